@@ -11,7 +11,9 @@ from picstore.jpeg import segment_words as words
 from picstore.jpeg.cut import TiledJpegs
 from picstore.jpeg.decoder.describe import ROOM, describe_tiles
 from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.tiles import INTERVAL, find_restart_segments
+from picstore.storage.format.layout import ENTRY, ENTRY_POINTS
+from picstore.storage.format.segment_table import find_entry_points
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Described:
         data: bytes that are held.
         tables: the arguments of ``SegmentTables``.
         rects: (n, 4), left, top, width and height of the tiles.
-        results: (n, 4): 0 or why the GPU does not decode an image; segments, lengths and bytes that are held.
+        results: (n, 4): 0 or why the GPU does not decode an image; parts, lengths and bytes that are held.
     """
 
     data: np.ndarray
@@ -36,30 +38,52 @@ class Described:
         return self.results[:, 0]
 
 
+def place_of(entries: np.ndarray, interval: int, count: int) -> tuple[int, int]:
+    """Address of the entry points, and the MCUs between two, 0 for none, -1 for impossible ones."""
+    if not len(entries):
+        return 0, 0
+    entry = np.zeros((), ENTRY)
+    entry["restart_interval"], entry["segment_count"], entry["flags"] = interval, count, ENTRY_POINTS
+    found = find_entry_points(entry, np.concatenate([np.zeros(count, np.uint16), entries]))
+    return (0, -1) if found is None else (entries.ctypes.data + entries.itemsize, int(entries[0]))
+
+
 def describe(
-    jpegs: list[bytes], boxes: list[tuple[int, int, int, int]] | None = None, tilings: np.ndarray | None = None
+    jpegs: list[bytes],
+    boxes: list[tuple[int, int, int, int]] | None = None,
+    tilings: np.ndarray | None = None,
+    entries: list[np.ndarray] | None = None,
 ) -> Described:
-    """Describe the tiles that boxes touch, or all; with tilings of their own where the index has others."""
+    """Describe the tiles that boxes touch, or all; with tilings of their own where the index has others.
+
+    ``entries`` are of each image those of the segment table for its entry points, empty for none.
+    """
     headers = [parse_header(jpeg) for jpeg in jpegs]
     found = [find_restart_segments(jpeg, header) for jpeg, header in zip(jpegs, headers, strict=True)]
     if tilings is None:
         tilings = np.array([[h.width, h.height, *h.mcu_size, h.restart_interval, h.length] for h in headers])
     tiled = TiledJpegs.from_streams(jpegs, tilings, [(ends - starts).astype(np.uint16) for starts, ends in found])
-    n, segments = len(jpegs), int(tiled.sizes[:, 1].sum())
+    n, entries = len(jpegs), [np.ascontiguousarray(each, np.uint16) for each in entries or [np.empty(0)] * len(jpegs)]
+    places = zip(entries, tiled.tilings[:, INTERVAL].tolist(), tiled.sizes[:, 1].tolist(), strict=True)
+    points = np.array([place_of(*each) for each in places], np.int64)
+    steps = points[:, 1]
+    parts = tiled.sizes[:, 1] * (1 + (steps > 0) * ((tiled.tilings[:, INTERVAL] - 1) // np.maximum(steps, 1)))
     room = -(-tiled.sizes[:, 0] // 8) * 8 + ROOM
-    starts, firsts = np.cumsum(room) - room, np.cumsum(tiled.sizes[:, 1]) - tiled.sizes[:, 1]
+    starts, firsts = np.cumsum(room) - room, np.cumsum(parts) - parts
     data = np.full(int(room.sum()), 0xA5, np.uint8)
     rows, rects, results = np.zeros((n, words.IMAGE_WORDS), np.int64), *np.zeros((2, n, 4), np.int64)
     chosen = np.array(boxes or [(0, 0, header.width, header.height) for header in headers])
-    described, lengths = np.zeros((segments, 4), np.int32), np.zeros(segments, np.uint16)
+    described = np.zeros((parts.sum() + 1, words.PART_WORDS), np.int32)
+    lengths = np.zeros(len(described), np.uint16)
+    described[-1] = lengths[-1] = 85
     # A row more of each table, which must stay as it is: kernels check no bounds.
     shapes = (words.HUFFMAN_BYTES, np.uint8), (4, np.int32), (64, np.int16)
     guarded = [np.full((4 * n + 1, size), 85, dtype) for size, dtype in shapes]
     codes, places, quantization = (each[: 4 * n] for each in guarded)
-    streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen
+    streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen, points
     images, tables = (rows, rects, results), (codes, places, quantization)
     describe_tiles((0, n), streams, (data, starts), (described, lengths, firsts), images, tables)
-    assert all((each[-1] == 85).all() for each in guarded)
+    assert all((each[-1] == 85).all() for each in (*guarded, described, lengths))
     count = np.where(results[:, 0] == 0, results[:, 1], 0)
     held = tilings, chosen, lengths
     return Described(data, (rows, described, firsts, count, *tables, held), rects, results)

@@ -36,6 +36,11 @@ class HuffmanTable:
         if sum(map(mul, self.counts, _SHARES)) >= 1 << MAX_CODE_BITS:  # C.2 keeps the code of all ones free
             raise ImageError("a Huffman table has more codes than fit")
 
+    def code_lengths(self) -> dict[int, int]:
+        """Bits of each symbol's code."""
+        lengths = [bits for bits, count in enumerate(self.counts, start=1) for _ in range(count)]
+        return dict(zip(self.symbols, lengths, strict=True))
+
     def extended(self, symbols: Iterable[int]) -> HuffmanTable | None:
         """Add codes for more symbols; return None if none are free.
 

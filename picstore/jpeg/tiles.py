@@ -43,6 +43,16 @@ def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WID
     return min(wide, key=lambda k: (max(k * mcu_width / tile_width, tile_width / (k * mcu_width)), k), default=columns)
 
 
+def entry_interval(interval: int, mcu_width: int) -> int:
+    """Choose the MCUs between the entry points of a restart segment; 0 for a tile that needs none.
+
+    An entry point is the first bit of an MCU within a segment (docs/format.md, "Entry points"). Tiles wider than twice
+    ``TILE_WIDTH`` are whole rows, of up to 7,000 symbols, where the columns are prime. They get an entry point every
+    ``TILE_WIDTH`` pixels, so that a part takes as long to read as another image's tile.
+    """
+    return TILE_WIDTH // mcu_width if interval * mcu_width > 2 * TILE_WIDTH else 0
+
+
 def rows_to_cut(boxes: I64, tilings: I64) -> I64:
     """Compute the rows of tiles that cutting boxes copies: int64 (n, 2), the first and the last + 1.
 

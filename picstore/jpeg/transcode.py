@@ -14,13 +14,14 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-from picstore.arrays import I64, U8
+from picstore.arrays import I64, U8, U16
 from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg import bit_reader, bit_writer, block_starts, entropy
+from picstore.jpeg.entry_points import bits_after_edits, distances_in_stream
 from picstore.jpeg.headers import CodingParameters, HuffmanTables, read_coding_parameters, write_headers
 from picstore.jpeg.huffman import optimal_table, pack_tables
 from picstore.jpeg.markers import EOI, Header, MarkerSegment, header_from_segments, iterate_marker_segments
-from picstore.jpeg.tiles import restart_interval
+from picstore.jpeg.tiles import entry_interval, find_restart_segments, restart_interval
 from picstore.jpeg.transcode_lookup import make_lookups
 
 P = ParamSpec("P")
@@ -43,11 +44,14 @@ class TranscodedJpeg:
     Attributes:
         header: as ``markers.parse_header(jpeg)`` returns it.
         lengths: int64 (segments,), bytes of each restart segment without the marker that ends it.
+        entry_points: uint16 (segments, points), for long segments the bits of the stream from the segment's beginning
+            or the entry point before; None for others, and where they are not known or do not fit.
     """
 
     jpeg: bytes
     header: Header
     lengths: I64
+    entry_points: U16 | None = None
 
 
 def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -> bytes:
@@ -104,6 +108,26 @@ def transcode_all(
     _find_block_starts([scan for scan in scans if isinstance(scan, _ScanRewriter)])
     _run_step(scans, _ScanRewriter.choose_tables)
     return [scan.transcode() if isinstance(scan, _ScanRewriter) else scan for scan in scans]
+
+
+def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
+    """Find the entry points of a JPEG whose restart segments all have the same number of MCUs.
+
+    Args:
+        jpeg: the stream.
+        step: MCUs from one entry point to the next, less than a segment has.
+
+    Returns:
+        As :attr:`TranscodedJpeg.entry_points`; None too if the stream is damaged, or of a kind that is not transcoded.
+    """
+    try:
+        segments, header = read_marker_segments(jpeg)
+        scan = _begin(jpeg, segments, header, None)
+        scan.flatten()
+        _find_block_starts([scan])
+        return scan.old_entry_points(step)
+    except ImageError:
+        return None
 
 
 def _run_step(scans: list[_ScanRewriter | NotTranscodable], step: Callable[[_ScanRewriter], None]) -> None:
@@ -243,6 +267,20 @@ class _ScanRewriter:
         mcus = self._old, self._mcus
         block_starts.describe_scan(row, self._flat, self._segments, blocks, self._lookups, self._starts, mcus)
 
+    def old_entry_points(self, step: int) -> U16 | None:
+        """Return the result of :func:`find_entry_points`."""
+        count, interval = len(self._segments) - 1, self._old
+        per_mcu = sum([repeat for repeat, _, _ in self._parts])
+        if self.damage or count * interval != self._mcus or step >= interval:
+            return None
+        starts = (self._starts >> block_starts.POSITION_SHIFT).reshape(count, -1) - 8 * self._segments[:-1, None]
+        unused = 8 * np.diff(self._segments) - starts[:, -1]
+        if ((unused < 0) | (unused >= 8)).any():
+            return None
+        begins, _ = find_restart_segments(self._jpeg, self._header)
+        bits = starts[:, step * per_mcu : interval * per_mcu : step * per_mcu]
+        return distances_in_stream(np.frombuffer(self._jpeg, np.uint8), begins, bits)
+
     def choose_tables(self) -> None:
         """Find the edits and the Huffman tables for them; NotTranscodable if the scan is damaged."""
         self._find_edits(every=False)
@@ -252,6 +290,7 @@ class _ScanRewriter:
             huffman = self._rebuilt_tables()
         self._huffman = huffman
         self._headers = write_headers(self._header, self._coding, huffman, self._interval)
+        self._points = self._find_entry_points()
         del self._starts  # before as much is allocated for the stream
 
     def transcode(self) -> TranscodedJpeg:
@@ -263,7 +302,26 @@ class _ScanRewriter:
             components = (replace(components[0], horizontal=1, vertical=1),)
         interval = self._interval
         header = replace(header, process="baseline", components=components, restart_interval=interval, length=length)
-        return TranscodedJpeg(stream, header, lengths)
+        points = None
+        if self._points is not None:
+            begins = length + np.cumsum(lengths + 2) - lengths - 2
+            points = distances_in_stream(np.frombuffer(stream, np.uint8), begins, self._points)
+        return TranscodedJpeg(stream, header, lengths, points)
+
+    def _find_entry_points(self) -> I64 | None:
+        """Find where entry points will lie, for 30 us where reading the new stream takes 350.
+
+        None where there will be none, or where an old segment begins within a new one.
+        """
+        columns, interval = self._header.mcus[0], self._interval
+        step = entry_interval(interval, self._header.mcu_size[0])
+        edited = len(self._edits) - 1
+        if not step or columns % interval or edited * interval != self._mcus or self._old != self._mcus:
+            return None
+        per_mcu = sum([repeat for repeat, _, _ in self._parts])
+        tables = [self._huffman[0, k] for k in self._dc]
+        mcus = interval, step, per_mcu
+        return bits_after_edits(self._starts, self._edits, self._columns, tables, mcus=mcus)
 
     def _find_edits(self, *, every: bool) -> None:
         """Find the edits; with ``every``, every DC code is one."""

@@ -150,6 +150,7 @@ class Exercise:
         added = self._call("add_restart_markers", part["transcode"].add_restart_markers, jpeg, interval)
         if added:
             self._compare(stream, added)
+        self._call("find_entry_points", part["transcode"].find_entry_points, jpeg, rng.randrange(1, 12))
         width, height = (header.width, header.height) if header else (50, 50)
         left, top = rng.randrange(width), rng.randrange(height)
         box = left, top, rng.randrange(1, width - left + 1), rng.randrange(1, height - top + 1)

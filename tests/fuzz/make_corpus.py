@@ -71,7 +71,9 @@ def dataset_with_rows(work: Path) -> dict[str, bytes]:
     shape = DatasetShape(streams=1, container_size=1 << 20, file_size=1 << 20)
     with patch.object(tile_rows, "MIN_BYTES", 0), picstore.Writer(root, attachments=["mask"], shape=shape) as writer:
         for k in range(3):
-            writer.add(picture(k, width=33, height=70), attachments={"mask": b"mask"} if k % 2 else None)
+            # The last one has entry points too.
+            size = {"width": 176, "height": 20} if k == 2 else {"width": 33, "height": 70}
+            writer.add(picture(k, **size), attachments={"mask": b"mask"} if k % 2 else None)
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 

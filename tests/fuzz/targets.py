@@ -41,6 +41,7 @@ from picstore.storage.annotations import read_objects
 from picstore.storage.edits.npy_files import parse_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.entry_points import entry_points
 from picstore.storage.format.tile_rows import row_ends
 from picstore.storage.location.local import Folder
 from picstore.storage.manifest import manifest_file, parse_manifest
@@ -156,6 +157,7 @@ def check_dataset(data: bytes) -> bool:
     for number in range(len(dataset.rows)):
         accepted(dataset.entries, number)
         accepted(_check_rows, dataset, number)
+        accepted(_check_segments, dataset, number)
     for name in dataset.columns:
         accepted(lambda column: dataset.column(column).take(np.arange(20)), name)
     return True
@@ -185,6 +187,20 @@ def _check_rows(dataset: Any, number: int) -> None:
         in_rows = ends is not None and len(ends) > 3 and part.held["height"][k] < whole.index["height"][k]
         if part.jpeg(k) != (bytes(stored[: ends[0]]) + bytes(stored[ends[1] : ends[3]]) if in_rows else stored):
             raise Difference("rows of tiles read in part differ from those of the whole container")
+
+
+def _check_segments(dataset: Any, number: int) -> None:
+    """Copy records out of a container, and make the entry points that a copy of the data set would store."""
+    whole = dataset.containers.read(number)
+    good = np.flatnonzero(whole.good & dataset.live.mask(number))
+    if not len(good):
+        return
+    copied = whole.extract(good, attachments=False)
+    for k, record in enumerate(good.tolist()):
+        one, other = whole.info(record), copied.info(k)
+        if not all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("segments", "entry_points")):
+            raise Difference("segments of a record copied out of its container differ")
+        entry_points(whole.jpeg(record), one)
 
 
 def check_ledger(raw: bytes) -> bool:

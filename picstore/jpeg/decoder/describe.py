@@ -2,7 +2,8 @@
 
 For each image the headers and the rows of tiles that a box touches are copied, without a change: what is held is the
 JPEG of these rows, but for its height (``box.py`` decodes it too). Rows of ``segment_words.py`` say where the box's
-segments lie in them, and which blocks they make. Codes stay as in the headers; the GPU makes lookup tables of them.
+segments, or the parts between their entry points, lie in them, and which blocks they make. Codes stay as in the
+headers; the GPU makes lookup tables of them.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from picstore.jpeg.cut import MIN_CUT_WIDTH, is_grid
 from picstore.jpeg.decoder import parse
 from picstore.jpeg.decoder.box import NO_GRID, has_tiling
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
-from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel
+from picstore.kernels.jit import array_at, copy_bytes, device_function, inlined, kernel
 from picstore.kernels.simd import load_byte
 
 ROOM = 16  # bytes after a stream: it begins at a multiple of 8, and the GPU reads up to 8 bytes more than it has
+WRONG_ENTRY_POINTS = -31  # they do not lie within the segments
 _u64 = np.uint64
 
 
 @kernel(
-    "void(UniTuple(int64, 2), Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1])), "
+    "void(UniTuple(int64, 2), Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1])), "
     "Tuple((uint8[::1], int64[::1])), Tuple((int32[:, ::1], uint16[::1], int64[::1])), "
     "Tuple((int64[:, ::1], int64[:, ::1], int64[:, ::1])), Tuple((uint8[:, ::1], int32[:, ::1], int16[:, ::1])))"
 )
@@ -33,17 +35,18 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
     Args:
         slots: the first image, and the last + 1.
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
-            bottom in pixels, not empty, within the image.
+            bottom in pixels, not empty, within the image; entry points (n, 2): the address of all segments',
+            and the MCUs between two, less than the interval, 0 for none, −1 for impossible ones.
         data: takes bytes; int64 (n,), a multiple of 8 at which each image's begin, as many as its stream's.
-        segments: int32 (m, 4), takes words; uint16 (m,), takes the lengths of all segments that are held; int64 (n,),
-            the first row of each image, which has as many as its stream has segments.
+        segments: int32 (m, PART_WORDS), takes words; uint16 (m,), takes the lengths of all segments that are held;
+            int64 (n,), the first row of each image, which has as many as its stream has parts of segments.
         images: int64 (n, IMAGE_WORDS), takes words; (n, 4), takes left, top, width and height of the tiles; (n, 4),
-            takes a code, 0 or negative for an image that is none for the GPU, the numbers of segments and of lengths,
-            and the bytes that are held.
+            takes a code, 0 or negative for an image that is none for the GPU, the numbers of parts and of lengths, and
+            the bytes that are held.
         tables: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables; int16 (4 n, 64), takes quantization
             tables, in zigzag order.
     """
-    addresses, sizes, tilings, boxes = streams
+    addresses, sizes, tilings, boxes, points = streams
     rows, rects, results = images
     frame, tiles = np.empty(parse.FRAME, np.int64), np.empty(4, np.int64)
     for i in range(slots[0], slots[1]):
@@ -53,7 +56,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
         if results[i, 0] == 0:
             _choose_tiles(tilings[i], boxes[i], rects[i], tiles)
             target = data[0], data[1][i]
-            stream = source, lengths, tilings[i]
+            stream = source, lengths, tilings[i], points[i]
             _copy_rows(stream, tiles, target, segments, i, parse.blocks_of_mcu(frame), rows[i], results[i])
         if results[i, 0] == 0:
             _describe_planes(frame, tilings[i], rects[i], tiles, rows[i])
@@ -104,35 +107,77 @@ def _choose_tiles(tiling, box, rect, tiles):  # type: ignore[no-untyped-def]
 def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # type: ignore[no-untyped-def]
     """Copy headers and rows of tiles, and describe the segments among them that belong to the box."""
     left, top, right, bottom = tiles
-    source, lengths, tiling = stream
-    header, interval = tiling[HEADER], tiling[INTERVAL]
+    source, lengths, tiling, points = stream
+    header, interval, step = tiling[HEADER], tiling[INTERVAL], points[1]
+    if step < 0:
+        result[0] = WRONG_ENTRY_POINTS
+        return
+    per_segment = (interval - 1) // step if step else 0
+    distances = array_at(_u64(points[0]), lengths.size * per_segment, np.uint16)
     per_row = lengths.size // ((tiling[HEIGHT] + tiling[MCU_HEIGHT] - 1) // tiling[MCU_HEIGHT])
     begin = header
     for k in range(top * per_row):
         begin += np.int64(lengths[k]) + 2
     described, kept, firsts = segments
     at, size, count, first = header, 0, 0, firsts[i]
+    mcus, sound, part = (interval, step, per_mcu), True, first
     for y in range(top, bottom):
         for x in range(per_row):
             length = np.int64(lengths[y * per_row + x])
             kept[first + (y - top) * per_row + x] = np.uint16(length)
             if left <= x < right:
-                described[first + count, words.OFFSET] = np.int32(at)
-                described[first + count, words.LENGTH] = np.int32(length)
-                described[first + count, words.BLOCK] = np.int32(count * interval * per_mcu)
+                segment = begin + at - header, at, length, count * interval * per_mcu
+                known = distances, (y * per_row + x) * per_segment, per_segment
+                sound &= _describe_parts(source, segment, mcus, known, (described, part))
+                part += 1 + per_segment
                 count += 1
                 size += length
             at += length + 2
-    result[1], result[2], result[3] = count, (bottom - top) * per_row, at
+    result[1], result[2], result[3] = part - first, (bottom - top) * per_row, at
     row[words.BLOCKS] = count * interval * per_mcu
     row[words.PER_ROW], row[words.HELD] = right - left, result[2]
     # Each block has at least a DC and an AC code: the data bounds all that is allocated.
     if 8 * size < 2 * row[words.BLOCKS]:
         result[0] = TOO_SHORT
         return
+    if not sound:
+        result[0] = WRONG_ENTRY_POINTS
+        return
     out, offset = target
     copy_bytes(out, offset, source, 0, header)
     copy_bytes(out, offset + header, source, begin, at - header)
+
+
+@inlined
+def _describe_parts(source, segment, mcus, distances, described):  # type: ignore[no-untyped-def]
+    """Describe the parts of a segment between its entry points; False if one lies elsewhere than in the segment.
+
+    Neighboring parts share the byte in which one ends and the next begins. A byte after FF is a stuffed zero, which
+    holds no bits.
+    """
+    offset, at, length, block = segment
+    interval, step, per_mcu = mcus
+    points, known, count = distances
+    parts, row = described
+    begin = 0
+    for k in range(count + 1):
+        last = k == count
+        stop, after = length, words.WHOLE_BYTE
+        end = 8 * length
+        if not last:
+            end = begin + np.int64(points[known + k])
+            stop, after = end >> 3, -end & 7
+            if end == begin or stop >= length or (stop and source[offset + stop - 1] == 0xFF):
+                return False
+            if after:
+                stop = min(stop + 1 + (source[offset + stop] == 0xFF), length)
+        first = begin >> 3
+        parts[row + k, words.OFFSET], parts[row + k, words.LENGTH] = np.int32(at + first), np.int32(stop - first)
+        parts[row + k, words.BLOCK] = np.int32(block + k * step * per_mcu)
+        parts[row + k, words.MCUS] = np.int32(interval - k * step if last else step)
+        parts[row + k, words.BEFORE], parts[row + k, words.AFTER] = np.int32(begin & 7), np.int32(after)
+        begin = end
+    return True
 
 
 @device_function

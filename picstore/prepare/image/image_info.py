@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from picstore.arrays import I64
 from picstore.jpeg import markers
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.tiles import entry_interval, find_restart_segments
+from picstore.jpeg.transcode import TranscodedJpeg
+from picstore.storage.format.entry_points import make_entries
 from picstore.storage.format.layout import SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 
@@ -27,3 +31,12 @@ def make_image_info(header: markers.Header, lengths: I64) -> ImageInfo:
         segments = lengths.astype(SEGMENT)
     size = header.width, header.height
     return ImageInfo(*size, header.sampling, header.restart_interval, header.length, segments)
+
+
+def make_transcoded_info(made: TranscodedJpeg) -> ImageInfo:
+    """Make the image info of a JPEG that got restart markers."""
+    info = make_image_info(made.header, made.lengths)
+    if made.entry_points is None or not len(info.segments):
+        return info
+    step = entry_interval(info.restart_interval, made.header.mcu_size[0])
+    return replace(info, entry_points=make_entries(step, made.entry_points))

@@ -14,7 +14,7 @@ from picstore.jpeg.markers import Header
 from picstore.jpeg.transcode import TranscodedJpeg, read_marker_segments, transcode_all
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.encode import decode_any, encode
-from picstore.prepare.image.image_info import make_image_info
+from picstore.prepare.image.image_info import make_transcoded_info
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
 from picstore.prepare.image.vips import FaultFound, open_large_image
 from picstore.storage.format.record import ImageInfo
@@ -84,7 +84,7 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
 
 
 def _describe(transcoded: TranscodedJpeg) -> TrainingJpeg:
-    info = replace(make_image_info(transcoded.header, transcoded.lengths), encode_path=LOSSLESS)
+    info = replace(make_transcoded_info(transcoded), encode_path=LOSSLESS)
     size = info.width, info.height
     return TrainingJpeg(transcoded.jpeg, info, CoordinateMap(1, size, size), LOSSLESS)
 
@@ -97,7 +97,7 @@ def reencode(
         return large
     decoded = decode_any(source, settings=settings, name=name)
     made = encode(decoded.image, settings=settings, origin=decoded.origin)
-    info = replace(make_image_info(made.header, made.lengths), encode_path=REENCODED)
+    info = replace(make_transcoded_info(made), encode_path=REENCODED)
     if settings.reencode and decoded.origin == "JPEG":
         reason = "--reencode"
     return TrainingJpeg(made.jpeg, info, decoded.coordinates, REENCODED, reason or decoded.origin)
@@ -114,7 +114,7 @@ def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | Non
         made = encode_strips(large.strips, size=large.size, quality=settings.quality, subsampling=settings.subsampling)
     except FaultFound:
         return None  # Pillow says what it is, or reads it
-    info = replace(make_image_info(made.header, made.lengths), encode_path=REENCODED)
+    info = replace(make_transcoded_info(made), encode_path=REENCODED)
     return TrainingJpeg(made.jpeg, info, CoordinateMap(1, large.size, large.size), REENCODED, large.origin)
 
 

@@ -27,8 +27,9 @@ from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import read_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.entry_points import compute_entry_points
 from picstore.storage.format.file_summary import FileSummary, read_summary
-from picstore.storage.format.layout import MAX_CONTAINER
+from picstore.storage.format.layout import ENTRY_POINTS, MAX_CONTAINER
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.format.tile_rows import row_ends, stored_checksums, wrong_row
 from picstore.storage.format.unpack_container import unpack_container
@@ -103,7 +104,7 @@ def verify(
 
     Args:
         root: of an index, the folder of its images; see :class:`Dataset`.
-        decode: also decode every image and compare its headers with the index.
+        decode: also decode every image and compare its headers and entry points with the index.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion: there is no data set, or a later picstore wrote it; or it is an
@@ -293,9 +294,12 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
         problem = _wrong_row_checksum(container, k)
         if not problem and max_pixels is not None:
             problem = _decode_problem(container, k, max_pixels)
+        lost = 1 if problem else 0
+        if not problem and max_pixels is not None:
+            problem = _wrong_entry_points(container, k)  # which cost no pixels
         if problem:
             text = f"record {container.index[k]['id']}: {problem}"
-            findings.append(Finding(*container.locate(int(container.index[k]["offset"])), text, 1))
+            findings.append(Finding(*container.locate(int(container.index[k]["offset"])), text, lost))
     return findings
 
 
@@ -336,3 +340,14 @@ def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
     if len(stored.segments) and not np.array_equal(info.segments, stored.segments):
         return "its segment table is wrong"
     return ""
+
+
+def _wrong_entry_points(container: Container, k: int) -> str:
+    """Compare a sound image with its entry points; returns the difference, or an empty text."""
+    if container.segment_table is None or not container.index["flags"][k] & ENTRY_POINTS:
+        return ""
+    stored = container.info(k).entry_points
+    if stored is None:
+        return "its entry points lie beyond the segment table, or their interval is impossible"
+    same = np.array_equal(stored, compute_entry_points(container.jpeg(k), int(stored[0])))
+    return "" if same else "its entry points are wrong"

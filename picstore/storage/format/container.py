@@ -16,6 +16,7 @@ from picstore.errors import Corrupt, Damage
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, FOREIGN, SAMPLINGS
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
+from picstore.storage.format.segment_table import entries_of, find_entry_points
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 
@@ -125,6 +126,7 @@ class Container:
 
     def extract(self, records: I64, *, attachments: bool) -> Container:
         """Copy sound records, by ascending numbers, into memory of their own; ``index`` still says where they were."""
+        index = self.index[records]
         held, attached = self.held[records], self.attached[records]
         if not attachments:
             attached["length"] = 0
@@ -136,13 +138,16 @@ class Container:
                 cells["offset"][k], end = end, end + length
         table = self.segment_table
         if table is not None:
-            spans = zip(held["segment_first"].tolist(), held["segment_count"].tolist(), strict=True)
-            table = np.concatenate([table[first : first + count] for first, count in spans])
-            held["segment_first"] = np.cumsum(held["segment_count"]) - held["segment_count"]
+            pieces = [table[entries_of(entry, table)] for entry in index]
+            lengths = np.array([len(piece) for piece in pieces])
+            moved = np.cumsum(lengths) - lengths - index["segment_first"]
+            table = np.concatenate(pieces)
+            index["segment_first"] += moved.astype(np.uint32)  # modulo 2**32
+            held["segment_first"] += moved.astype(np.uint32)
         extracted = replace(
             self,
             buffer=memoryview(b"".join(blobs)),
-            index=self.index[records],
+            index=index,
             good=self.good[records],
             attached=attached,
             segment_table=table,
@@ -197,6 +202,7 @@ class Container:
         """Read size, sampling and segments of record ``k``; the segments are empty where their table is damaged."""
         entry = self.index[k]
         first = int(entry["segment_first"])
+        points = find_entry_points(entry, self.segments)
         return ImageInfo(
             width=int(entry["width"]),
             height=int(entry["height"]),
@@ -205,6 +211,7 @@ class Container:
             header_length=int(entry["header_length"]),
             segments=self.segments[first : first + int(entry["segment_count"])],
             foreign=bool(entry["flags"] & FOREIGN),
+            entry_points=None if points is None else self.segments[points],
             encode_path=ENCODE_PATHS[entry["flags"] >> ENCODE_PATH_SHIFT & 3],
         )
 

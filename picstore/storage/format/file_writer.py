@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from picstore.storage.format import layout
+from picstore.storage.format import entry_points, layout, tile_rows
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.pack_container import pack_container, packed_size
 from picstore.storage.format.record import Record
-from picstore.storage.format.tile_rows import checksum_entries
 from picstore.storage.location.resolve import Where, file_name, locate_writable
 
 
@@ -42,7 +41,9 @@ class FileWriter:
 
         ``referenced`` bytes elsewhere count as the record's own: a container of references is as large as its images.
         """
-        segments = self._segments + len(record.info.segments) + checksum_entries(record.jpeg, record.info)
+        blob, info = record.jpeg, record.info
+        behind = tile_rows.count_entries(blob, info) + entry_points.count_entries(blob, info)
+        segments = self._segments + len(info.segments) + behind
         extras = self._extras + len(record.extra_json)
         payload = self._payload + len(record.jpeg) + sum(map(len, record.attachments.values()))
         count, width = len(self._pending) + 1, len(self._fields)

@@ -42,6 +42,7 @@ MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))  # pixels, by t
 ROW_CRCS = 1  # flag of an index entry: checksums of rows of tiles follow the record's segment lengths
 ENCODE_PATHS = ("", "lossless", "reencoded", "")  # how an image was made, "" where nobody said
 ENCODE_PATH_SHIFT = 2  # of the number of ENCODE_PATHS in the flags of an index entry: bits 2 and 3
+ENTRY_POINTS = 16  # flag of an index entry: entry points follow the segment lengths and row checksums
 FOREIGN = 2  # flag of an index entry: no upright JPEG but a file of any format, decoded as convert does
 
 ENTRY = np.dtype(

@@ -11,7 +11,8 @@ from picstore.errors import UsageError
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import combine_crcs, crc32c, entry_crcs
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.layout import FOREIGN, ROW_CRCS
+from picstore.storage.format.entry_points import entry_points
+from picstore.storage.format.layout import ENTRY_POINTS, FOREIGN, ROW_CRCS
 from picstore.storage.format.record import Record
 from picstore.storage.format.tile_rows import row_checksums
 from picstore.storage.format.zstd import compress
@@ -42,8 +43,8 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
     """
     extras = b"".join(record.extra_json for record in records)
     frame = compress(extras, level=3) if extras else b""
-    rows = [row_checksums(record.jpeg, record.info) for record in records]
-    pieces = [piece for record, crcs in zip(records, rows, strict=True) for piece in (record.info.segments, crcs)]
+    behind = [(row_checksums(r.jpeg, r.info), entry_points(r.jpeg, r.info)) for r in records]
+    pieces = [piece for r, more in zip(records, behind, strict=True) for piece in (r.info.segments, *more)]
     segments = np.concatenate(pieces)
     count, width = len(records), len(fields)
     entries = count * (layout.ENTRY.itemsize + width * layout.ATTACHMENT.itemsize)
@@ -54,7 +55,8 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
         raise UsageError(f"{count} records of {size} bytes do not fit into a container; use smaller containers")
     if width > layout.MAX_ATTACHMENTS:
         raise UsageError(f"{width} attachments a record; at most {layout.MAX_ATTACHMENTS} can be stored")
-    index, table, blobs, payload_crc = _index(records, fields, payload_at, [len(crcs) for crcs in rows])
+    counts = np.array([[len(crcs), len(points)] for crcs, points in behind])
+    index, table, blobs, payload_crc = _index(records, fields, payload_at, counts)
     padding = bytes(size - payload_at - payload_size)
     header = layout.ContainerHeader(
         attachments=width,
@@ -77,11 +79,12 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
 
 
 def _index(
-    records: Sequence[Record], fields: Sequence[str], at: int, row_crcs: Sequence[int]
+    records: Sequence[Record], fields: Sequence[str], at: int, behind: I64
 ) -> tuple[bytes, bytes, list[Buffer], int]:
     """Build index, attachment table, and blobs and CRC of a payload that begins ``at`` bytes into the container.
 
-    ``row_crcs`` has for each record the entries of the segment table that its row checksums take.
+    ``behind``, int64 (n, 2), has for each record the entries of the segment table that its row checksums take, and its
+    entry points.
     """
     index = np.zeros(len(records), dtype=layout.ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)
@@ -95,9 +98,11 @@ def _index(
     index["id"], index["label"] = [r.id for r in records], [r.label for r in records]
     index["segment_count"] = [len(r.info.segments) for r in records]
     index["extra_length"] = [len(r.extra_json) for r in records]
-    index["segment_first"] = _starts(index["segment_count"] + np.array(row_crcs))
+    index["segment_first"] = _starts(index["segment_count"] + behind.sum(axis=1))
     index["extra_offset"] = _starts(index["extra_length"])
-    index["flags"] = np.where(row_crcs, ROW_CRCS, 0) | np.where([r.info.foreign for r in records], FOREIGN, 0)
+    foreign = np.array([r.info.foreign for r in records])
+    index["flags"] = np.where(behind[:, 0], ROW_CRCS, 0) | np.where(behind[:, 1], ENTRY_POINTS, 0)
+    index["flags"] |= np.where(foreign, FOREIGN, 0).astype(np.uint8)
     paths = np.array([layout.ENCODE_PATHS.index(r.info.encode_path) for r in records], np.uint8)
     index["flags"] |= paths << layout.ENCODE_PATH_SHIFT
     index["sampling"] = [layout.SAMPLINGS.index(r.info.sampling) for r in records]

@@ -29,6 +29,7 @@ class ImageInfo:
         segments: uint16, the length of each restart segment without the marker that ends it; empty when the image
             has no restart markers or a segment is longer than 65,535 bytes.
         foreign: the image is no upright JPEG but a file of any format, which decodes to ``width`` × ``height``.
+        entry_points: uint16, the record's entries of the segment table for them, empty for none; None if not known.
         encode_path: one of ``layout.ENCODE_PATHS``: ``"lossless"``, ``"reencoded"`` or ``""`` (not known).
     """
 
@@ -39,6 +40,7 @@ class ImageInfo:
     header_length: int = 0
     segments: U16 = field(default_factory=lambda: NO_SEGMENTS, compare=False)
     foreign: bool = False
+    entry_points: U16 | None = field(default=None, compare=False)
     encode_path: str = field(default="", compare=False)  # the JPEG does not tell
 
     def __post_init__(self) -> None:

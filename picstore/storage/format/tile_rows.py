@@ -16,8 +16,9 @@ import numpy as np
 from picstore.arrays import I64, U8, U16, U32, Bools, Table
 from picstore.storage.format.checksum import combine_runs, crc32c
 from picstore.storage.format.container import Container
-from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS, SEGMENT
+from picstore.storage.format.layout import MCU_SIZES, SAMPLINGS, SEGMENT
 from picstore.storage.format.record import ImageInfo
+from picstore.storage.format.segment_table import checksum_entries
 from picstore.storage.location.base import Buffer
 
 # Of an image, where its header and each row of tiles end, and the CRC-32C of each of these: (1 + rows,).
@@ -65,7 +66,7 @@ def row_checksums(jpeg: Buffer, info: ImageInfo) -> U16:
     return np.array(crcs, "<u4").view(SEGMENT)
 
 
-def checksum_entries(jpeg: Buffer, info: ImageInfo) -> int:
+def count_entries(jpeg: Buffer, info: ImageInfo) -> int:
     """Bound the entries of ``row_checksums`` from above, without computing them."""
     mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)][1]
     return 2 * (1 - info.height // -mcu_height) if mcu_height and len(jpeg) >= MIN_BYTES else 0
@@ -83,12 +84,10 @@ def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
         None if the record has none, or they lie beyond the table.
     """
     entry = entries[number]
-    if not entry["flags"] & ROW_CRCS or not entry["sampling"]:
-        return None
-    rows = -(-int(entry["height"]) // MCU_SIZES[entry["sampling"]][1])
+    count = checksum_entries(entry)
     first = int(entry["segment_first"]) + int(entry["segment_count"])
-    halves = table[first : first + 2 * (1 + rows)]
-    return halves.copy().view("<u4") if len(halves) == 2 * (1 + rows) else None
+    halves = table[first : first + count]
+    return halves.copy().view("<u4") if count and len(halves) == count else None
 
 
 def stored_rows(container: Container, number: int) -> StoredRows | None:

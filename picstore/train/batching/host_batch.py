@@ -33,9 +33,9 @@ class SegmentTables:
     """
 
     images: I64  # (n, IMAGE_WORDS)
-    segments: Array  # int32 (m, 4)
-    first: I64  # (n,), the first of an image's segments
-    count: I64  # (n,), of an image's segments; 0 for images that the GPU does not decode
+    segments: Array  # int32 (m, PART_WORDS)
+    first: I64  # (n,), the first of an image's parts of segments
+    count: I64  # (n,), of an image's parts of segments; 0 for images that the GPU does not decode
     codes: U8  # (4 n, HUFFMAN_BYTES)
     places: Array  # int32 (4 n, 4)
     quantization: Array  # int16 (4 n, 64)

@@ -16,8 +16,10 @@ from picstore.arrays import I64, U8
 from picstore.errors import Damage, ImageError
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.decoder.decode import REASONS
-from picstore.jpeg.decoder.describe import ROOM, describe_tiles
-from picstore.jpeg.tiles import HEIGHT, MCU_HEIGHT
+from picstore.jpeg.decoder.describe import ROOM, WRONG_ENTRY_POINTS, describe_tiles
+from picstore.jpeg.tiles import HEIGHT, INTERVAL, MCU_HEIGHT
+from picstore.storage.format.layout import ENTRY_POINTS, SEGMENT
+from picstore.storage.format.segment_table import find_entry_points, points_of_segment
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, GroupTargets, SegmentTables, ViewImages
 from picstore.train.batching.parameters import TransformParams
@@ -28,6 +30,7 @@ from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.targets import add_targets, empty_targets
 
 _NO_TILES = "its segments form no rows of tiles"
+_REASONS = {**REASONS, WRONG_ENTRY_POINTS: "its entry points do not lie within its segments"}
 _fillers = count()  # that this process made
 
 
@@ -50,11 +53,15 @@ class SegmentFiller:
         self._reach = joint_reach([each.geometry for each in params], n)
         room = -(-records.sizes[:, 0] // 8) * 8 + ROOM
         self._starts = np.cumsum(room) - room
-        self._firsts = np.cumsum(records.sizes[:, 1]) - records.sizes[:, 1]
+        self._points = _find_points(records)
+        steps = self._points[:, 1]
+        per_segment = 1 + (steps > 0) * ((records.layouts[:, INTERVAL] - 1) // np.maximum(steps, 1))
+        parts = records.sizes[:, 1] * per_segment
+        self._firsts = np.cumsum(parts) - parts
         self._data = np.frombuffer(blocks.borrow(int(room.sum())), dtype=np.uint8)
         self.images: list[ViewImages] | U8 = self._data
-        m, tables = int(records.sizes[:, 1].sum()), words.HUFFMAN_TABLES * n
-        self._segments: Any = np.zeros((m, 4), np.int32)
+        m, tables = int(parts.sum()), words.HUFFMAN_TABLES * n
+        self._segments: Any = np.zeros((m, words.PART_WORDS), np.int32)
         self._lengths: Any = np.zeros(m, np.uint16)
         self._rows: I64 = np.zeros((n, words.IMAGE_WORDS), np.int64)
         self._rects, self._boxes, self._results = (np.zeros((n, 4), np.int64) for _ in range(3))
@@ -97,7 +104,7 @@ class SegmentFiller:
             code = int(self._results[slot, 0])
             try:
                 if code:
-                    self._decode(slot, REASONS.get(code, _NO_TILES))
+                    self._decode(slot, _REASONS.get(code, _NO_TILES))
                 elif self._probes and slot == slots.start == 0:
                     self._probe(slot)
             except ImageError as error:
@@ -112,7 +119,7 @@ class SegmentFiller:
         chosen = list(slots)
         held = records.to_held(self._reach[part], chosen)
         self._boxes[part] = boxes_to_cut(held, records.layouts[part, :2])
-        streams = records.addresses, records.sizes, records.layouts, self._boxes
+        streams = records.addresses, records.sizes, records.layouts, self._boxes, self._points
         described = self._segments, self._lengths, self._firsts
         images = self._rows, self._rects, self._results
         # The records keep the containers open.
@@ -144,3 +151,18 @@ class SegmentFiller:
         box[1::2] += tops
         inner = pixels[box[1] - top : box[3] - top, box[0] - left : box[2] - left]
         self._segment_tables.probe = slot, np.ascontiguousarray(inner.transpose(2, 0, 1)), box
+
+
+def _find_points(records: BatchRecords) -> I64:
+    """Find the entry points of the held segments: int64 (n, 2), as ``describe_tiles`` takes them."""
+    points = np.zeros((len(records), 2), np.int64)
+    for slot in np.flatnonzero((records.entries["flags"] & ENTRY_POINTS != 0) & (records.sizes[:, 1] > 0)).tolist():
+        entry, container = records.entries[slot], records.containers[records.container[slot]]
+        found = find_entry_points(entry, container.segments)
+        points[slot, 1] = -1
+        if found is not None:
+            step = int(container.segments[found.start])
+            above = int(records.held["segment_first"][slot]) - int(entry["segment_first"])
+            index = found.start + 1 + above * points_of_segment(int(entry["restart_interval"]), step)
+            points[slot] = container.addresses()[1] + index * SEGMENT.itemsize, step
+    return points

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.cut import cut
+from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import find_restart_segments
-from picstore.jpeg.transcode import add_restart_markers
+from picstore.jpeg.transcode import add_restart_markers, find_entry_points
 
 KINDS = ("grey", "444", "422", "440", "420")
 
@@ -79,9 +80,10 @@ def check(found: Described, i: int, start: int, jpeg: bytes, box: tuple[int, int
             k = y * per_row + x
             assert lengths[at + k - first * per_row] == ends[k] - starts[k]
             if x in columns:
-                begin, length, block, _ = segments[at + number].tolist()
+                begin, length, block, _, *part = segments[at + number].tolist()
                 assert held[begin : begin + length] == jpeg[starts[k] : ends[k]]
                 assert block == number * header.restart_interval * blocks
+                assert part == [header.restart_interval, 0, words.WHOLE_BYTE]
                 number += 1
     assert (row[words.WIDTH], row[words.HEIGHT]) == (width, height)
     assert (row[words.ACROSS], row[words.DOWN], row[words.COMPONENTS]) == (h, v, len(components))
@@ -193,3 +195,91 @@ def test_rows_that_are_held_have_the_headers_of_the_whole_image() -> None:
     taller = tiling + np.array([0, 1, 0, 0, 0, 0])
     assert describe([jpeg], [(0, 0, 64, 33)], taller).codes[0] == 0
     assert describe([jpeg], [(0, 0, 64, 34)], taller).codes[0] < 0
+
+
+def long_tile(kind: str, columns: int = 7, height: int = 20) -> bytes:
+    """A JPEG of noise whose rows are a tile each."""
+    width = columns * (8 if kind in ("grey", "444", "440") else 16)
+    return tiled(kind, width - 3, height, tile_width=columns)
+
+
+def bits_of(data: bytes) -> str:
+    """The bits of entropy-coded data without stuffed zeros."""
+    return "".join(f"{byte:08b}" for byte in data.replace(b"\xff\x00", b"\xff"))
+
+
+@given(kind=st.sampled_from(KINDS), step=st.integers(1, 6), rows=st.tuples(st.integers(0, 19), st.integers(1, 20)))
+def test_parts_between_entry_points_are_all_bits_of_a_segment(kind: str, step: int, rows: tuple[int, int]) -> None:
+    jpeg = long_tile(kind)
+    header = parse_header(jpeg)
+    points = find_entry_points(jpeg, step)
+    assert points is not None
+    box = (3, min(rows[0], rows[1] - 1), 9, max(rows[0] + 1, rows[1]))
+    plain, found = describe([jpeg], [box]), describe([jpeg], [box], entries=[np.append(step, points)])
+    assert found.codes[0] == 0 and np.array_equal(found.rects, plain.rects)
+    assert all(np.array_equal(found.tables[k], plain.tables[k]) for k in (0, 4, 5, 6))
+    (starts, ends), per_segment = find_restart_segments(jpeg, header), 1 + 6 // step
+    segments, row, top = int(plain.results[0, 1]), found.tables[0][0], int(found.rects[0, 1]) // header.mcu_size[1]
+    assert found.results[0].tolist() == [0, segments * per_segment, *plain.results[0, 2:].tolist()]
+    per_mcu = int(row[words.BLOCKS]) // segments // 7
+    parts = iter(found.tables[1].tolist())
+    for k in range(segments):
+        mine, begins = "", [0, *np.cumsum(points[top + k]).tolist()]
+        for first in range(0, 7, step):
+            offset, length, block, _, mcus, before, after = next(parts)
+            assert (block, mcus) == ((7 * k + first) * per_mcu, min(step, 7 - first))
+            assert 8 * (offset - int(plain.tables[1][k, words.OFFSET])) + before == begins[first // step]
+            bits = bits_of(found.data[offset : offset + length].tobytes())
+            mine += bits[before : len(bits) - after % 8]
+        assert mine == bits_of(jpeg[starts[top + k] : ends[top + k]]) and after == words.WHOLE_BYTE
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    step=st.integers(1, 6),
+    changes=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 65535) | st.integers(0, 200)), max_size=4),
+)
+def test_parts_of_any_entry_points_lie_within_their_segment(
+    kind: str, step: int, changes: list[tuple[int, int]]
+) -> None:
+    jpeg = long_tile(kind)
+    header = parse_header(jpeg)
+    points = find_entry_points(jpeg, step)
+    assert points is not None
+    entries = np.append(step, points)
+    for place, value in changes:
+        entries[1 + place % points.size] = value
+    found = describe([jpeg], entries=[entries])
+    assert found.codes[0] in (0, WRONG_ENTRY_POINTS)
+    if found.codes[0] == 0:
+        per_mcu = int(found.tables[0][0, words.BLOCKS]) // len(points) // 7
+        for row, (start, end) in enumerate(zip(*find_restart_segments(jpeg, header), strict=True)):
+            parts = found.tables[1][row * (points.shape[1] + 1) :][: points.shape[1] + 1]
+            offset, length, block, _, mcus, before, after = parts.T
+            assert (offset >= start).all() and (length > 0).all() and (offset + length <= end).all()
+            assert block.tolist() == [(7 * row + first) * per_mcu for first in range(0, 7, step)]
+            assert mcus.sum() == 7 and (before >= 0).all() and (before < 8).all() and before[0] == 0
+            assert (after[:-1] < 8).all() and after[-1] == words.WHOLE_BYTE
+
+
+@pytest.mark.parametrize("wrong", ["step", "none", "beyond", "stuffed"])
+def test_entry_points_outside_of_their_segment_are_refused(wrong: str) -> None:
+    jpeg = long_tile("420", height=48)
+    header = parse_header(jpeg)
+    starts, ends = (each.tolist() for each in find_restart_segments(jpeg, header))
+    points = find_entry_points(jpeg, 2)
+    assert points is not None
+    entries = np.append(2, points)
+    if wrong == "step":
+        entries[0] = 7
+    elif wrong == "none":
+        entries[3] = 0
+    elif wrong == "beyond":
+        entries[3] += 8 * (ends[0] - starts[0]) - int(points[0].sum())
+    else:
+        stuffed = jpeg.index(b"\xff\x00", starts[0]) + 1
+        assert stuffed < ends[0]
+        entries[1], entries[2], entries[3] = 8 * (stuffed - starts[0]), 1, 1
+    assert describe([jpeg], entries=[entries]).codes[0] == WRONG_ENTRY_POINTS
+    below = describe([jpeg], [(0, 30, 9, 40)], entries=[entries])  # of rows that are sound
+    assert (below.codes[0] == 0) == (wrong != "step")

@@ -20,7 +20,7 @@ from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS
 from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
 from picstore.storage.format.tile_rows import (
-    checksum_entries,
+    count_entries,
     find_rows,
     row_checksums,
     row_ends,
@@ -135,8 +135,8 @@ def test_row_checksums_follow_the_segment_lengths_as_the_format_says() -> None:
 def test_entries_of_checksums_are_bounded_exactly(sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = noise(1, width=200, height=120, sampling=sampling)
     info = parse_image_info(data)
-    assert checksum_entries(data, info) == len(row_checksums(data, info))
+    assert count_entries(data, info) == len(row_checksums(data, info))
     monkeypatch.setattr(tile_rows, "MIN_BYTES", len(data))
-    assert checksum_entries(data, info) == len(row_checksums(data, info)) > 0
+    assert count_entries(data, info) == len(row_checksums(data, info)) > 0
     monkeypatch.setattr(tile_rows, "MIN_BYTES", len(data) + 1)
-    assert checksum_entries(data, info) == len(row_checksums(data, info)) == 0
+    assert count_entries(data, info) == len(row_checksums(data, info)) == 0

@@ -25,12 +25,17 @@ import picstore
 from picstore.errors import Corrupt, ImageError, MissingDependency, UsageError
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
+from picstore.storage import container_reader, row_reader
+from picstore.storage.format import pack_container, tile_rows
+from picstore.storage.format.entry_points import entry_points
 from picstore.storage.format.record import Record
+from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.cpu import decode
 from picstore.train.cuda.decode import SOUND, choose_decoder, decode_all, load_decoder, with_index
-from picstore.train.pipeline import device_batch, runner
+from picstore.train.pipeline import batch_threads, device_batch, runner
+from picstore.train.pipeline.device_batch import DecodeTiles
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import compose_color
 from picstore.train.transforms.geometry import Geometry
@@ -436,4 +441,73 @@ def test_the_cpu_decides_whether_a_segment_that_the_gpu_flags_is_damage(
     assert batch.ids.tolist() == expected.ids.tolist() == [0, 0 if whole else 1]
     assert all(torch.equal(a, b) for a, b in zip(batch.images, expected.images, strict=True))
     assert one.stats.fallbacks == 1 and one.damaged == other.damaged == damaged
+    one.close(), other.close()
+
+
+def long_tiles(seed: int) -> Record:
+    """A smooth picture with one tile a row, in 3 parts."""
+    y, x = np.mgrid[:24, :136]
+    levels = np.stack([100 + x * 0.4 * (1 + seed), 90 + y * 3.0, 140 - x * 0.3], 2).astype(np.uint8)
+    data = add_restart_markers(simplejpeg.encode_jpeg(levels, 50, colorsubsampling="444"))
+    return Record(id=seed, label=seed, jpeg=data, info=parse_image_info(data))
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Takes the number of parts of each image that batches describe."""
+    parts: list[int] = []
+    make = DecodeTiles.__call__
+
+    def count(self: DecodeTiles, host: Any) -> Any:
+        parts.extend(host.encoded.segments.count.tolist())
+        return make(self, host)
+
+    monkeypatch.setattr(DecodeTiles, "__call__", count)
+    return parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["whole", "in part", "set aside"])
+def test_long_segments_are_decoded_in_parts_however_they_are_read(
+    tmp_path: Path, use: Use, parts: list[int], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    use(FakeDecoder())
+    monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
+    monkeypatch.setattr(container_reader, "MIN_MEAN", 0 if how == "in part" else 1 << 40)
+    monkeypatch.setattr(row_reader, "_NEAR", 0)
+    monkeypatch.setattr(row_reader, "_MAX_SHARE", 2.0)
+    gather = batch_threads.gather_records
+
+    def gather_aside(requests: Any, containers: dict[Any, Any], **options: Any) -> BatchRecords:
+        """Take records out of their containers, as they wait for batches of buckets."""
+        aside = {key: each.extract(np.arange(len(each)), attachments=False) for key, each in containers.items()}
+        return gather(requests, aside if how == "set aside" else containers, **options)
+
+    monkeypatch.setattr(batch_threads, "gather_records", gather_aside)
+    path = write_dataset(tmp_path / "set", [long_tiles(seed) for seed in range(4)])
+    one, other = ours_and_the_cpus(path, transform=[picstore.RandomCrop((5, 30))], seed=2)
+    for batch, expected in zip(one, other, strict=True):
+        assert torch.equal(batch.ids, expected.ids) and torch.equal(batch.images, expected.images)
+    assert parts and set(parts) <= {3, 6, 9} and one.stats.fallbacks == 0
+    one.close(), other.close()
+
+
+@pytest.mark.slow
+def test_entry_points_that_are_wrong_cost_a_fallback_and_no_pixels(
+    tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(FakeDecoder())
+
+    def wrong(jpeg: bytes, info: Any) -> np.ndarray:
+        entries = entry_points(jpeg, info).copy()
+        entries[0 if jpeg == records[0].jpeg else 3] ^= 1 << 14 if jpeg == records[1].jpeg else 1
+        return entries
+
+    records = [long_tiles(seed) for seed in range(3)]  # a wrong interval, one beyond its segment, one that is wrong
+    monkeypatch.setattr(pack_container, "entry_points", wrong)
+    path = write_dataset(tmp_path / "set", records)
+    one, other = ours_and_the_cpus(path, batch_size=3, transform=[], shuffle=False)
+    batch, expected = next(iter(one)), next(iter(other))
+    assert all(torch.equal(a, b) for a, b in zip(batch.images, expected.images, strict=True))
+    assert one.stats.fallbacks == 3 and one.damaged == 0
     one.close(), other.close()

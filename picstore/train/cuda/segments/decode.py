@@ -1,7 +1,8 @@
 """Decoding of a batch's tiles on a GPU: the host's side of the kernels.
 
     bytes, segments ──→ decode_segments ──→ coefficients ──→ inverse_dct ──→ samples ──→ to_rgb ──→ planes of RGB
-    Huffman codes ────→ make_tables         int16, zigzag    lane = block    Y, Cb, Cr   lane = 4 pixels
+    Huffman codes ────→ make_tables         int16, zigzag,   lane = block    Y, Cb, Cr   lane = 4 pixels
+                                            sum_differences
 
 Pixels equal ``jpeg.decoder``'s, bit for bit. It needs neither nvJPEG nor a JPEG engine.
 """
@@ -19,21 +20,32 @@ from picstore.arrays import I64, U8, Array
 from picstore.jpeg import segment_words as words
 from picstore.train.batching.host_batch import SegmentTables
 from picstore.train.cuda.segments.color import to_rgb
-from picstore.train.cuda.segments.entropy import BAD_CODE, MARKER, SURPLUS, TOO_SHORT, decode_segments, make_tables
+from picstore.train.cuda.segments.entropy import (
+    BAD_CODE,
+    MARKER,
+    SURPLUS,
+    TOO_SHORT,
+    WRONG_ENTRY_POINT,
+    decode_segments,
+    make_tables,
+    sum_differences,
+)
 from picstore.train.cuda.segments.samples import inverse_dct
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
 
 REASONS = {
+    WRONG_ENTRY_POINT: "an entry point where no MCU begins",  # what else is wrong follows from it, or is damage
     BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
     TOO_SHORT: "its entropy-coded data ends early",
     SURPLUS: "a segment with more bytes than it needs",
     MARKER: "a marker within a segment",
 }
 
-LANES, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 64, 8, 32, 128  # of a program
+LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # of a program
+SUMMED = 32  # blocks; most segments have 24
 ROUNDS, SYMBOLS = 4, 4
 # Registers a thread on sm_90, without a spill: 51 of decode_segments, 96 of inverse_dct, 48 of the others.
-WARPS = {"make_tables": 1, "decode_segments": 1, "inverse_dct": 2, "to_rgb": 4}
+WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
 _MOST_BLOCKS = 1 << 21  # that are decoded at once: 268 MB of coefficients
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
@@ -152,9 +164,10 @@ def _launch(
     """Launch the kernels, whose programs are as large as they can be where each operation is interpreted."""
     images, segments, quantization = (uploaded[name] for name in ("images", "segments", "quantization"))
     count, most = len(segments), int(rows[:, words.BLOCKS].max())
-    lanes, blocks, height, width = LANES, BLOCKS, ROWS, COLUMNS
+    lanes, summed, blocks, height, width = LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS
     if INTERPRETED:
         lanes, blocks, height, width = max(_power_of_two(count), 2), _power_of_two(most), 64, 64
+        summed = lanes
     tiles = -(-rows[:, words.WIDTH] // (4 * width)) * -(-rows[:, words.HEIGHT] // height)
     options: dict[str, dict[str, Any]] = {name: {"num_warps": warps} for name, warps in WARPS.items()}
     make_tables[(len(uploaded["codes"]),)](
@@ -177,6 +190,9 @@ def _launch(
         ROUNDS=ROUNDS,
         SYMBOLS=SYMBOLS,
         **options["decode_segments"],
+    )
+    sum_differences[(-(-count // summed),)](
+        segments, images, coefficients, count, SEGMENTS=summed, BLOCKS=SUMMED, **options["sum_differences"]
     )
     inverse_dct[(-(-most // blocks), len(rows))](
         images, coefficients, quantization, planes, LANES=blocks, **options["inverse_dct"]

@@ -1,11 +1,14 @@
-"""Huffman codes read by a lane for each restart segment, and the lookup tables for it (ITU-T T.81, F.2).
+"""Huffman codes read by a lane for each part of a restart segment, and the lookup tables for it (ITU-T T.81, F.2).
 
 A round refills each lane's 64 bits, by up to 4 bytes of which stuffed zeros are left out by arithmetic, and reads some
 symbols, one after another, of whatever block the lane is at. A lane that lacks bits takes an entry that does nothing,
 and waits for the next round. No lane branches by itself, so divergence costs what lanes that are done wait for the
 longest one. An entry covers any code: there is no slow path.
 
-A lane stays within its segment's bytes and blocks whatever these hold, and ends after as many rounds as it has bits.
+A lane stays within its part's bytes and blocks whatever these hold, and ends after as many rounds as it has bits.
+
+Parts lie between entry points (docs/format.md). A lane that does not end at the bit at which the next one begins says
+so: the first part begins with the segment, so all parts begin where an MCU does unless one is flagged.
 """
 
 from __future__ import annotations
@@ -14,16 +17,19 @@ from picstore.jpeg import segment_words as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 # What is wrong with a segment; an image's word has the bits of all its segments.
-BAD_CODE, TOO_SHORT, SURPLUS, MARKER = 1, 2, 4, 8
+BAD_CODE, TOO_SHORT, SURPLUS, MARKER, WRONG_ENTRY_POINT = 1, 2, 4, 8, 16
 _BAD_CODE, _TOO_SHORT = tl.constexpr(BAD_CODE), tl.constexpr(TOO_SHORT)
 _SURPLUS, _MARKER = tl.constexpr(SURPLUS), tl.constexpr(MARKER)
+_WRONG_ENTRY_POINT = tl.constexpr(WRONG_ENTRY_POINT)
 
 _WORDS, _ACROSS, _DOWN = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.ACROSS), tl.constexpr(words.DOWN)
 _COMPONENTS, _INTERVAL = tl.constexpr(words.COMPONENTS), tl.constexpr(words.INTERVAL)
 _FIRST_BLOCK, _DC, _AC = tl.constexpr(words.FIRST_BLOCK), tl.constexpr(words.DC), tl.constexpr(words.AC)
 _TABLES, _DATA = tl.constexpr(words.TABLES), tl.constexpr(words.DATA)
 _OFFSET, _LENGTH = tl.constexpr(words.OFFSET), tl.constexpr(words.LENGTH)
-_BLOCK, _IMAGE = tl.constexpr(words.BLOCK), tl.constexpr(words.IMAGE)
+_BLOCK, _IMAGE, _MCUS = tl.constexpr(words.BLOCK), tl.constexpr(words.IMAGE), tl.constexpr(words.MCUS)
+_BEFORE, _AFTER = tl.constexpr(words.BEFORE), tl.constexpr(words.AFTER)
+_PART, _WHOLE = tl.constexpr(words.PART_WORDS), tl.constexpr(words.WHOLE_BYTE)
 _BITS, _BIAS, _UNIT = tl.constexpr(words.LOOKUP_BITS), tl.constexpr(words.BIAS), tl.constexpr(words.UNIT)
 _SIZE, _SKIP = tl.constexpr(words.SIZE_SHIFT), tl.constexpr(words.SKIP_SHIFT)
 _END, _NO_CODE = tl.constexpr(words.END_OF_BLOCK), tl.constexpr(words.NO_CODE)
@@ -81,28 +87,28 @@ def decode_segments(  # type: ignore[no-untyped-def]
     ROUNDS: tl.constexpr,
     SYMBOLS: tl.constexpr,
 ):
-    """Read the coefficients of segments, LANES in a program.
+    """Read the coefficients of parts of segments, LANES in a program; DC stays a difference.
 
     Args:
         data: uint8, the streams, each from a multiple of 4 bytes on.
-        segments, images: int32 (count, 4) and int64 (n, IMAGE_WORDS), words.
+        segments, images: int32 (count, PART_WORDS) and int64 (n, IMAGE_WORDS), words.
         tables: int32, of ``make_tables``.
         coefficients: int16 (blocks, 64), zeros; takes each block's in zigzag order.
         status: int32 (n,), zeros; takes what is wrong with segments of each image.
-        count: number of segments.
-        LANES: segments of a program.
+        count: number of parts.
+        LANES: parts of a program.
         ROUNDS: refills before lanes are asked whether they are done.
         SYMBOLS: symbols of a refill.
     """
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     exists = lane < count
-    segment = segments + lane * 4
+    segment = segments + lane * _PART
     position = tl.load(segment + _OFFSET, exists, 0)
     end = position + tl.load(segment + _LENGTH, exists, 0)
     number = tl.load(segment + _IMAGE, exists, 0)
     image = images + number.to(tl.int64) * _WORDS
     luma, per_mcu = _blocks_of_mcu(image)
-    blocks = tl.where(exists, tl.load(image + _INTERVAL).to(tl.int32) * per_mcu, 0)
+    blocks = tl.load(segment + _MCUS, exists, 0) * per_mcu
     stream = data + tl.load(image + _DATA)
     entries = tables + tl.load(image + _TABLES)
     dc0, ac0 = tl.load(image + _DC).to(tl.int32), tl.load(image + _AC).to(tl.int32)
@@ -110,12 +116,15 @@ def decode_segments(  # type: ignore[no-untyped-def]
     dc2, ac2 = tl.load(image + _DC + 2).to(tl.int32), tl.load(image + _AC + 2).to(tl.int32)
     first = tl.load(image + _FIRST_BLOCK) + tl.load(segment + _BLOCK, exists, 0)
     out = coefficients + first * 64
-    buffer = tl.zeros((LANES,), tl.uint64)  # the next bits, at the head
-    valid = tl.zeros((LANES,), tl.int32)  # bits in it
-    at = valid  # index in the segment of the next coefficient
+    before = tl.load(segment + _BEFORE, exists, 0)
+    shared = before > 0  # the first byte, with the part before
+    byte = tl.load(stream + position, shared, 0)
+    position = tl.where(shared, tl.minimum(position + 1 + (byte == 255).to(tl.int32), end), position)
+    buffer = byte.to(tl.uint64) << (56 + before).to(tl.uint64)  # the next bits, at the head
+    valid = tl.where(shared, 8 - before, 0)  # bits in it
+    at = tl.zeros((LANES,), tl.int32)  # index in the part of the next coefficient
     stop = blocks * 64
-    block = valid  # index in the MCU
-    furthest, problem = valid, valid
+    block, furthest, problem = at, at, at  # index in the MCU
     dc, ac = dc0, ac0
     while tl.max(stop - at, 0) > 0:
         for _ in range(ROUNDS):
@@ -152,9 +161,44 @@ def decode_segments(  # type: ignore[no-untyped-def]
             stop = tl.where((problem & (_BAD_CODE | _TOO_SHORT)) != 0, 0, stop)
     problem |= tl.where(furthest > 64, _BAD_CODE, 0)
     surplus = (position < end) | (valid >= 8)
+    after = tl.load(segment + _AFTER, exists, _WHOLE)
+    problem |= tl.where((problem == 0) & (after < _WHOLE) & (surplus | (valid != after)), _WRONG_ENTRY_POINT, 0)
     problem |= tl.where((problem == 0) & surplus, _SURPLUS, 0)
     tl.atomic_or(status + number, problem, exists & (problem != 0))
-    _sum_differences(out, blocks, luma, per_mcu)
+
+
+@kernel
+def sum_differences(segments, images, coefficients, count, SEGMENTS: tl.constexpr, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Make DC of differences to the component's last block (F.2.2.1).
+
+    Args:
+        segments, images, coefficients, count: as in ``decode_segments``.
+        SEGMENTS: parts of a program, of which the first of each segment gives the segment's blocks.
+        BLOCKS: of each segment that are summed at once.
+    """
+    part = tl.program_id(0) * SEGMENTS + tl.arange(0, SEGMENTS)[:, None]
+    exists = part < count
+    segment = segments + part * _PART
+    image = images + tl.load(segment + _IMAGE, exists, 0).to(tl.int64) * _WORDS
+    luma, per_mcu = _blocks_of_mcu(image)
+    blocks = tl.load(image + _INTERVAL).to(tl.int32) * per_mcu
+    first = tl.load(segment + _BLOCK, exists, 1)
+    blocks = tl.where(exists & (first % blocks == 0), blocks, 0)
+    dc = coefficients + (tl.load(image + _FIRST_BLOCK) + first) * 64
+    p0, p1, p2 = blocks * 0, blocks * 0, blocks * 0
+    for begin in range(0, tl.max(blocks), BLOCKS):
+        number = begin + tl.arange(0, BLOCKS)[None, :]
+        here = number < blocks
+        difference = tl.load(dc + number * 64, here, 0).to(tl.int32)
+        block = number % per_mcu
+        d0, d1 = tl.where(block < luma, difference, 0), tl.where(block == luma, difference, 0)
+        d2 = difference - d0 - d1
+        s0, s1, s2 = p0 + tl.cumsum(d0, 1), p1 + tl.cumsum(d1, 1), p2 + tl.cumsum(d2, 1)
+        value = tl.where(block < luma, s0, tl.where(block == luma, s1, s2))
+        tl.store(dc + number * 64, value.to(tl.int16), here)
+        p0 += tl.sum(d0, 1)[:, None]
+        p1 += tl.sum(d1, 1)[:, None]
+        p2 += tl.sum(d2, 1)[:, None]
 
 
 @device_function
@@ -188,19 +232,3 @@ def _refill(stream, buffer, valid, position, end):  # type: ignore[no-untyped-de
     taken = (swapped.to(tl.uint64) >> unused << unused) << 32
     buffer |= taken >> (valid & 63).to(tl.uint64)
     return buffer, valid + 8 * n, tl.minimum(position + n + stuffing.to(tl.int32), end), good
-
-
-@device_function
-def _sum_differences(out, blocks, luma, per_mcu):  # type: ignore[no-untyped-def]
-    """Make DC of differences to the component's last block (F.2.2.1)."""
-    block = blocks * 0
-    p0, p1, p2 = block, block, block
-    for number in range(tl.max(blocks, 0)):
-        here = number < blocks
-        difference = tl.load(out + number * 64, here, 0).to(tl.int32)
-        p0 += tl.where(block < luma, difference, 0)
-        p1 += tl.where(block == luma, difference, 0)
-        p2 += tl.where(block > luma, difference, 0)
-        value = tl.where(block < luma, p0, tl.where(block == luma, p1, p2))
-        tl.store(out + number * 64, value.to(tl.int16), here)
-        block = tl.where(block + 1 == per_mcu, 0, block + 1)
