@@ -84,6 +84,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "compiling": "benchmarks.torture.compiling:compiling",
         "sizes": "benchmarks.torture.sizes:sizes",
         "fuzz": "benchmarks.torture.fuzz:fuzz",
+        "segments": "benchmarks.torture.segments:segments",
         "soak": "benchmarks.torture.soak:soak",
         "mutations": "benchmarks.torture.mutations:mutations",
         "remote": "benchmarks.torture.remote:remote",
