@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import gate, machine, report
 from benchmarks.child import FailedError, MissingError, call
 from benchmarks.harness import Table, say
-from benchmarks.options import ON_DISK, SUITES, Options, memory_folder
+from benchmarks.options import ON_DISK, SUITES, WITHOUT_GPU, Options, memory_folder
 
 GPU_WEIGHTS = {"checks": 1.2, "probe": 0.2, "decoders": 2.5, "standard": 2.5, "training": 1.5, "peers": 1.2}
 
@@ -82,7 +82,8 @@ def main() -> int:
         return gate.main(sys.argv[2:])
     arguments = parse()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # data sets are removed, as by Ctrl-C
-    if arguments.suite == "gpu" and arguments.device != "cpu" and not has_gpu():
+    needs_gpu = arguments.suite == "gpu" and not WITHOUT_GPU.issuperset(arguments.only)
+    if needs_gpu and arguments.device != "cpu" and not has_gpu():
         say("No CUDA GPU is visible to torch: nothing measured. --device cpu tries the code without one.")
         return 4
     if arguments.work:

@@ -65,6 +65,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
     },
     "gpu": {
         "compile": "benchmarks.gpu.compiling:compiling",
+        "host": "benchmarks.gpu.host:host",
         "checks": "benchmarks.gpu.checks:checks",
         "probe": "benchmarks.gpu.decoders:probe",
         "decoders": "benchmarks.gpu.decoders:decoders",
@@ -93,6 +94,8 @@ SUITES: Mapping[str, Mapping[str, str]] = {
 
 # Tables that take hours and a disk's space: measured only by name, and in TMPDIR in place of memory.
 ON_DISK = frozenset({"imagenet"})
+# Tables of the gpu suite that no GPU takes part in.
+WITHOUT_GPU = frozenset({"compile", "host"})
 
 
 @dataclass(frozen=True)

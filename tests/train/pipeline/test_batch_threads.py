@@ -29,7 +29,7 @@ import picstore
 from picstore.storage import container_reader
 from picstore.storage.container_reader import Readers
 from picstore.storage.location.resolve import read_at
-from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources
+from picstore.train.batching.spec import GroupSpec, OutputSpec, PipelineSpec, Resources
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu import decode as cpu_decode
 from picstore.train.cpu import fill_images, needed_kernels
@@ -405,9 +405,19 @@ def test_decoding_threads_let_the_reading_one_go_first(make_dataset: Make, monke
 def test_threads_get_a_batch_in_tasks_of_16_to_32_images(
     count: int, views: int, threads: int, sizes: list[int]
 ) -> None:
-    tasks = divide(count, views=views, threads=threads)
+    tasks = divide(count, OutputSpec((GroupSpec(count=views),)), threads=threads)
     assert [len(task) for task in tasks] == sizes
     assert [slot for task in tasks for slot in task] == list(range(count))
+
+
+def test_threads_describe_tiles_in_tasks_of_64_to_128_images() -> None:
+    output = OutputSpec((GroupSpec(count=10),), form="segments")
+    assert [[len(task) for task in divide(256, output, threads=threads)] for threads in (1, 2, 3, 16)] == [
+        [128, 128],
+        [128, 128],
+        [86, 86, 84],
+        [64] * 4,
+    ]
 
 
 # Order and memory.
