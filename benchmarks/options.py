@@ -67,6 +67,8 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "compile": "benchmarks.gpu.compiling:compiling",
         "host": "benchmarks.gpu.host:host",
         "checks": "benchmarks.gpu.checks:checks",
+        "kernels": "benchmarks.gpu.kernels:kernels",
+        "beside": "benchmarks.gpu.training:beside",
         "probe": "benchmarks.gpu.decoders:probe",
         "decoders": "benchmarks.gpu.decoders:decoders",
         "standard": "benchmarks.gpu.standard_job:standard",

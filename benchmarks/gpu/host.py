@@ -22,9 +22,8 @@ import numpy as np
 import picstore
 from benchmarks.child import call
 from benchmarks.dataset import write_dataset
-from benchmarks.gpu.device import STANDARD
+from benchmarks.gpu.device import STANDARD, write_tiny
 from benchmarks.harness import MICROSECONDS, Case, Row, Sample, Table, measure
-from benchmarks.loaders.python_time import noise
 from benchmarks.options import Options
 
 BATCH, TINY = 256, 12_800
@@ -42,7 +41,8 @@ def host(options: Options) -> Table:
 def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
     """Measure in this process, which interprets Triton's kernels: they may be on the CPU."""
     options = Options.from_json(fields)
-    tiny, photographs = _write_tiny(options), write_dataset(options, copies=8 if options.quick else 10)
+    tiny = write_tiny(options, TINY // 10 if options.quick else TINY)
+    photographs = write_dataset(options, copies=8 if options.quick else 10)
     kept = _keep(photographs)
     sent = ForkingPickler.dumps(("batch", kept[0][1]))
     cases = [
@@ -73,17 +73,8 @@ def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
     return {"about": about, "rows": rows, "samples": {r.name: [s.seconds for s in r.samples] for r in results}}
 
 
-def _write_tiny(options: Options) -> Path:
-    path = options.work / "tiny"
-    if not path.exists():
-        with picstore.Writer(path, classes=["any"]) as writer:
-            for number in range(TINY // 10 if options.quick else TINY):
-                writer.add(noise(number % 64), label=0)
-    return path
-
-
 @contextmanager
-def _host_batches(path: Path) -> Iterator[Callable[[], Iterator[Any]]]:
+def host_batches(path: Path, *, batch: int = BATCH, transform: Any = STANDARD) -> Iterator[Callable[[], Iterator[Any]]]:
     """Epochs of batches in the host's memory, of the pipeline in threads of this process."""
     from picstore.train.batch import Batch
     from picstore.train.pipeline import runner
@@ -102,7 +93,7 @@ def _host_batches(path: Path) -> Iterator[Callable[[], Iterator[Any]]]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(runner, "choose_decoder", lambda name, _: name))
         stack.enter_context(patch.object(runner, "AheadStage", Stage))
-        options: dict[str, Any] = {"batch_size": BATCH, "transform": STANDARD, "decoder": "picstore", "seed": 1}
+        options: dict[str, Any] = {"batch_size": batch, "transform": transform, "decoder": "picstore", "seed": 1}
         loader = picstore.Loader(path, threads=1, isolate=False, **options)
         try:
             yield lambda: (batch.images for batch in loader)
@@ -122,7 +113,7 @@ def _read(path: Path, *, describing: bool) -> Sample:
         spent[0] += time.thread_time() - start
 
     replaced = patch.object(fill_segments, "describe_tiles", describe if describing else lambda *_: None)
-    with replaced, patch.object(fill_segments.SegmentFiller, "_probe"), _host_batches(path) as epoch:
+    with replaced, patch.object(fill_segments.SegmentFiller, "_probe"), host_batches(path) as epoch:
         for _ in epoch():
             pass
         start, spent[0] = time.process_time(), 0.0
@@ -135,7 +126,7 @@ def _keep(path: Path) -> list[tuple[Any, Any]]:
     """Batches, taken apart, whose memory stays."""
     from picstore.train.cpu import fill_segments
 
-    with patch.object(fill_segments.SegmentFiller, "_probe"), _host_batches(path) as epoch:
+    with patch.object(fill_segments.SegmentFiller, "_probe"), host_batches(path) as epoch:
         return [batch.take_apart() for batch in islice(epoch(), _KEPT)]
 
 
