@@ -22,11 +22,12 @@ def checks(options: Options) -> Table:
     """Corrupted batches of 200, differences from the CPU's decoder, records of an epoch that are missing or wrong."""
     device, count = Device(options), 2 if options.quick else BATCHES
     path = dataset(options)
-    rows: list[Row] = [_corrupted(device, path, count)]
+    loaded = {"decoder": device.nvjpeg}
+    rows: list[Row] = [_corrupted(device, path, count, **loaded)]
     if device.cuda:
         rows.append(_pixels(device, path, count))
-    rows += _epoch(device, path)
-    rows = [{"decoder": "auto", **row} for row in rows] + on_device("benchmarks.gpu.checks:check_picstore", options)
+    rows += _epoch(device, path, **loaded)
+    rows = [{**loaded, **row} for row in rows] + on_device("benchmarks.gpu.checks:check_picstore", options)
     for row in rows:
         if row["problems"]:
             row["problem"] = "failed"
@@ -86,7 +87,7 @@ def _checksums(device: Device, path: Path, count: int, *, busy: bool, **loaded: 
 def _pixels(device: Device, path: Path, count: int) -> Row:
     """Mean difference in levels, which decoders' chroma and full-size decoding explain up to 2."""
     batches = []
-    for decoder in ("auto", "cpu"):
+    for decoder in (device.nvjpeg, "cpu"):
         loader = device.loader(path, batch_size=SIZE, seed=1, decoder=decoder)
         batches.append([(batch.ids.cpu(), batch.images.cpu().float()) for batch in islice(loader, min(count, 4))])
         loader.close()

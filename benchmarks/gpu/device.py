@@ -79,6 +79,13 @@ class Device:
                 found["torchcodec"] = lambda streams: decode(streams, mode="RGB", device=self.device)
         return found
 
+    @property
+    def nvjpeg(self) -> str:
+        """The loader's decoder that uses nvJPEG, where there is a GPU."""
+        if not self.cuda:
+            return "auto"
+        return "torchcodec" if "torchcodec" in self.decoders() else "torchvision"
+
     def loader(self, path: Path, **options: Any) -> picstore.Loader:
         """A loader to this device; picstore's decoder for GPUs takes a CPU too, where its kernels are interpreted."""
         given = {"batch_size": self.batch, "transform": STANDARD, **options}

@@ -25,6 +25,7 @@ from benchmarks.dataset import write_dataset
 from benchmarks.gpu.device import STANDARD, write_tiny
 from benchmarks.harness import MICROSECONDS, Case, Row, Sample, Table, measure
 from benchmarks.options import Options
+from benchmarks.photographs import find
 
 BATCH, TINY = 256, 12_800
 _SMALL = 1 << 14  # values; torch's larger zeros are memory of the device, whose kernels make them
@@ -42,7 +43,8 @@ def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
     """Measure in this process, which interprets Triton's kernels: they may be on the CPU."""
     options = Options.from_json(fields)
     tiny = write_tiny(options, TINY // 10 if options.quick else TINY)
-    photographs = write_dataset(options, copies=8 if options.quick else 10)
+    count = len(find(options.photographs, options.images or (64 if options.quick else None)))
+    photographs = write_dataset(options, copies=-(-(2 if options.quick else 16) * BATCH // count))
     kept = _keep(photographs)
     sent = ForkingPickler.dumps(("batch", kept[0][1]))
     cases = [
@@ -182,7 +184,7 @@ def _make_batches(kept: Sequence[tuple[Any, Any]]) -> Sample:
     output = OutputSpec((GroupSpec(stacked=True),), form="segments")
     make = DecodeTiles(output, torch.device("cpu"), strict=False)
     unpickled = [pickle.loads(pickle.dumps(others)).put_together(arrays) for arrays, others in kept]  # noqa: S301
-    with patch.multiple(decode, torch=_Torch(), **kernels), patch.multiple(augment, **colors):
+    with patch.multiple(decode, torch=_Torch(), **kernels), patch.multiple(augment, torch=_Torch(), **colors):
         start = time.process_time()
         for batch in unpickled:
             made = make(batch)

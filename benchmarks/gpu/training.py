@@ -36,7 +36,7 @@ def training(options: Options) -> Table:
     if device.cuda:
         loaders["picstore, decoder picstore"] = lambda: _picstore(device, path, decoder="picstore")
     loaders |= {
-        "picstore": lambda: _picstore(device, path),
+        f"picstore, decoder {device.nvjpeg}": lambda: _picstore(device, path, decoder=device.nvjpeg),
         "ImageFolder and DataLoader": lambda: _dataloader(device, options),
     }
     step, rounds = make_step(device), options.round_count(2)
