@@ -65,7 +65,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to try the gpu suite without a GPU")
     parser.add_argument("--work", type=Path, metavar="DIR", help="keep data sets here and use the ones already there")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every figure as JSON after each table, and keep the file's other tables"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write every figure as JSON after each table, and keep the file's other tables",
     )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the tables of this Markdown page")
     options = parser.parse_args()

@@ -148,6 +148,7 @@ def decode_interpreted(
     replaced = {
         name: stacked.Stacked(getattr(stacked, name), guarded) for name in ("make_tables", "inverse_dct", "to_rgb")
     }
+    replaced["decode_segments"] = stacked.Spaced(decode.decode_segments, guarded)
     with patch.multiple(decode, torch=guarded, **replaced):
         made, found = decode.decode_tiles(
             described.data, SegmentTables(*described.tables), slots, device=torch.device("cpu")

@@ -18,6 +18,7 @@ from picstore.jpeg import segment_words as words
 from picstore.train.cuda.segments import color, entropy, samples
 
 _LANES, _ROWS = 1 << 16, 1 << 12  # of a program, at most
+_UNTOUCHED = 0x5A5A
 _KIND = [words.ACROSS, words.DOWN, words.COMPONENTS, words.INTERVAL, words.PER_ROW]
 _SIZES = [words.ACROSS, words.DOWN, words.COMPONENTS, words.WIDTH, words.HEIGHT, *range(words.STRIDE, words.STRIDE + 3)]
 
@@ -58,6 +59,29 @@ class Stacked:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return lambda *arguments, **_: self._launch(self._guarded, *arguments)
+
+
+class Spaced:
+    """Replacement of ``decode_segments``, which lays blocks between images that nothing may write to."""
+
+    def __init__(self, kernel: Any, guarded: GuardedTorch) -> None:
+        self._kernel, self._guarded = kernel, guarded
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(
+            data: Any, segments: Any, images: Any, tables: Any, coefficients: Any, *rest: Any, **options: Any
+        ) -> None:
+            rows, shape = images.numpy().copy(), (len(coefficients) + len(images) + 1, 64)
+            rows[:, words.FIRST_BLOCK] += 1 + np.arange(len(rows))
+            between = np.append(rows[:, words.FIRST_BLOCK] - 1, shape[0] - 1)
+            spaced = self._guarded.zeros(shape, dtype=torch.int16, device=torch.device("cpu"))
+            spaced.numpy()[between] = _UNTOUCHED
+            self._kernel[grid](data, segments, self._guarded.from_numpy(rows), tables, spaced, *rest, **options)
+            if (spaced.numpy()[between] != _UNTOUCHED).any():
+                raise AssertionError("a lane wrote outside of its image's blocks")
+            coefficients.numpy()[:] = np.delete(spaced.numpy(), between, axis=0)
+
+        return launch
 
 
 def _groups(rows: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
