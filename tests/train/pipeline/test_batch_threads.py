@@ -551,7 +551,7 @@ def test_a_slot_without_a_record_has_no_file() -> None:
     assert [files[0], files[1]] == [("", 0), ("a", 7)]
 
 
-def test_containers_of_a_batch_come_in_the_order_of_its_samples_with_all_their_lanes(make_dataset: Make) -> None:
+def test_containers_of_a_batch_come_in_its_order_with_all_lanes(make_dataset: Make) -> None:
     dataset = picstore.Dataset(make_dataset(150))
     for request in requests_of(dataset, batch_size=32, lanes=7):
         samples = request[0].samples
