@@ -74,6 +74,9 @@ def explain(status: int) -> str:
 
 def _parts(blocks: I64) -> Iterator[slice]:
     """Divide images so that each part has few enough blocks and images."""
+    if blocks.sum() <= _MOST_BLOCKS and len(blocks) <= _MOST_IMAGES:
+        yield slice(0, len(blocks))
+        return
     start = total = 0
     for number, count in enumerate(blocks.tolist()):
         if number > start and (total + count > _MOST_BLOCKS or number - start == _MOST_IMAGES):
