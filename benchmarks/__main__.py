@@ -17,9 +17,11 @@ from typing import Any
 from benchmarks import gate, machine, report
 from benchmarks.child import FailedError, MissingError, call
 from benchmarks.harness import Table, say
-from benchmarks.options import ON_DISK, SUITES, Options, memory_folder
+from benchmarks.options import ON_DISK, SUITES, WITHOUT_GPU, Options, memory_folder
+from picstore.cores import count_cores
 
-GPU_WEIGHTS = {"checks": 1.2, "probe": 0.2, "decoders": 2.5, "standard": 2.5, "training": 1.5, "peers": 1.2}
+GPU_WEIGHTS = {"checks": 1.5, "probe": 0.2, "decoders": 2.5, "standard": 2.5, "training": 1.5, "peers": 1.2}
+_LATE = 90  # seconds after the gpu suite's time in which its last table has to end
 
 
 def run_table(target: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -56,11 +58,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--images", type=int, help="photographs to take (default: by table)")
     parser.add_argument("--rounds", type=int, help="timed runs of each case (default: by table)")
     parser.add_argument("--copies", type=int, default=10, help="copies of each photograph in data sets (10)")
-    parser.add_argument("--workers", type=int, default=2, help="processes or threads of each contender (2)")
+    parser.add_argument(
+        "--workers", type=int, help="processes or threads of each contender (2; the gpu suite converts on all cores)"
+    )
     parser.add_argument("--minutes", type=float, default=8, help="time of the gpu suite (8)")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to try the gpu suite without a GPU")
     parser.add_argument("--work", type=Path, metavar="DIR", help="keep data sets here and use the ones already there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure as JSON")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write every figure as JSON after each table, and keep the file's other tables",
+    )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the tables of this Markdown page")
     options = parser.parse_args()
     if options.suite == "torture":  # its photographs are made up, so its tables may stand in their place
@@ -82,7 +91,8 @@ def main() -> int:
         return gate.main(sys.argv[2:])
     arguments = parse()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # data sets are removed, as by Ctrl-C
-    if arguments.suite == "gpu" and arguments.device != "cpu" and not has_gpu():
+    needs_gpu = arguments.suite == "gpu" and not WITHOUT_GPU.issuperset(arguments.only)
+    if needs_gpu and arguments.device != "cpu" and not has_gpu():
         say("No CUDA GPU is visible to torch: nothing measured. --device cpu tries the code without one.")
         return 4
     if arguments.work:
@@ -109,13 +119,17 @@ def run(arguments: argparse.Namespace, work: Path) -> int:
     names = ("images", "rounds", "workers", "device", "quick")
     options = Options(arguments.photographs.resolve(), work, **{name: getattr(arguments, name) for name in names})
     options = replace(options, copies=1 if arguments.quick else arguments.copies)
+    if arguments.workers is None:
+        options = replace(options, workers=count_cores() if arguments.suite == "gpu" else Options.workers)
     end, tables, failed = time.monotonic() + 60 * arguments.minutes, {}, False
     for number, name in enumerate(arguments.only):
         weights = [GPU_WEIGHTS.get(other, 1.0) for other in arguments.only[number:]]
         seconds = max(5.0, (end - time.monotonic()) * weights[0] / sum(weights))
         options = replace(options, seconds=1 if arguments.quick else seconds)
         say(f"{arguments.suite}: {name}")
-        limit = 3 * seconds + 120 if arguments.suite == "gpu" else 6 * 3600
+        limit = 6 * 3600.0
+        if arguments.suite == "gpu":  # a call ends soon after its time, whatever a table does
+            limit = min(3 * seconds + 120, max(30.0, end - time.monotonic() + _LATE))
         try:
             table = Table(
                 **call("benchmarks.__main__:run_table", SUITES[arguments.suite][name], asdict(options), limit=limit)
@@ -133,8 +147,8 @@ def run(arguments: argparse.Namespace, work: Path) -> int:
         sys.stdout.flush()
         if arguments.write:
             report.write_sections(arguments.write, {f"{arguments.suite} {name}": text})
-    if arguments.json:
-        report.write_json(arguments.json, tables, {"machine": about, "command": shlex.join(sys.argv[1:])})
+        if arguments.json:
+            report.write_json(arguments.json, tables, {"machine": about, "command": shlex.join(sys.argv[1:])})
     return int(failed)
 
 

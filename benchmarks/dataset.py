@@ -14,9 +14,9 @@ def write_dataset(options: Options, *arguments: str, copies: int | None = None) 
     """Convert copies of the photographs; returns the data set, which may be there already."""
     copies = copies or options.copies
     out = options.work / f"dataset-{copies}{''.join(arguments)}"
-    images = out.with_name(f"{out.name}-source") / "images"
+    images = options.work / f"source-{copies}" / "images"
     if not out.exists():
-        images.parent.mkdir()
+        images.parent.mkdir(exist_ok=True)
         copy_images(options.photographs, images, copies, options.images or (64 if options.quick else None))
         command = [sys.executable, "-m", "picstore", "convert", images, out, "--workers", str(options.workers)]
         subprocess.run([*command, *arguments], check=True, capture_output=True)

@@ -65,7 +65,10 @@ SUITES: Mapping[str, Mapping[str, str]] = {
     },
     "gpu": {
         "compile": "benchmarks.gpu.compiling:compiling",
+        "host": "benchmarks.gpu.host:host",
         "checks": "benchmarks.gpu.checks:checks",
+        "kernels": "benchmarks.gpu.kernels:kernels",
+        "beside": "benchmarks.gpu.training:beside",
         "probe": "benchmarks.gpu.decoders:probe",
         "decoders": "benchmarks.gpu.decoders:decoders",
         "standard": "benchmarks.gpu.standard_job:standard",
@@ -84,6 +87,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "compiling": "benchmarks.torture.compiling:compiling",
         "sizes": "benchmarks.torture.sizes:sizes",
         "fuzz": "benchmarks.torture.fuzz:fuzz",
+        "segments": "benchmarks.torture.segments:segments",
         "soak": "benchmarks.torture.soak:soak",
         "mutations": "benchmarks.torture.mutations:mutations",
         "remote": "benchmarks.torture.remote:remote",
@@ -92,6 +96,8 @@ SUITES: Mapping[str, Mapping[str, str]] = {
 
 # Tables that take hours and a disk's space: measured only by name, and in TMPDIR in place of memory.
 ON_DISK = frozenset({"imagenet"})
+# Tables of the gpu suite that no GPU takes part in.
+WITHOUT_GPU = frozenset({"compile", "host"})
 
 
 @dataclass(frozen=True)

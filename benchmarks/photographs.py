@@ -18,7 +18,7 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
 SUFFIXES = (".jpg", ".jpeg")
-SUBSAMPLINGS = {"4:4:4": 0, "4:2:0": 2}  # Pillow's numbers
+SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}  # Pillow's numbers
 MARKERS = ("none", "row", "tile", "MCU")  # restart intervals by name
 MAX_INTERVAL = 65_535  # MCUs (T.81, B.2.4.4)
 SHORTER = 256  # pixels of the shorter side of resized photographs
@@ -83,8 +83,15 @@ def pillow(jpeg: bytes) -> Image.Image:
 
 
 def encode(image: Image.Image, *, quality: int = 90, subsampling: str = "4:2:0") -> bytes:
-    """Encode with Pillow."""
+    """Encode with Pillow, "grey" too, and 4:4:0, which it lacks, with simplejpeg."""
+    if subsampling == "4:4:0":
+        import simplejpeg
+
+        return bytes(simplejpeg.encode_jpeg(np.asarray(image), quality, "RGB", "440"))
     out = io.BytesIO()
+    if subsampling == "grey":
+        image.convert("L").save(out, "JPEG", quality=quality)
+        return out.getvalue()
     image.save(out, "JPEG", quality=quality, subsampling=SUBSAMPLINGS[subsampling])
     return out.getvalue()
 

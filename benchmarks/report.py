@@ -39,6 +39,9 @@ def write_sections(page: Path, sections: Mapping[str, str]) -> None:
 
 
 def write_json(file: Path, tables: Mapping[str, Table], about: Mapping[str, Any]) -> None:
-    """Write every sample and every row."""
-    document = {**about, "tables": {name: asdict(table) for name, table in tables.items()}}
-    file.write_text(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
+    """Write every sample and every row, beside the tables that earlier calls wrote to the file."""
+    earlier = json.loads(file.read_text())["tables"] if file.exists() else {}
+    found = earlier | {name: {**asdict(table), **about} for name, table in tables.items()}
+    written = file.with_name(f"{file.name}.new")
+    written.write_text(json.dumps({**about, "tables": found}, indent=2, ensure_ascii=False, default=str) + "\n")
+    written.replace(file)

@@ -52,17 +52,21 @@ def describe(
     jpegs: list[bytes],
     boxes: list[tuple[int, int, int, int]] | None = None,
     tilings: np.ndarray | None = None,
+    *,
+    lengths: list[np.ndarray] | None = None,
     entries: list[np.ndarray] | None = None,
 ) -> Described:
-    """Describe the tiles that boxes touch, or all; with tilings of their own where the index has others.
+    """Describe the tiles that boxes touch, or all; with tilings and lengths of segments that an index states.
 
     ``entries`` are of each image those of the segment table for its entry points, empty for none.
     """
-    headers = [parse_header(jpeg) for jpeg in jpegs]
-    found = [find_restart_segments(jpeg, header) for jpeg, header in zip(jpegs, headers, strict=True)]
+    headers = [parse_header(jpeg) for jpeg in jpegs] if tilings is None or lengths is None else []
     if tilings is None:
         tilings = np.array([[h.width, h.height, *h.mcu_size, h.restart_interval, h.length] for h in headers])
-    tiled = TiledJpegs.from_streams(jpegs, tilings, [(ends - starts).astype(np.uint16) for starts, ends in found])
+    if lengths is None:
+        found = [find_restart_segments(jpeg, header) for jpeg, header in zip(jpegs, headers, strict=True)]
+        lengths = [(ends - starts).astype(np.uint16) for starts, ends in found]
+    tiled = TiledJpegs.from_streams(jpegs, tilings, lengths)
     n, entries = len(jpegs), [np.ascontiguousarray(each, np.uint16) for each in entries or [np.empty(0)] * len(jpegs)]
     places = zip(entries, tiled.tilings[:, INTERVAL].tolist(), tiled.sizes[:, 1].tolist(), strict=True)
     points = np.array([place_of(*each) for each in places], np.int64)
@@ -72,18 +76,19 @@ def describe(
     starts, firsts = np.cumsum(room) - room, np.cumsum(parts) - parts
     data = np.full(int(room.sum()), 0xA5, np.uint8)
     rows, rects, results = np.zeros((n, words.IMAGE_WORDS), np.int64), *np.zeros((2, n, 4), np.int64)
-    chosen = np.array(boxes or [(0, 0, header.width, header.height) for header in headers])
+    whole = np.concatenate([np.zeros((n, 2), np.int64), tiled.tilings[:, :2]], axis=1)
+    chosen = np.array(boxes) if boxes else whole
     described = np.zeros((parts.sum() + 1, words.PART_WORDS), np.int32)
-    lengths = np.zeros(len(described), np.uint16)
-    described[-1] = lengths[-1] = 85
+    held_lengths = np.zeros(len(described), np.uint16)
+    described[-1] = held_lengths[-1] = 85
     # A row more of each table, which must stay as it is: kernels check no bounds.
     shapes = (words.HUFFMAN_BYTES, np.uint8), (4, np.int32), (64, np.int16)
     guarded = [np.full((4 * n + 1, size), 85, dtype) for size, dtype in shapes]
     codes, places, quantization = (each[: 4 * n] for each in guarded)
     streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen, points
     images, tables = (rows, rects, results), (codes, places, quantization)
-    describe_tiles((0, n), streams, (data, starts), (described, lengths, firsts), images, tables)
-    assert all((each[-1] == 85).all() for each in (*guarded, described, lengths))
+    describe_tiles((0, n), streams, (data, starts), (described, held_lengths, firsts), images, tables)
+    assert all((each[-1] == 85).all() for each in (*guarded, described, held_lengths))
     count = np.where(results[:, 0] == 0, results[:, 1], 0)
-    held = tilings, chosen, lengths
+    held = tilings, chosen, held_lengths
     return Described(data, (rows, described, firsts, count, *tables, held), rects, results)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import torch
 
 import picstore
-from benchmarks.gpu.device import Device, dataset
+from benchmarks.gpu.device import STANDARD, TINY, Device, dataset, datasets
+from benchmarks.gpu.kernels import TINY_CROP, on_device
 from benchmarks.harness import Row, Table
 from benchmarks.options import Options
 
@@ -19,23 +22,58 @@ def checks(options: Options) -> Table:
     """Corrupted batches of 200, differences from the CPU's decoder, records of an epoch that are missing or wrong."""
     device, count = Device(options), 2 if options.quick else BATCHES
     path = dataset(options)
-    sums = [_checksums(device, path, count, busy=busy) for busy in (False, True)]
-    rows: list[Row] = [
-        {"check": "batches beside a busy stream that differ from a quiet GPU's", "of": count,
-         "problems": int((sums[0] != sums[1]).sum())},
-    ]  # fmt: skip
+    loaded = {"decoder": device.nvjpeg}
+    rows: list[Row] = [_corrupted(device, path, count, **loaded)]
     if device.cuda:
         rows.append(_pixels(device, path, count))
-    rows += _epoch(device, path)
+    rows += _epoch(device, path, **loaded)
+    rows = [{**loaded, **row} for row in rows] + on_device("benchmarks.gpu.checks:check_picstore", options)
     for row in rows:
         if row["problems"]:
             row["problem"] = "failed"
     return Table(device.about, rows)
 
 
-def _checksums(device: Device, path: object, count: int, *, busy: bool) -> torch.Tensor:
+def check_picstore(fields: dict[str, Any]) -> list[Row]:
+    """Check picstore's own decoder, in this process; its batches must be the CPU's, bit for bit."""
+    options = Options.from_json(fields)
+    device, rows = Device(options), []
+    loaded: dict[str, Any] = {"decoder": "picstore"}
+    count = BATCHES if device.cuda else 1
+    if not device.cuda:
+        transform = [picstore.RandomResizedCrop(TINY_CROP), *STANDARD[1:]]
+        loaded |= {"batch_size": TINY, "transform": transform, "isolate": False, "threads": 1}
+    for photographs, path in datasets(device, options).items():
+        found = [_equal(device, path, count, loaded), _corrupted(device, path, count, **loaded)]
+        found += _epoch(device, path, **loaded)
+        rows += [{"decoder": f"picstore, {photographs}", **row} for row in found]
+    return rows
+
+
+def _equal(device: Device, path: Path, count: int, loaded: dict[str, Any]) -> Row:
+    """Batches of picstore's decoder that differ from the CPU's in any bit."""
+    loaders = [
+        device.loader(path, **{"batch_size": SIZE, **loaded, "decoder": name, "seed": 1})
+        for name in ("picstore", "cpu")
+    ]
+    compared = problems = 0
+    for one, other in islice(zip(*loaders, strict=True), count):
+        compared += 1
+        problems += not (torch.equal(one.ids, other.ids) and torch.equal(one.images, other.images))
+    for loader in loaders:
+        loader.close()
+    return {"check": "batches that differ from decoder='cpu' in any bit", "of": compared, "problems": problems}
+
+
+def _corrupted(device: Device, path: Path, count: int, **loaded: Any) -> Row:
+    sums = [_checksums(device, path, count, busy=busy, **loaded) for busy in (False, True)]
+    return {"check": "batches beside a busy stream that differ from a quiet GPU's", "of": len(sums[0]),
+            "problems": int((sums[0] != sums[1]).sum())}  # fmt: skip
+
+
+def _checksums(device: Device, path: Path, count: int, *, busy: bool, **loaded: Any) -> torch.Tensor:
     """A number for each batch that depends on each of its bytes and their positions."""
-    loader, sums = device.loader(path, batch_size=SIZE, seed=3, drop_last=False), []
+    loader, sums = device.loader(path, **{"batch_size": SIZE, "seed": 3, "drop_last": False, **loaded}), []
     for batch in islice(loader, count):
         # Nothing waits for the device here, so that batches are made while earlier ones are still being read.
         if busy:
@@ -46,10 +84,10 @@ def _checksums(device: Device, path: object, count: int, *, busy: bool) -> torch
     return torch.stack(sums).cpu()
 
 
-def _pixels(device: Device, path: object, count: int) -> Row:
+def _pixels(device: Device, path: Path, count: int) -> Row:
     """Mean difference in levels, which decoders' chroma and full-size decoding explain up to 2."""
     batches = []
-    for decoder in ("auto", "cpu"):
+    for decoder in (device.nvjpeg, "cpu"):
         loader = device.loader(path, batch_size=SIZE, seed=1, decoder=decoder)
         batches.append([(batch.ids.cpu(), batch.images.cpu().float()) for batch in islice(loader, min(count, 4))])
         loader.close()
@@ -60,9 +98,9 @@ def _pixels(device: Device, path: object, count: int) -> Row:
             "mean levels apart": difference}  # fmt: skip
 
 
-def _epoch(device: Device, path: object) -> list[Row]:
+def _epoch(device: Device, path: Path, **loaded: Any) -> list[Row]:
     """Each record once, with its label, and decoded by the device."""
-    loader = device.loader(path, drop_last=False)
+    loader = device.loader(path, **{"drop_last": False, **loaded})
     expected = {record.id: record.label for record in picstore.Dataset(path)}
     ids, labels = [], []
     for batch in loader:

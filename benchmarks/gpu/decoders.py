@@ -22,13 +22,19 @@ class StreamSets:
     def __init__(self, options: Options) -> None:
         paths = find(options.photographs, options.image_count(400))
         images = [pillow(path.read_bytes()) for path in paths]
-        self._encoded = cache(lambda subsampling: [encode(image, subsampling=subsampling) for image in images])
+        self._images = images
+        self._encoded = cache(lambda sampling: [encode(image, subsampling=sampling) for image in images])
 
     def get(self, subsampling: str, markers: str, cut: bool = False) -> list[bytes]:
-        """Streams of one kind."""
+        """Streams of one kind, "4:4:0" and "grey" too."""
         jpegs = self._encoded(subsampling)
         jpegs = jpegs if markers == "none" else mark(jpegs, markers)
         return cut_all(jpegs)[0] if cut else jpegs
+
+    def small(self, subsampling: str, width: int, height: int) -> list[bytes]:
+        """Corners of a few photographs, with a marker a tile."""
+        corners = [image.crop((0, 0, width, height)) for image in self._images[:4]]
+        return mark([encode(corner, subsampling=subsampling) for corner in corners], "tile")
 
 
 def decoders(options: Options) -> Table:
@@ -45,7 +51,7 @@ def _race(
     device: Device, streams: StreamSets, plan: Sequence[tuple[str, str, bool, int, int]], options: Options
 ) -> Table:
     found, rounds = device.decoders(), options.round_count(3)
-    seconds = device.seconds / rounds / len(plan) / len(found) / 2
+    seconds = device.sample_seconds(rounds * len(plan) * len(found))
     cases = []
     for subsampling, markers, cuts, threads, batch in plan:
         for name in found:
@@ -74,15 +80,20 @@ def _decode(
 
 
 def probe(options: Options) -> Table:
-    """Streams that nvJPEG's hardware backend says it takes, by subsampling and markers."""
+    """Streams that nvJPEG's hardware backend says it takes, by sampling, markers and size; and its engines."""
     device, streams, rows = Device(options), StreamSets(options), []
     nvjpeg = Nvjpeg() if device.cuda else None
-    for subsampling in ("4:2:0", "4:4:4"):
-        for markers in MARKERS:
-            jpegs = streams.get(subsampling, markers)[:32]
-            taken = sum(map(nvjpeg.takes, jpegs)) if nvjpeg else "no GPU"
-            rows.append({"subsampling": subsampling, "markers": markers, "taken": taken, "of": len(jpegs)})
-    return Table(device.about, rows)
+    for sampling in ("4:2:0", "4:4:4", "4:2:2", "4:4:0", "grey"):
+        kinds = {f"markers: {markers}": streams.get(sampling, markers) for markers in MARKERS}
+        kinds["cuts, markers: tile"] = streams.get(sampling, "tile", cut=True)
+        for title, (width, height) in {"one MCU high": (256, 8), "small": (9, 7)}.items():
+            kinds[f"{title}, markers: tile"] = streams.small(sampling, width, height)
+        for kind, jpegs in kinds.items():
+            chosen = jpegs[:32]
+            taken = sum(map(nvjpeg.takes, chosen)) if nvjpeg else "no GPU"
+            rows.append({"sampling": sampling, "streams": kind, "taken": taken, "of": len(chosen)})
+    engines = nvjpeg.engines() if nvjpeg else "no GPU"
+    return Table(f"{device.about}; nvjpegGetHardwareDecoderInfo: {engines}", rows)
 
 
 class Nvjpeg:
@@ -99,6 +110,12 @@ class Nvjpeg:
         if status:
             raise RuntimeError(f"nvjpegCreateEx for the hardware backend returns {status}")
         self._library.nvjpegJpegStreamCreate(self._handle, ctypes.byref(self._stream))
+
+    def engines(self) -> str:
+        """Number of JPEG engines, and cores of each."""
+        engines, cores = ctypes.c_uint(), ctypes.c_uint()
+        status = self._library.nvjpegGetHardwareDecoderInfo(self._handle, ctypes.byref(engines), ctypes.byref(cores))
+        return f"status {status}" if status else f"{engines.value} engines of {cores.value} cores"
 
     def takes(self, jpeg: bytes) -> bool:
         """Whether the hardware decodes a stream in a batch."""

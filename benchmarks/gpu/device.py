@@ -12,18 +12,25 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torchvision.io import ImageReadMode, decode_jpeg
 
 import picstore
 from benchmarks.dataset import write_dataset
+from benchmarks.gpu.expected import LOSSLESS, QUALITY_90, QUALITY_90_OPTIONS
 from benchmarks.harness import Sample
+from benchmarks.loaders.python_time import noise
 from benchmarks.options import Options
+from picstore.train.pipeline import runner
 
+TINY = 2  # pictures, where Triton's interpreter decodes them
+_CALLS = 8
 BATCH, SIZE = 256, 224
 STANDARD = [picstore.RandomResizedCrop(SIZE), picstore.RandomHorizontalFlip()]
 EVERY = 0.05  # seconds between two samples of the engines
+LEAST = 5.0  # seconds of a sample: clocks of a GPU follow its load within one or two
 
 Decode = Callable[["list[torch.Tensor]"], "list[torch.Tensor]"]
 
@@ -39,6 +46,7 @@ class Device:
             torch.cuda.set_device(self.device)
         self.batch = 8 if options.quick else BATCH
         self.seconds = options.seconds
+        self.least = 0.0 if options.quick else LEAST
 
     @property
     def about(self) -> str:
@@ -71,9 +79,36 @@ class Device:
                 found["torchcodec"] = lambda streams: decode(streams, mode="RGB", device=self.device)
         return found
 
+    @property
+    def nvjpeg(self) -> str:
+        """The loader's decoder that uses nvJPEG, where there is a GPU."""
+        if not self.cuda:
+            return "auto"
+        return "torchcodec" if "torchcodec" in self.decoders() else "torchvision"
+
     def loader(self, path: Path, **options: Any) -> picstore.Loader:
-        """A loader to this device."""
-        return picstore.Loader(path, device=self.device, **{"batch_size": self.batch, "transform": STANDARD, **options})
+        """A loader to this device; picstore's decoder for GPUs takes a CPU too, where its kernels are interpreted."""
+        given = {"batch_size": self.batch, "transform": STANDARD, **options}
+        if self.cuda or options.get("decoder") != "picstore":
+            return picstore.Loader(path, device=self.device, **given)
+        with patch.object(runner, "choose_decoder", lambda name, _: name):
+            return picstore.Loader(path, device=self.device, **given)
+
+    def sample_seconds(self, samples: int) -> float:
+        """Seconds of one of so many samples of a table: its share of the time, and enough to count."""
+        return max(self.least, self.seconds / samples / 2)
+
+    def time(self, work: Callable[[], Any]) -> float:
+        """Seconds of one call, of as many in turn as take long enough to count."""
+        work()
+        self.synchronize()
+        calls, start = 0, time.perf_counter()
+        while not calls or time.perf_counter() - start < self.least:
+            for _ in range(_CALLS if self.least else 1):  # so that the device has work while the host waits
+                work()
+                calls += 1
+            self.synchronize()
+        return (time.perf_counter() - start) / calls
 
     def rate(self, work: Callable[[int], int], *, seconds: float, threads: int = 1) -> Sample:
         """Images of ``work``, which makes batch k and returns its images, in threads with a stream each."""
@@ -143,9 +178,26 @@ class Engines:
                 self._samples["GPU, %"].append(rates[0])
 
 
-def dataset(options: Options) -> Path:
-    """Fifty copies of the photographs."""
-    return write_dataset(options, copies=2 if options.quick else 50)
+def dataset(options: Options, *arguments: str) -> Path:
+    """Fifty copies of the photographs; ``arguments`` are convert's."""
+    return write_dataset(options, *arguments, copies=2 if options.quick else 50)
+
+
+def datasets(device: Device, options: Options) -> dict[str, Path]:
+    """Data sets by what they hold: photographs as they are and of quality 90; without a GPU a few tiny pictures."""
+    if device.cuda:
+        return {LOSSLESS: dataset(options), QUALITY_90: dataset(options, *QUALITY_90_OPTIONS)}
+    return {LOSSLESS: write_tiny(options, TINY)}
+
+
+def write_tiny(options: Options, count: int) -> Path:
+    """Pictures of 16 × 16 pixels."""
+    path = options.work / f"tiny-{count}"
+    if not path.exists():
+        with picstore.Writer(path, classes=["any"]) as writer:
+            for number in range(count):
+                writer.add(noise(number % 64), label=0)
+    return path
 
 
 def tensors(jpegs: Sequence[bytes]) -> list[torch.Tensor]:

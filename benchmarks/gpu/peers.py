@@ -14,8 +14,9 @@ import torch
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
 from benchmarks.gpu.device import SIZE, Device, dataset
+from benchmarks.gpu.expected import ASKED_OF_PEERS
 from benchmarks.gpu.standard_job import run_loader
-from benchmarks.harness import Case, Sample, Table, measure, tabulate
+from benchmarks.harness import Case, Row, Sample, Table, measure, tabulate
 from benchmarks.options import Options
 from benchmarks.peers.image_files import augmentation
 from benchmarks.photographs import find
@@ -30,7 +31,7 @@ def peers(options: Options) -> Table:
     random.Random(0).shuffle(files)
     augment = augmentation(SIZE)
     rounds = options.round_count(2)
-    seconds = device.seconds / rounds / 4 / 2
+    seconds = device.sample_seconds(4 * rounds)
 
     def one_by_one(chosen: list[Path]) -> list[torch.Tensor]:
         decode = {"mode": ImageReadMode.RGB, "device": device.device}
@@ -48,17 +49,22 @@ def peers(options: Options) -> Table:
         return device.rate(work, seconds=seconds)
 
     def own(_: None) -> Sample:
-        return run_loader(device, device.loader(path, threads=THREADS), seconds)
+        decoder = {"decoder": "picstore"} if device.cuda else {}
+        return run_loader(device, device.loader(path, threads=THREADS, **decoder), seconds)
 
     cases = [
         Case("picstore", own),
-        Case("one image at a time: read_file, decode_jpeg, v2", rate, lambda: one_by_one),
-        Case("decode_jpeg of a list, v2 by image", rate, lambda: in_lists),
+        Case("one image at a time: read_file, decode_jpeg, v2", rate, lambda: one_by_one, figures=_asked(0)),
+        Case("decode_jpeg of a list, v2 by image", rate, lambda: in_lists, figures=_asked(1)),
         Case("DALI, image_random_crop on the GPU", lambda run: device.rate(lambda _: len(run()[0]), seconds=seconds),
              lambda: _dali(device, files)),
     ]  # fmt: skip
     results = measure(cases, rounds=rounds, warmups=0, seconds=device.seconds)
     return tabulate(results, device.about, first="picstore")
+
+
+def _asked(number: int) -> Row:
+    return {"asked of picstore": f"{ASKED_OF_PEERS[number]}×"}
 
 
 def _dali(device: Device, files: list[Path]) -> Callable[[], Any]:

@@ -58,7 +58,7 @@ def python(options: Options) -> Table:
     path = options.work / "tiny"
     with picstore.Writer(path, classes=["any"]) as writer:
         for number in range(IMAGES // 10 if options.quick else IMAGES):
-            writer.add(_noise(number % 64), label=0)
+            writer.add(noise(number % 64), label=0)
     remove_kernels()
     cases = [Case(name, read_epoch, lambda name=name: make_loader(str(path), name)) for name in JOBS]
     results = measure(cases, rounds=options.round_count(5), clock=time.process_time)
@@ -70,7 +70,7 @@ def python(options: Options) -> Table:
     return tabulate(results, about, unit=MICROSECONDS)
 
 
-def _noise(number: int) -> bytes:
+def noise(number: int) -> bytes:
     out = io.BytesIO()
     pixels = np.random.default_rng(number).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
     Image.fromarray(pixels).save(out, "JPEG")

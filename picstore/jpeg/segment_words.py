@@ -15,9 +15,10 @@ IMAGE_WORDS = 32
 
 # Words of a part of a segment, int32 (PART_WORDS,); a segment without entry points is one part. First byte in the
 # stream, and number of bytes, which neighboring parts may share; first block; image; number of MCUs, and of bits before
-# the first MCU in the first byte; bits after the last MCU in the last byte, WHOLE_BYTE for up to 7 of padding.
+# the first MCU in the first byte; bits after the last MCU in the last byte, WHOLE_BYTE for up to 7 of padding; a word
+# of 0, as NumPy takes rows of 32 bytes five times as fast as rows of 28.
 OFFSET, LENGTH, BLOCK, IMAGE, MCUS, BEFORE, AFTER = range(7)
-PART_WORDS, WHOLE_BYTE = 7, 8
+PART_WORDS, WHOLE_BYTE = 8, 8
 
 # Words of a Huffman table, int32 (4,): first entry, number of entries, windows of LOOKUP_BITS bits, 1 for DC.
 FIRST_ENTRY, ENTRY_COUNT, SHORT, IS_DC = range(4)

@@ -16,7 +16,7 @@ Segments: TypeAlias = "list[tuple[int, bytes]]"  # markers and bodies, up to and
 USUAL = ([(1, 1)], *([first, (1, 1), (1, 1)] for first in ((1, 1), (2, 1), (1, 2), (2, 2))))
 _DHT, _DQT, _DRI, _SOS, _APP0, _APP1, _APP14, _COM = 0xC4, 0xDB, 0xDD, 0xDA, 0xE0, 0xE1, 0xEE, 0xFE
 _DC_SYMBOLS = range(12)
-_AC_SYMBOLS = (0x00, 0xF0, *(run << 4 | size for run in range(16) for size in range(1, 11)))
+_AC_SYMBOLS = tuple(run << 4 | size for run in range(16) for size in range(11))
 
 
 def jpeg(rng: Random) -> bytes:

@@ -114,7 +114,8 @@ def fill_pairs(single, pairs):  # type: ignore[no-untyped-def]
         entry = _entry_of_one(length, symbol)
         size = symbol & 15
         rest = LOOKUP_BITS - length - size  # bits after the value
-        if rest <= 0 or symbol == 0:
+        # Any symbol without a value but 0xF0 ends the block: what follows is no coefficient of it.
+        if rest <= 0 or (size == 0 and symbol != 0xF0):
             for k in range(1 << (LOOKUP_BITS - length)):
                 store_native_u64(pairs + _u64(8 * (window + k)), entry)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from picstore.arrays import I64, U8, Array
@@ -17,6 +17,8 @@ Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or n of (3, H, W)
 ViewImages: TypeAlias = "Array | list[list[Array]]"  # of a group: (count, n, 3, H, W), or count lists of n (3, H, W)
 GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # count lists of n
 
+_IN_BLOCK = ("images", "segments", "codes", "places", "quantization")  # tables of ``SegmentTables``
+
 
 def map_images(function: Callable[[Any], T], images: Any) -> Any:
     """Apply a function to each array of lists of lists; returns such lists of its results."""
@@ -25,11 +27,24 @@ def map_images(function: Callable[[Any], T], images: Any) -> Any:
     return function(images)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordFiles:
+    """File and offset of each record of a batch, by slot: ``files[slot]``."""
+
+    names: list[str]
+    number: I64  # (n,), of a record's file among the names, −1 for none
+    offsets: I64  # (n,)
+
+    def __getitem__(self, slot: int) -> tuple[str, int]:
+        number = int(self.number[slot])
+        return (self.names[number], int(self.offsets[slot])) if number >= 0 else ("", 0)
+
+
 @dataclass(slots=True, eq=False)
 class SegmentTables:
     """Describes a batch's tiles to a GPU's decoder; their rows lie in the batch's bytes. See ``jpeg.segment_words``.
 
-    Images that the GPU does not decode have their pixels here.
+    Images that the GPU does not decode have their pixels here. The large tables are in the memory of the batch's bytes.
     """
 
     images: I64  # (n, IMAGE_WORDS)
@@ -52,7 +67,7 @@ class EncodedBatch:
     bounds: I64  # (n, 2), start and end of each stream in the batch's bytes; 0, 0 for no stream
     boxes: I64  # (n, 4), left, top, width and height of the decoded image, in pixels of the stored one
     params: tuple[TransformParams, ...]  # of each group
-    files: list[tuple[str, int]]  # file and offset of each record, "" for none
+    files: RecordFiles
     shown: I64  # (n,), the slot whose stream is decoded: another one's for a damaged record
     segments: SegmentTables | None = None  # for picstore's own decoder
 
@@ -74,6 +89,24 @@ class HostBatch:
     def release(self) -> None:
         """Let go of the images, so that their memory is free as soon as no tensor shares it."""
         self.images = []
+
+    def take_apart(self) -> tuple[Any, HostBatch]:
+        """Divide into the arrays that lie in one block of memory, in lists, and the rest, which is pickled."""
+        if self.encoded is None or self.encoded.segments is None:
+            return self.images, replace(self, images=[])
+        tables = self.encoded.segments
+        arrays = [getattr(tables, name) for name in _IN_BLOCK]
+        nothing: dict[str, Any] = dict.fromkeys(_IN_BLOCK)
+        encoded = replace(self.encoded, segments=replace(tables, **nothing))
+        return [self.images, arrays], replace(self, images=[], encoded=encoded)
+
+    def put_together(self, arrays: Any) -> HostBatch:
+        """The batch that was taken apart, with its arrays."""
+        if self.encoded is None or self.encoded.segments is None:
+            return replace(self, images=arrays)
+        images, large = arrays
+        tables = replace(self.encoded.segments, **dict(zip(_IN_BLOCK, large, strict=True)))
+        return replace(self, images=images, encoded=replace(self.encoded, segments=tables))
 
 
 class BatchFiller(Protocol):

@@ -6,8 +6,9 @@ are decoded here, in the threads that decode for a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import count
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, count
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from picstore.train.cpu.targets import add_targets, empty_targets
 
 _NO_TILES = "its segments form no rows of tiles"
 _REASONS = {**REASONS, WRONG_ENTRY_POINTS: "its entry points do not lie within its segments"}
+_ALIGNMENT = 64  # bytes
 _fillers = count()  # that this process made
 
 
@@ -56,36 +58,45 @@ class SegmentFiller:
         self._points = _find_points(records)
         steps = self._points[:, 1]
         per_segment = 1 + (steps > 0) * ((records.layouts[:, INTERVAL] - 1) // np.maximum(steps, 1))
-        parts = records.sizes[:, 1] * per_segment
-        self._firsts = np.cumsum(parts) - parts
-        self._data = np.frombuffer(blocks.borrow(int(room.sum())), dtype=np.uint8)
+        parts_of = records.sizes[:, 1] * per_segment
+        self._firsts = np.cumsum(parts_of) - parts_of
+        m, tables = int(parts_of.sum()), words.HUFFMAN_TABLES * n
+        parts = {
+            "data": ((int(room.sum()),), np.uint8),
+            "images": ((n, words.IMAGE_WORDS), np.int64),
+            "segments": ((m, words.PART_WORDS), np.int32),
+            "codes": ((tables, words.HUFFMAN_BYTES), np.uint8),
+            "places": ((tables, 4), np.int32),
+            "quantization": ((tables, 64), np.int16),
+        }
+        arrays = _divide_block(blocks, parts)
+        self._data, self._rows, self._segments = arrays["data"], arrays["images"], arrays["segments"]
+        self._tables = arrays["codes"], arrays["places"], arrays["quantization"]
+        self._rows[:], arrays["places"][:] = 0, 0  # of images that are not described
         self.images: list[ViewImages] | U8 = self._data
-        m, tables = int(parts.sum()), words.HUFFMAN_TABLES * n
-        self._segments: Any = np.zeros((m, words.PART_WORDS), np.int32)
         self._lengths: Any = np.zeros(m, np.uint16)
-        self._rows: I64 = np.zeros((n, words.IMAGE_WORDS), np.int64)
-        self._rects, self._boxes, self._results = (np.zeros((n, 4), np.int64) for _ in range(3))
-        self._tables: Any = (
-            np.zeros((tables, words.HUFFMAN_BYTES), np.uint8),
-            np.zeros((tables, 4), np.int32),
-            np.zeros((tables, 64), np.int16),
-        )
+        self._rects, self._results = (np.zeros((n, 4), np.int64) for _ in range(2))
+        held = records.to_held(self._reach, slice(None))
+        self._boxes = boxes_to_cut(held, records.layouts[:, :2])
+        # Rows of tiles have the same number of segments, or the image is none for the GPU.
+        tiles_down = -(-records.layouts[:, HEIGHT] // np.maximum(records.layouts[:, MCU_HEIGHT], 1))
+        self._per_row = np.maximum(records.sizes[:, 1] // np.maximum(tiles_down, 1), 1)
         self._tilings = records.layouts.copy()
         self._segment_tables = SegmentTables(
             images=self._rows,
             segments=self._segments,
             first=self._firsts,
             count=np.zeros(n, np.int64),
-            codes=self._tables[0],
-            places=self._tables[1],
-            quantization=self._tables[2],
+            codes=arrays["codes"],
+            places=arrays["places"],
+            quantization=arrays["quantization"],
             held=(self._tilings, self._boxes, self._lengths),
         )
         self._encoded = EncodedBatch(
             bounds=np.stack([self._starts, self._starts], axis=1),
             boxes=np.zeros((n, 4), dtype=np.int64),
             params=self._params,
-            files=[("", 0)] * n,
+            files=records.files(),
             shown=np.arange(n),
             segments=self._segment_tables,
         )
@@ -96,16 +107,21 @@ class SegmentFiller:
     def fill(self, slots: range) -> dict[int, Damage]:
         """Describe some images; returns by slot why one has no pixels."""
         records = self._records
-        chosen = [slot for slot in slots if slot not in records.problems and records.sizes[slot, 0]]
-        self._describe(slots)
+        self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}
+        codes = self._results[slots.start : slots.stop, 0]
+        # A slot with neither a stream nor a kind for the GPU has a code too.
+        chosen = slots if self.targets is not None else (slots.start + np.flatnonzero(codes)).tolist()
+        if self._probes and slots.start == 0:
+            chosen = sorted({0, *chosen})
         for slot in chosen:
-            self._encoded.files[slot] = records.address(slot)
+            if slot in records.problems or not records.sizes[slot, 0]:
+                continue
             code = int(self._results[slot, 0])
             try:
                 if code:
                     self._decode(slot, _REASONS.get(code, _NO_TILES))
-                elif self._probes and slot == slots.start == 0:
+                elif self._probes and slot == 0:
                     self._probe(slot)
             except ImageError as error:
                 wrong[slot] = str(error)
@@ -113,27 +129,24 @@ class SegmentFiller:
                 wrong |= add_targets(self.targets, records, slot, names=self._names, params=self._params)
         return records.corrupt(wrong)
 
-    def _describe(self, slots: range) -> None:
+    def _describe(self, part: slice) -> None:
         """Run the kernel, and note what is held of each image."""
-        records, part = self._records, slice(slots.start, slots.stop)
-        chosen = list(slots)
-        held = records.to_held(self._reach[part], chosen)
-        self._boxes[part] = boxes_to_cut(held, records.layouts[part, :2])
+        records = self._records
         streams = records.addresses, records.sizes, records.layouts, self._boxes, self._points
         described = self._segments, self._lengths, self._firsts
         images = self._rows, self._rects, self._results
         # The records keep the containers open.
-        describe_tiles((slots.start, slots.stop), streams, (self._data, self._starts), described, images, self._tables)
-        good = self._results[part, 0] == 0
-        self._segment_tables.count[part] = np.where(good, self._results[part, 1], 0)
-        self._encoded.bounds[part, 1] += np.where(good, self._results[part, 3], 0)
-        self._encoded.boxes[part] = self._rects[part]
+        describe_tiles((part.start, part.stop), streams, (self._data, self._starts), described, images, self._tables)
+        results, rects = self._results[part], self._rects[part]
+        good = results[:, 0] == 0
+        self._segment_tables.count[part] = results[:, 1] * good
+        self._encoded.bounds[part, 1] += results[:, 3] * good
+        self._encoded.boxes[part] = rects
         self._encoded.boxes[part, 1] += records.tops[part]
         # What is held begins at the box's first row of tiles, and is a JPEG of the rows that follow.
-        top, height, mcu_height = self._rects[part, 1], records.layouts[part, HEIGHT], records.layouts[part, MCU_HEIGHT]
-        per_row = records.sizes[part, 1] // np.maximum(-(-height // np.maximum(mcu_height, 1)), 1)
-        rows = self._results[part, 2] // np.maximum(per_row, 1)
-        self._tilings[part, HEIGHT] = np.minimum(rows * mcu_height, height - top)
+        top, height = rects[:, 1], records.layouts[part, HEIGHT]
+        rows = results[:, 2] // self._per_row[part]
+        self._tilings[part, HEIGHT] = np.minimum(rows * records.layouts[part, MCU_HEIGHT], height - top)
         self._boxes[part, 1::2] -= top[:, None]
 
     def _decode(self, slot: int, reason: str) -> None:
@@ -166,3 +179,14 @@ def _find_points(records: BatchRecords) -> I64:
             index = found.start + 1 + above * points_of_segment(int(entry["restart_interval"]), step)
             points[slot] = container.addresses()[1] + index * SEGMENT.itemsize, step
     return points
+
+
+def _divide_block(blocks: BufferPool, parts: Mapping[str, tuple[tuple[int, ...], Any]]) -> dict[str, Any]:
+    """Borrow a block for arrays of these shapes and types, each from a multiple of _ALIGNMENT bytes on."""
+    sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in parts.values()]
+    ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
+    block = np.frombuffer(blocks.borrow(ends[-1]), dtype=np.uint8)
+    return {
+        name: block[start : start + size].view(dtype).reshape(shape)
+        for (name, (shape, dtype)), start, size in zip(parts.items(), [0, *ends], sizes, strict=False)
+    }

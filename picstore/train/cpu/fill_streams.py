@@ -44,7 +44,7 @@ class StreamFiller:
             bounds=np.zeros((count, 2), dtype=np.int64),
             boxes=np.zeros((count, 4), dtype=np.int64),
             params=self._params,
-            files=[("", 0)] * count,
+            files=records.files(),
             shown=np.arange(count),
         )
         self.encoded: EncodedBatch | None = self._encoded
@@ -66,7 +66,6 @@ class StreamFiller:
             self._encoded.boxes[chosen, 1] += records.tops[chosen]
         wrong: dict[int, str] = {}
         for slot in chosen:
-            self._encoded.files[slot] = records.address(slot)
             wrong |= self._check(slot)
             if self.targets is not None:
                 wrong |= add_targets(self.targets, records, slot, names=self._names, params=self._params)

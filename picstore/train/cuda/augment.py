@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +18,13 @@ import torch
 from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.cuda.color_phases import CANVAS_STEPS, ROW_STEPS, TABLE_STEPS, ColorPhases
+from picstore.train.cuda.decoded import MAX_VALUES, DecodedImages
 from picstore.train.cuda.descriptor import COUNTS, SMOOTHING
 from picstore.train.cuda.descriptor_table import DescriptorTable, make_descriptor_table
 from picstore.train.cuda.filter_weights import LANES, make_weights
 from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
 from picstore.train.cuda.resample_params import make_resample_params, minify_slanted
-from picstore.train.cuda.triton_jit import INTERPRETED, launching
+from picstore.train.cuda.triton_jit import launching
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.borders import CONSTANT, border_indices
 from picstore.train.transforms.color_program import ColorProgram
@@ -32,7 +32,6 @@ from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
 
 _COUNTS = 3 * 256  # levels of an image
-_MAX_VALUES = 1 << 31  # of one image: offsets within it are 32-bit integers
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 # A fused multiplication and addition rounds once where the CPU rounds twice; color would differ.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
@@ -42,7 +41,7 @@ FIRST_OPTIONS = {**OPTIONS, "maxnreg": 80}
 
 
 def augment(
-    images: Sequence[torch.Tensor],
+    images: Sequence[torch.Tensor] | DecodedImages,
     origins: npt.ArrayLike,
     factors: npt.ArrayLike,
     geometry: Geometry,
@@ -88,10 +87,10 @@ def augment(
             f"origins have shape {origins.shape} and factors {factors.shape}; give left, top and a factor of "
             f"at least 1 for each of {count} images"
         )
-    images, corners = _with_borders(images, origins, geometry)
-    planes, source_size = _sources(images)
-    params = make_resample_params(geometry, planes, source_size, corners, factors)
-    batch, result = _outputs(geometry, output, channels_last, images[0].device, out)
+    decoded = images if isinstance(images, DecodedImages) else DecodedImages.from_tensors(images)
+    decoded, corners = _with_borders(decoded, origins, geometry)
+    params = make_resample_params(geometry, decoded.planes, decoded.sizes, corners, factors)
+    batch, result = _outputs(geometry, output, channels_last, decoded.device, out)
     phases = ColorPhases.from_program(program, geometry.size, floats=output != OutputDtype.UINT8)
     with torch.cuda.device(batch.device) if batch.is_cuda else contextlib.nullcontext():
         indices, minified, params = minify_slanted(params, geometry, corners, factors)
@@ -110,45 +109,22 @@ def augment(
     return result
 
 
-def _with_borders(
-    images: Sequence[torch.Tensor], origins: I64, geometry: Geometry
-) -> tuple[Sequence[torch.Tensor], I64]:
+def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
     """Images with what their border modes put around them, as far as it is seen, and their origins."""
-    made, origins = list(images), origins.copy()
+    slots, made, origins = [], [], origins.copy()
     for slot in np.flatnonzero(geometry.border != CONSTANT).tolist():
         (left, top, right, bottom), (width, height) = (
             geometry.window[slot].tolist(),
             geometry.source_size[slot].tolist(),
         )
         if left < right and top < bottom:
-            border, (x, y) = int(geometry.border[slot]), origins[slot]
-            rows = torch.from_numpy(border_indices(top, bottom, height, border) - y).to(images[slot].device)
-            columns = torch.from_numpy(border_indices(left, right, width, border) - x).to(images[slot].device)
-            made[slot] = images[slot][:, rows][:, :, columns].contiguous()
+            border, (x, y), image = int(geometry.border[slot]), origins[slot], images[slot]
+            rows = torch.from_numpy(border_indices(top, bottom, height, border) - y).to(image.device)
+            columns = torch.from_numpy(border_indices(left, right, width, border) - x).to(image.device)
+            slots.append(slot)
+            made.append(image[:, rows][:, :, columns].contiguous())
             origins[slot] = left, top
-    return made, origins
-
-
-def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
-    """Addresses and strides of planes and rows, int64 (n, 3), and widths and heights, int64 (n, 2)."""
-    device = images[0].device
-    if device.type != ("cpu" if INTERPRETED else "cuda"):
-        expected = "the CPU, as TRITON_INTERPRET is set" if INTERPRETED else "a GPU"
-        raise UsageError(f"images are on {device}; give images on {expected}")
-    rows = []
-    for image in images:
-        planes, height, width = image.shape if image.dim() == 3 else (0, 0, 0)
-        known = planes in (1, 3) and image.dtype is torch.uint8 and image.device == device
-        plane, pitch, step = image.stride() if known else (0, 0, 0)
-        known &= (step == 1 or width == 1) and (pitch >= width or height == 1) and (plane >= 0 or planes == 1)
-        if not known or not 0 < height * max(width, pitch) < _MAX_VALUES:
-            raise UsageError(
-                f"an image is {image.dtype} {tuple(image.shape)} on {image.device}; give uint8 of shape (3, height, "
-                f"width) or (1, height, width), not empty, with contiguous rows, all on {device}"
-            )
-        rows.append((image.data_ptr(), plane if planes == 3 else 0, pitch, width, height))
-    table = np.array(rows, dtype=np.int64)
-    return table[:, :3].copy(), table[:, 3:].copy()
+    return images.replaced(slots, made), origins
 
 
 def _outputs(
@@ -157,9 +133,9 @@ def _outputs(
     """The memory to write to, dense, image after image; and the result: that memory or a list of its images."""
     sizes, values = geometry.size, 3 * geometry.size.prod(axis=1)
     width, height = sizes[0].tolist()
-    if (values <= 0).any() or (values >= _MAX_VALUES).any():
+    if (values <= 0).any() or (values >= MAX_VALUES).any():
         found = np.unique(sizes, axis=0).tolist()
-        raise UsageError(f"outputs have sizes {found}; each needs at least a pixel and below {_MAX_VALUES} values")
+        raise UsageError(f"outputs have sizes {found}; each needs at least a pixel and below {MAX_VALUES} values")
     dtype = getattr(torch, output.name.lower())
     if (sizes != sizes[0]).any():
         if out is not None:

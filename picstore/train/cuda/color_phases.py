@@ -50,6 +50,8 @@ class ColorPhases:
     @classmethod
     def from_program(cls, program: ColorProgram, size: I64, *, floats: bool) -> ColorPhases:
         """Split the color program of images of int64 (n, 2) widths and heights; only floats are normalized."""
+        if program.empty and not floats:
+            return cls.empty(len(size))
         opcode, operands = program.opcode.copy(), program.operands.copy()
         counts = (opcode != opcodes.NOTHING).sum(axis=1)
         normalized = (np.cumsum(opcode == opcodes.NORMALIZE, axis=1) > 0) & floats

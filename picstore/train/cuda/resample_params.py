@@ -118,6 +118,8 @@ def minify_slanted(
         int64 (k,), the indices of the minified images; the parameters that minify them; and all images' parameters
         afterwards, in which ``planes`` of the minified ones are still to be set.
     """
+    if not params.slanted.any():
+        return np.zeros(0, np.int64), params, params
     larger = (geometry.scale > factors[:, None] * (1 + _TOLERANCE)).any(axis=1)
     minified = params.slanted & geometry.minifies & larger
     reach = _clip_in(geometry.window, origins, factors)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from picstore.train.batching.spec import GroupSpec, OutputSpec
 from picstore.train.cuda.decode import Decode, decode_all
 from picstore.train.transforms.geometry import Geometry
 
+if TYPE_CHECKING:
+    from picstore.train.cuda.decoded import DecodedImages
+
 
 @dataclass(frozen=True, slots=True)
 class MadeBatch:
@@ -31,6 +34,7 @@ class MadeBatch:
 
 
 MakeBatch: TypeAlias = Callable[[HostBatch], MadeBatch]
+Images: TypeAlias = "list[torch.Tensor] | DecodedImages"  # (3, h, w) each
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ class DecodeStreams:
         images = dict(zip(slots.tolist(), decoded.images, strict=True))
         broken = {int(slots[number]): text for number, text in decoded.problems.items()}
         damage = _replace_broken(host, encoded, broken, strict=self.strict)
-        batch = _augment(host, encoded, images, self.output).to(self.device, non_blocking=True)
+        shown: Any = [images[slot] for slot in encoded.shown.tolist()]
+        batch = _augment(host, encoded, shown, self.output).to(self.device, non_blocking=True)
         return MadeBatch(batch, [*host.damage, *damage], decoded.refused)
 
 
@@ -95,33 +100,41 @@ class DecodeTiles:
             Damage: an image cannot be replaced, or ``strict`` is set.
             PicstoreError: the GPU makes other pixels than the CPU.
         """
-        from picstore.train.cuda.segments.decode import decode_tiles, explain  # with Triton
+        from picstore.train.cuda.decoded import DecodedImages  # with Triton
+        from picstore.train.cuda.segments.decode import decode_tiles, explain
 
         encoded, data = host.encoded, np.asarray(host.images)
         if encoded is None or encoded.segments is None:
             raise TypeError("a batch for picstore's decoder has no segments")
         tables = encoded.segments
         slots = np.unique(encoded.shown)
-        images: dict[int, torch.Tensor | None] = {}
-        broken, refused = {}, []
+        tensors: dict[int, torch.Tensor] = {}  # decoded on the CPU, by slot
+        broken, refused, parts = {}, [], []
         for slot in slots[tables.count[slots] == 0].tolist():
-            images[slot] = torch.from_numpy(tables.pixels[slot]).to(self.device)
+            tensors[slot] = torch.from_numpy(tables.pixels[slot]).to(self.device)
             refused.append(tables.refused[slot])
         slots = slots[tables.count[slots] > 0]
         if len(slots):
             decoded, status = decode_tiles(data, tables, slots, device=self.device)
-            images |= dict(zip(slots.tolist(), decoded, strict=True))
+            parts.append(decoded)
             for number in np.flatnonzero(status).tolist():
                 slot = int(slots[number])
                 refused.append(explain(int(status[number])))
                 try:
-                    images[slot] = _decode_on_cpu(data, encoded, tables, slot).to(self.device)
+                    tensors[slot] = _decode_on_cpu(data, encoded, tables, slot).to(self.device)
                 except ImageError as error:
                     broken[slot] = str(error)
-            if tables.probe is not None and tables.probe[0] in slots and tables.probe[0] not in broken:
-                _check_pixels(images[tables.probe[0]], encoded.boxes[tables.probe[0]], tables.probe)
+        if tensors:
+            parts.append(DecodedImages.from_tensors(list(tensors.values())))
+        number_of = np.zeros(len(encoded.shown), np.int64)  # by slot, among all images
+        number_of[slots] = np.arange(len(slots))
+        number_of[list(tensors)] = len(slots) + np.arange(len(tensors))
+        images = DecodedImages.join(parts)
+        if tables.probe is not None and (slot := tables.probe[0]) in slots and slot not in broken:
+            _check_pixels(images[int(number_of[slot])], encoded.boxes[slot], tables.probe)
         damage = _replace_broken(host, encoded, broken, strict=self.strict)
-        batch = _augment(host, encoded, images, self.output).to(self.device, non_blocking=True)
+        shown = images.select(number_of[encoded.shown])
+        batch = _augment(host, encoded, shown, self.output).to(self.device, non_blocking=True)
         return MadeBatch(batch, [*host.damage, *damage], refused)
 
 
@@ -138,27 +151,25 @@ def _decode_on_cpu(data: U8, encoded: EncodedBatch, tables: SegmentTables, slot:
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
-def _check_pixels(image: torch.Tensor | None, rect: I64, probe: tuple[int, U8, I64]) -> None:
+def _check_pixels(image: torch.Tensor, rect: I64, probe: tuple[int, U8, I64]) -> None:
     """Compare an image with the CPU's pixels of a box in it; PicstoreError if they differ."""
     _, expected, box = probe
     left, top, right, bottom = (box - np.tile(rect[:2], 2)).tolist()
-    if image is None or not np.array_equal(image[:, top:bottom, left:right].cpu().numpy(), expected):
+    if not np.array_equal(image[:, top:bottom, left:right].cpu().numpy(), expected):
         raise PicstoreError(
             "the GPU decodes an image to other pixels than the CPU; give decoder='cpu' or 'torchvision', and report "
             "the GPU, its driver, and the versions of torch and triton"
         )
 
 
-def _augment(
-    host: HostBatch, encoded: EncodedBatch, image_of: Mapping[int, torch.Tensor | None], output: OutputSpec
-) -> Batch:
-    """Augment the images of a batch, given by slot, on their device; labels and the rest stay in the host's memory."""
-    images: Any = [image_of[slot] for slot in encoded.shown.tolist()]
+def _augment(host: HostBatch, encoded: EncodedBatch, images: Images, output: OutputSpec) -> Batch:
+    """Augment the images that a batch shows on their device; labels and the rest stay in the host's memory."""
     origins = encoded.boxes[encoded.shown, :2]
-    groups = [
-        augment_views(images, origins, params.select_slots(encoded.shown, count=group.count), output, group)
-        for params, group in zip(encoded.params, output.groups, strict=True)
-    ]
+    shows_all = np.array_equal(encoded.shown, np.arange(len(encoded.shown)))
+    groups = []
+    for params, group in zip(encoded.params, output.groups, strict=True):
+        chosen = params if shows_all else params.select_slots(encoded.shown, count=group.count)
+        groups.append(augment_views(images, origins, chosen, output, group))
     return Batch.from_host(host, groups, output.groups)
 
 
@@ -176,22 +187,26 @@ def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, st
     return damage
 
 
-def augment_views(
-    images: Sequence[torch.Tensor], origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec
-) -> Any:
+def augment_views(images: Images, origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec) -> Any:
     """Resample and color decoded images (3, h, w): a group's views (count, N, 3, H, W), or count lists of N images.
 
     ``origins``, int64 (n, 2), are left and top of each in its stored image.
     """
     count, n = group.count, len(images)
-    made = augment_images(list(images) * count, np.tile(origins, (count, 1)), params, output, group)
+    repeated = images if count == 1 else _select(images, np.tile(np.arange(n), count))
+    made = augment_images(repeated, np.tile(origins, (count, 1)), params, output, group)
     if isinstance(made, list):
         return [made[k : k + n] for k in range(0, len(made), n)]
     return made.view(count, n, *made.shape[1:])
 
 
+def _select(images: Images, numbers: I64) -> Images:
+    """Some images, in this order."""
+    return [images[number] for number in numbers.tolist()] if isinstance(images, list) else images.select(numbers)
+
+
 def augment_images(
-    images: Sequence[torch.Tensor], origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec
+    images: Images, origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec
 ) -> torch.Tensor | list[torch.Tensor]:
     """Resample and color decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes."""
     from picstore.train.cuda.augment import augment  # with Triton
@@ -199,8 +214,9 @@ def augment_images(
     made: Any = []
     rest = np.flatnonzero(~_is_unchanged(params, output, group))
     if len(rest):
-        chosen = [images[slot] for slot in rest.tolist()]
+        chosen = images
         if len(rest) < len(images):
+            chosen = _select(images, rest)
             params = params.select_slots(rest, count=1)
         ones = np.ones(len(rest), dtype=np.int64)
         options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
@@ -209,10 +225,10 @@ def augment_images(
         return made  # type: ignore[no-any-return]
     by_slot = dict(zip(rest.tolist(), made, strict=True))
     listed = [by_slot[slot] if slot in by_slot else image.contiguous() for slot, image in enumerate(images)]
-    firsts = {id(image): slot for slot, image in reversed(list(enumerate(listed)))}
+    firsts = {image.data_ptr(): slot for slot, image in reversed(list(enumerate(listed)))}
     # The replacement of a damaged image is a copy, as are views that equal the decoded image: writing to one must not
     # change another.
-    return [image if firsts[id(image)] == slot else image.clone() for slot, image in enumerate(listed)]
+    return [image if firsts[image.data_ptr()] == slot else image.clone() for slot, image in enumerate(listed)]
 
 
 def _is_unchanged(params: TransformParams, output: OutputSpec, group: GroupSpec) -> Bools:

@@ -26,7 +26,7 @@ import socket
 import subprocess
 import weakref
 from concurrent.futures import CancelledError
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NoReturn
@@ -62,11 +62,11 @@ class SharedArray:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A batch without its images.
+    """A batch without the arrays that lie in its block of memory.
 
     Attributes:
         number: counts batches.
-        block: number of the block of memory that holds the images.
+        block: number of the block of memory.
         new_size: bytes of a block that the parent does not have yet; its descriptor follows.
         gone: blocks that the child has let go.
     """
@@ -75,7 +75,7 @@ class Message:
     block: int
     new_size: int | None
     gone: list[int]
-    images: Any  # ``HostBatch.images`` with a SharedArray for each array
+    arrays: Any  # of ``HostBatch.take_apart``, with a SharedArray for each
     batch: HostBatch
     stats: Stats
 
@@ -237,10 +237,10 @@ class LoaderProcess:
         """Make arrays of a batch's memory."""
         memory = np.asarray(self._find_block(message))  # an array of an array would refer to that one's memory alone
         weakref.finalize(memory, self._freed.append, message.number).atexit = False
-        images = map_images(partial(map_array, memory), message.images)
+        arrays = map_images(partial(map_array, memory), message.arrays)
         self._counter.add(**asdict(message.stats - self._stats))
         self._stats = message.stats
-        return replace(message.batch, images=images)
+        return message.batch.put_together(arrays)
 
 
 class ProcessSequence:

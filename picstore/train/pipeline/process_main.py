@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -168,7 +168,8 @@ class ProcessServer:
                 batch.release()
 
     def _send(self, batch: HostBatch) -> None:
-        first: Any = batch.images
+        arrays, others = batch.take_apart()
+        first: Any = arrays
         while isinstance(first, list):
             first = first[0]
         block = self._blocks.find(first.ctypes.data)
@@ -177,8 +178,8 @@ class ProcessServer:
             block=block.number,
             new_size=None if block.descriptor is None else block.size,
             gone=self._blocks.take_gone(),
-            images=map_images(partial(share_array, block.start), batch.images),
-            batch=replace(batch, images=[]),
+            arrays=map_images(partial(share_array, block.start), arrays),
+            batch=others,
             stats=self._counter.stats,
         )
         self._sent[self._next_number] = batch

@@ -15,7 +15,8 @@ from picstore.train.batching.read_alone import read_alone
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cpu.needed_rows import needed_rows
-from picstore.train.order.epoch import ALONE, IN_CONTAINER
+from picstore.train.order.dealing import MAX_LANES
+from picstore.train.order.epoch import ALONE, IN_CONTAINER, Samples
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse
 from picstore.train.pipeline.stats import StatsCounter
@@ -26,9 +27,7 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
     uses: dict[ContainerKey, ContainerUse] = {}
     for wanted in request:
         dataset = sources[wanted.source].dataset
-        samples = wanted.samples
-        inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
-        for number, lane in zip(samples.container[inside].tolist(), samples.lane[inside].tolist(), strict=True):
+        for number, lane in _container_lanes(wanted.samples):
             key = ContainerKey(wanted.source, wanted.epoch, number)
             use = uses.setdefault(key, ContainerUse(dataset.containers.held_bytes(number)))
             use.lanes.add(lane)
@@ -40,6 +39,15 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
             use.done.add(run.lane)
         uses |= _uses_alone(wanted, dataset, uses)
     return uses
+
+
+def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
+    """Containers that lanes read, with the lane, each pair once, in the order of the samples."""
+    inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
+    container, lane = samples.container[inside], samples.lane[inside]
+    _, firsts = np.unique(container * MAX_LANES + lane, return_index=True)
+    firsts.sort()
+    return list(zip(container[firsts].tolist(), lane[firsts].tolist(), strict=True))
 
 
 def _uses_alone(

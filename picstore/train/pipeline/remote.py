@@ -18,7 +18,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from concurrent.futures import CancelledError
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -134,8 +134,8 @@ class RemoteSequence:
             self._tasks.popleft()
         self._pull()
         memory = np.asarray(_WritableBlock(block))
-        images = map_images(partial(map_array, memory), message.images)
-        return replace(message.batch, images=images)
+        arrays = map_images(partial(map_array, memory), message.arrays)
+        return message.batch.put_together(arrays)
 
     def _pull(self) -> None:
         """Have Ray bring the next batches to this node."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -33,12 +33,12 @@ class RemoteMessage:
     """A batch without the memory of its images: what ``process.Message`` tells of a block of shared memory.
 
     Attributes:
-        images: ``HostBatch.images`` with a SharedArray for each array.
+        arrays: of ``HostBatch.take_apart``, with a SharedArray for each.
         size: bytes of the block that holds them.
         stats: of all that the worker has done.
     """
 
-    images: Any
+    arrays: Any
     size: int
     batch: HostBatch
     stats: Stats
@@ -110,9 +110,10 @@ class RemoteWorker:
             return pickle.dumps(error), None
         if batch is None:
             raise IndexError(f"span {key} has no further batch")
-        start, memory = _memory_of(batch.images)
-        images = map_images(partial(share_array, start), batch.images)
-        message = RemoteMessage(images, len(memory), replace(batch, images=[]), self._counter.stats)
+        taken, others = batch.take_apart()
+        start, memory = _memory_of(taken)
+        arrays = map_images(partial(share_array, start), taken)
+        message = RemoteMessage(arrays, len(memory), others, self._counter.stats)
         self._sending = batch
         return pickle.dumps(message), memory
 

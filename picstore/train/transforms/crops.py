@@ -211,13 +211,14 @@ class RandomResizedCrop:
     def _draw_boxes(self, image: I64, numbers: F64) -> tuple[I64, I64]:
         """Sizes and corners of the boxes, int64 (n, 2) each, from float64 (n, 22)."""
         areas, ratios, position = numbers[:, :_TRIES], numbers[:, _TRIES : 2 * _TRIES], numbers[:, 2 * _TRIES :]
-        area = image.prod(axis=1)[:, None] * (self._scale[0] + (self._scale[1] - self._scale[0]) * areas)
+        area = (image[:, :1] * image[:, 1:]) * (self._scale[0] + (self._scale[1] - self._scale[0]) * areas)
         low, high = math.log(self._ratio[0]), math.log(self._ratio[1])
         ratio = np.exp(low + (high - low) * ratios)
-        tries = np.stack([np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))], axis=2)
-        fits = ((tries > 0) & (tries <= image[:, None, :])).all(axis=2)
-        first = np.take_along_axis(tries, fits.argmax(axis=1)[:, None, None], axis=1)[:, 0]
-        found = fits.max(axis=1)[:, None]
+        width, height = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+        fits = (width > 0) & (width <= image[:, :1]) & (height > 0) & (height <= image[:, 1:])
+        chosen = np.arange(len(image)), fits.argmax(axis=1)
+        first = np.stack([width[chosen], height[chosen]], axis=1)
+        found = fits[chosen][:, None]
         size = np.where(found, first, self._largest(image)).astype(np.int64)
         corner = np.where(found, np.floor(position * (image - size + 1)), (image - size) // 2)
         return size, corner.astype(np.int64)

@@ -119,8 +119,10 @@ class Geometry:
     def box(self) -> F64:
         """float64 (n, 4): left, top, width, height of the upright box around the frame, in source pixels."""
         sides, corner = self.frame[:, :, :2], self.frame[:, :, 2]
-        extent = np.abs(sides).sum(axis=2)
-        return np.concatenate([corner + np.minimum(sides, 0).sum(axis=2), extent], axis=1)
+        # Sums of two in words: NumPy takes 10 µs to reduce an axis of 2, of which a batch has many.
+        extent, negative = np.abs(sides), np.minimum(sides, 0)
+        start = corner + (negative[:, :, 0] + negative[:, :, 1])
+        return np.concatenate([start, extent[:, :, 0] + extent[:, :, 1]], axis=1)
 
     @cached_property
     def grid_box(self) -> F64:
@@ -174,8 +176,10 @@ class Geometry:
         """
         window = self._window
         low, high = np.maximum(window[:, :2], 0), np.minimum(window[:, 2:], self.source_size)
-        mirrored = mirrored_reach(window[:, :2], window[:, 2:], self.source_size)
         repeats = (self.border != CONSTANT)[:, None]
+        if not repeats.any():
+            return np.concatenate([low, high], axis=1)
+        mirrored = mirrored_reach(window[:, :2], window[:, 2:], self.source_size)
         return np.concatenate([np.where(repeats, mirrored[0], low), np.where(repeats, mirrored[1], high)], axis=1)
 
     @cached_property

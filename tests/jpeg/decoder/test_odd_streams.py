@@ -16,7 +16,8 @@ from coefficients import DC_TABLE, FACTORS, Coefficients, as_on_x86_64, least, r
 from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.jpeg.decoder.decode import decode
+from picstore.jpeg.decoder.coefficients import PAIRS, SINGLES
+from picstore.jpeg.decoder.decode import WORKSPACE, decode
 from picstore.jpeg.luma_dc import read_luma_dc
 from picstore.jpeg.transcode import add_restart_markers
 
@@ -174,6 +175,26 @@ def test_two_bits_a_block_are_as_few_as_a_stream_can_have(kind: str) -> None:
     for cut in (1, 3):  # bytes of the last blocks
         with pytest.raises(ImageError, match="ends early"):
             decode(least(kind, 128, 96)[: -2 - cut] + b"\xff\xd9")
+
+
+@pytest.mark.parametrize("run", [1, 6, 14])
+def test_any_symbol_without_a_value_ends_a_block(run: int) -> None:
+    """Of symbols without a value 0xF0 alone goes on; 0x00 is what encoders end blocks with.
+
+    An entry of the table of pairs that held such a symbol and a following one would reach beyond the table of indexes,
+    and so write beyond the block.
+    """
+    pixels = np.random.default_rng(run).integers(0, 256, (40, 48, 3), np.uint8) // 8 * (np.arange(48) > 20)[:, None]
+    usual = simplejpeg.encode_jpeg(pixels, 70, "RGB", "422")
+    odd = bytearray(usual)
+    for table in re.finditer(rb"\xff\xc4..[\x10\x11](.{16})", usual, re.DOTALL):
+        odd[odd.index(0, table.end())] = run << 4
+    assert odd != usual
+    found = []
+    for jpeg in (usual, bytes(odd)):
+        np.testing.assert_array_equal(decode(jpeg), by_libjpeg(usual))
+        found.append(WORKSPACE.arrays[1][PAIRS:SINGLES].copy())
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("last", ["DC", "AC"])

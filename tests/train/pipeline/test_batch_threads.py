@@ -29,7 +29,9 @@ import picstore
 from picstore.storage import container_reader
 from picstore.storage.container_reader import Readers
 from picstore.storage.location.resolve import read_at
-from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources
+from picstore.train.batching.gather import BatchRecords, gather_records
+from picstore.train.batching.host_batch import RecordFiles
+from picstore.train.batching.spec import GroupSpec, OutputSpec, PipelineSpec, Resources
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu import decode as cpu_decode
 from picstore.train.cpu import fill_images, needed_kernels
@@ -37,8 +39,10 @@ from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import BatchRequest, TrainingSource
 from picstore.train.order.sharding import RankShard
+from picstore.train.pipeline import batch_threads
 from picstore.train.pipeline.batch_threads import AHEAD, MAX_REQUESTS, Pipeline, divide
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
+from picstore.train.pipeline.reads import container_uses
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.transforms.compose import TransformPlan
 from picstore.train.transforms.geometry import Geometry
@@ -405,9 +409,19 @@ def test_decoding_threads_let_the_reading_one_go_first(make_dataset: Make, monke
 def test_threads_get_a_batch_in_tasks_of_16_to_32_images(
     count: int, views: int, threads: int, sizes: list[int]
 ) -> None:
-    tasks = divide(count, views=views, threads=threads)
+    tasks = divide(count, OutputSpec((GroupSpec(count=views),)), threads=threads)
     assert [len(task) for task in tasks] == sizes
     assert [slot for task in tasks for slot in task] == list(range(count))
+
+
+def test_threads_describe_tiles_in_tasks_of_64_to_128_images() -> None:
+    output = OutputSpec((GroupSpec(count=10),), form="segments")
+    assert [[len(task) for task in divide(256, output, threads=threads)] for threads in (1, 2, 3, 16)] == [
+        [128, 128],
+        [128, 128],
+        [86, 86, 84],
+        [64] * 4,
+    ]
 
 
 # Order and memory.
@@ -500,6 +514,54 @@ def test_the_planner_is_ahead_of_a_slow_consumer_by_the_documented_batches(make_
         time.sleep(0.02)  # in which a planner that did not stop would go on
         assert drawn == taken + bound
     pipeline.close()
+
+
+# Files and containers of a batch.
+
+
+def test_files_of_a_batch_are_those_of_its_records(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, seen = make_dataset(60), 0
+    finish = batch_threads.make_params
+
+    def compare(*arguments: Any, **options: Any) -> Any:
+        nonlocal seen
+        (records,) = gathered
+        for container in records.containers[:1]:  # as if it lay in another file
+            container.origin = lambda offset: ("elsewhere.jpg", offset + 7)
+        files = records.files()
+        found = [files[slot] for slot in range(len(records))]
+        assert found == [records.address(slot) for slot in range(len(records))]
+        assert any(name == "elsewhere.jpg" for name, _ in found) and len({name for name, _ in found}) > 1
+        seen += 1
+        return finish(*arguments, **options)
+
+    gathered: list[BatchRecords] = []
+    monkeypatch.setattr(
+        batch_threads, "gather_records", lambda *a, **o: gathered.append(gather_records(*a, **o)) or gathered[-1]
+    )
+    monkeypatch.setattr(batch_threads, "make_params", compare)
+    pipeline = pipeline_of(path, batch_size=60)
+    assert pipeline.receive() is not None
+    pipeline.close()
+    assert seen == 1
+
+
+def test_a_slot_without_a_record_has_no_file() -> None:
+    files = RecordFiles(["a"], np.array([-1, 0]), np.array([5, 7]))
+    assert [files[0], files[1]] == [("", 0), ("a", 7)]
+
+
+def test_containers_of_a_batch_come_in_its_order_with_all_lanes(make_dataset: Make) -> None:
+    dataset = picstore.Dataset(make_dataset(150))
+    for request in requests_of(dataset, batch_size=32, lanes=7):
+        samples = request[0].samples
+        expected: dict[int, set[int]] = {}
+        for number, lane in zip(samples.container.tolist(), samples.lane.tolist(), strict=True):
+            expected.setdefault(number, set()).add(lane)
+        uses = container_uses(request, [source_of(dataset)])
+        found = {key.number: use.lanes for key, use in uses.items() if key.number in expected}
+        assert list(found) == list(expected)
+        assert all(found[number] >= lanes for number, lanes in expected.items())
 
 
 # Kernels.

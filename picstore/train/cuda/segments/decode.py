@@ -19,6 +19,7 @@ import torch
 from picstore.arrays import I64, U8, Array
 from picstore.jpeg import segment_words as words
 from picstore.train.batching.host_batch import SegmentTables
+from picstore.train.cuda.decoded import DecodedImages
 from picstore.train.cuda.segments.color import to_rgb
 from picstore.train.cuda.segments.entropy import (
     BAD_CODE,
@@ -50,9 +51,7 @@ _MOST_BLOCKS = 1 << 21  # that are decoded at once: 268 MB of coefficients
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 
-def decode_tiles(
-    data: U8, tables: SegmentTables, slots: I64, *, device: torch.device
-) -> tuple[list[torch.Tensor], I64]:
+def decode_tiles(data: U8, tables: SegmentTables, slots: I64, *, device: torch.device) -> tuple[DecodedImages, I64]:
     """Decode the tiles of some slots on the current stream of a device, and wait for it.
 
     Args:
@@ -62,23 +61,22 @@ def decode_tiles(
         device: a GPU; the CPU where Triton's interpreter runs.
 
     Returns:
-        k of uint8 (3, h, w), whose rows begin at multiples of 4 bytes; and int64 (k,), 0 or what is wrong with
-        segments of the image, keys of ``REASONS`` added up.
+        k images, whose rows begin at multiples of 4 bytes; and int64 (k,), 0 or what is wrong with segments of the
+        image, keys of ``REASONS`` added up.
 
     Raises:
         MissingDependency: there is no C compiler at the first launch on a machine.
         torch.cuda.OutOfMemoryError: the device has too little memory.
     """
     stream = _upload(data, device)
-    images: list[torch.Tensor] = []
-    found = []
+    images, found = [], []
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         for part in _parts(tables.images[slots, words.BLOCKS]):
             made, status = _decode_part(stream, tables, slots[part], device)
-            images += made
+            images.append(made)
             found.append(status)
         problems = torch.cat(found).cpu().numpy()  # waits for the kernels
-    return images, problems.astype(np.int64)
+    return DecodedImages.join(images), problems.astype(np.int64)
 
 
 def explain(status: int) -> str:
@@ -88,6 +86,9 @@ def explain(status: int) -> str:
 
 def _parts(blocks: I64) -> Iterator[slice]:
     """Divide images so that each part has few enough blocks and images."""
+    if blocks.sum() <= _MOST_BLOCKS and len(blocks) <= _MOST_IMAGES:
+        yield slice(0, len(blocks))
+        return
     start = total = 0
     for number, count in enumerate(blocks.tolist()):
         if number > start and (total + count > _MOST_BLOCKS or number - start == _MOST_IMAGES):
@@ -111,19 +112,19 @@ def _before(counts: I64) -> I64:
 
 def _decode_part(
     stream: torch.Tensor, tables: SegmentTables, slots: I64, device: torch.device
-) -> tuple[list[torch.Tensor], torch.Tensor]:
+) -> tuple[DecodedImages, torch.Tensor]:
     """Queue the kernels for some slots; returns images and status, int32 (k,), on the device."""
     n, counts = len(slots), tables.count[slots]
     rows = tables.images[slots]
-    codes = (words.HUFFMAN_TABLES * slots[:, None] + np.arange(words.HUFFMAN_TABLES)).ravel()
     first_entry, sizes = _before(rows[:, words.ENTRIES]), 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]
     rows[:, words.FIRST_BLOCK], rows[:, words.TABLES] = _before(rows[:, words.BLOCKS]), first_entry
     rows[:, words.PLANE : words.STRIDE] += _before(rows[:, words.SAMPLES])[:, None]
-    rows[:, words.QUANTIZATION : words.PLANE] -= words.HUFFMAN_TABLES * (slots - np.arange(n))[:, None]
     rows[:, words.PIXELS] = _before(sizes)
-    index = np.repeat(tables.first[slots] - _before(counts), counts) + np.arange(counts.sum())
-    segments = tables.segments[index]
-    segments[:, words.IMAGE] = np.repeat(np.arange(n), counts)
+    codes, places, quantization = tables.codes, tables.places, tables.quantization
+    if n < len(tables.images):
+        chosen = (words.HUFFMAN_TABLES * slots[:, None] + np.arange(words.HUFFMAN_TABLES)).ravel()
+        codes, places, quantization = codes[chosen], places[chosen], quantization[chosen]
+        rows[:, words.QUANTIZATION : words.PLANE] -= words.HUFFMAN_TABLES * (slots - np.arange(n))[:, None]
 
     def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(size, dtype=dtype, device=device)
@@ -132,23 +133,33 @@ def _decode_part(
     status = torch.zeros(n, dtype=torch.int32, device=device)
     uploaded = {
         "images": _upload(rows, device),
-        "segments": _upload(segments, device),
-        "codes": _upload(tables.codes[codes], device),
-        "places": _upload(tables.places[codes], device),
+        "segments": _upload(_segments_of(tables, slots, counts), device),
+        "codes": _upload(codes, device),
+        "places": _upload(places, device),
         "firsts": _upload(np.repeat(first_entry, words.HUFFMAN_TABLES), device),
-        "quantization": _upload(tables.quantization[codes], device),
+        "quantization": _upload(quantization, device),
     }
     entries = empty(int(rows[:, words.ENTRIES].sum()), torch.int32)
     coefficients = torch.zeros((int(rows[:, words.BLOCKS].sum()), 64), dtype=torch.int16, device=device)
     planes = empty(int(rows[:, words.SAMPLES].sum()), torch.uint8)
     with launching():
         _launch(stream, uploaded, entries, coefficients, planes, pixels, status, rows)
-    made = []
-    for image, (width, height, pitch) in zip(
-        torch.split(pixels, sizes.tolist()), rows[:, [words.WIDTH, words.HEIGHT, words.PITCH]].tolist(), strict=True
-    ):
-        made.append(image.view(3, height, pitch)[:, :, :width])
-    return made, status
+    width, height, pitch = rows[:, [words.WIDTH, words.HEIGHT, words.PITCH]].T
+    addresses = np.stack([pixels.data_ptr() + rows[:, words.PIXELS], pitch * height, pitch], axis=1)
+    block = np.zeros(n, np.int64)
+    return DecodedImages(addresses, np.stack([width, height], axis=1), (pixels,), block), status
+
+
+def _segments_of(tables: SegmentTables, slots: I64, counts: I64) -> Array:
+    """Words of the segments of some slots, each with the number of its image among them."""
+    ends = np.cumsum(counts, dtype=np.int32)
+    index = np.arange(ends[-1], dtype=np.int32)
+    index += np.repeat((tables.first[slots] - ends + counts).astype(np.int32), counts)
+    # As numbers of 16 bytes they are taken five times as fast.
+    taken = tables.segments.view(np.complex128).take(index, axis=0)
+    segments: Array = taken.view(np.int32)
+    segments[:, words.IMAGE] = np.repeat(np.arange(len(slots), dtype=np.int32), counts)
+    return segments
 
 
 def _launch(

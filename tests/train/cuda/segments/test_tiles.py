@@ -18,6 +18,7 @@ from picstore.train.batching.host_batch import SegmentTables
 
 pytest.importorskip("triton")
 
+from picstore.train.cuda.segments import decode as decoding
 from picstore.train.cuda.segments.decode import decode_tiles
 
 pytestmark = pytest.mark.interpreted
@@ -71,6 +72,15 @@ def test_pixels_of_all_samplings_odd_sizes_grey_and_boxes_are_the_cpus(chosen: l
         assert image.shape == (height, width, 3)
         inner = image[top - y : bottom - y, left - x : right - x]
         assert np.array_equal(inner, whole[top:bottom, left:right])
+
+
+def test_a_batch_of_many_blocks_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_MOST_BLOCKS", 3)
+    jpegs = [tiled(smooth(8 * count, 8, count, 1), "") for count in (1, 2, 4)]
+    assert [(part.start, part.stop) for part in decoding._parts(np.array([1, 2, 4]))] == [(0, 2), (2, 3)]
+    images, status = decode_described(describe(jpegs))
+    assert not status.any()
+    assert all(np.array_equal(image, decode(jpeg)) for image, jpeg in zip(images, jpegs, strict=True))
 
 
 @pytest.mark.slow

@@ -1,0 +1,193 @@
+"""CPU time for an image of ``decoder="picstore"`` on the host: the loader's process, the passing, the training process.
+
+No GPU is needed. Launches of Triton's kernels are replaced by some that return at once, and copies to the device by
+none, so that Python, NumPy and torch's allocations remain. Images of 16 × 16 pixels (``python_time.py``) tell Python's
+time in the loader's process, as they take next to none to read and to describe.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import picstore
+from benchmarks.child import call
+from benchmarks.dataset import write_dataset
+from benchmarks.gpu.device import STANDARD, write_tiny
+from benchmarks.harness import MICROSECONDS, Case, Row, Sample, Table, measure
+from benchmarks.options import Options
+from benchmarks.photographs import find
+
+BATCH, TINY = 256, 12_800
+_SMALL = 1 << 14  # values; torch's larger zeros are memory of the device, whose kernels make them
+_KEPT = 8  # batches that the training process takes in turn
+
+
+def host(options: Options) -> Table:
+    """µs of CPU time for an image by stage, and what 2 cores can do."""
+    fields = {"photographs": str(options.photographs), "work": str(options.work), "quick": options.quick}
+    fields |= {"images": options.images, "rounds": options.rounds, "workers": options.workers}
+    return Table(**call("benchmarks.gpu.host:measure_host", fields, environment={"TRITON_INTERPRET": "1"}, limit=3600))
+
+
+def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
+    """Measure in this process, which interprets Triton's kernels: they may be on the CPU."""
+    options = Options.from_json(fields)
+    tiny = write_tiny(options, TINY // 10 if options.quick else TINY)
+    count = len(find(options.photographs, options.images or (64 if options.quick else None)))
+    photographs = write_dataset(options, copies=-(-(2 if options.quick else 16) * BATCH // count))
+    kept = _keep(photographs)
+    sent = ForkingPickler.dumps(("batch", kept[0][1]))
+    cases = [
+        Case("loader: Python", lambda _: _read(tiny, describing=False)),
+        Case("loader: read, check and describe photographs", lambda _: _read(photographs, describing=True)),
+        Case("passing: pickle what is no array in shared memory", lambda _: _repeat(_pickle, kept)),
+        Case("passing: unpickle", lambda _: _repeat(lambda _: pickle.loads(sent), kept)),  # noqa: S301 - its own
+        Case("training: Python", lambda _: _make_batches(kept)),
+        Case("training: copy to page-locked memory", lambda _: _repeat(_copy, kept)),
+    ]
+    results = measure(cases, rounds=options.round_count(5), clock=time.process_time)
+    rows: list[Row] = []
+    for result in results:
+        row: Row = {"stage": result.name}
+        if result.samples:
+            row["µs an image"] = float(np.median([MICROSECONDS.value(sample) for sample in result.samples]))
+            row["images/s of a core"] = 1e6 / row["µs an image"]
+        rows.append(row | result.figures | ({"problem": result.problem} if result.problem else {}))
+    rows[2]["bytes an image"] = len(sent) / BATCH
+    total = sum(row.get("µs an image", 0.0) for row in rows[1:])
+    rows.append({"stage": "all but the first, on 2 cores", "µs an image": total, "images/s of a core": 2e6 / total})
+    block = kept[0][0]
+    sizes = [array.nbytes for array in (block[0], *block[1])]
+    about = (
+        f"batches of {BATCH}, RandomResizedCrop and flip; photographs: {sizes[0] / BATCH / 1e3:.0f} KB held of each, "
+        f"{sum(sizes[1:]) / BATCH / 1e3:.1f} KB of tables; no launches, no GPU"
+    )
+    return {"about": about, "rows": rows, "samples": {r.name: [s.seconds for s in r.samples] for r in results}}
+
+
+@contextmanager
+def host_batches(path: Path, *, batch: int = BATCH, transform: Any = STANDARD) -> Iterator[Callable[[], Iterator[Any]]]:
+    """Epochs of batches in the host's memory, of the pipeline in threads of this process."""
+    from picstore.train.batch import Batch
+    from picstore.train.pipeline import runner
+    from picstore.train.pipeline.device_batch import MadeBatch
+
+    class Stage:
+        """Hands batches over as they come."""
+
+        def __init__(self, source: Any, **_: Any) -> None:
+            self.close, self._source = source.close, source
+
+        def receive(self) -> Any:
+            batch = self._source.receive()
+            return None if batch is None else MadeBatch(Batch(batch, batch.labels, batch.ids), batch.damage)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(runner, "choose_decoder", lambda name, _: name))
+        stack.enter_context(patch.object(runner, "AheadStage", Stage))
+        options: dict[str, Any] = {"batch_size": batch, "transform": transform, "decoder": "picstore", "seed": 1}
+        loader = picstore.Loader(path, threads=1, isolate=False, **options)
+        try:
+            yield lambda: (batch.images for batch in loader)
+        finally:
+            loader.close()
+
+
+def _read(path: Path, *, describing: bool) -> Sample:
+    """Take the batches of a second epoch; without describing, the kernel returns at once."""
+    from picstore.train.cpu import fill_segments
+
+    kernel, spent = fill_segments.describe_tiles, [0.0]
+
+    def describe(*arguments: Any) -> None:
+        start = time.thread_time()
+        kernel(*arguments)
+        spent[0] += time.thread_time() - start
+
+    replaced = patch.object(fill_segments, "describe_tiles", describe if describing else lambda *_: None)
+    with replaced, patch.object(fill_segments.SegmentFiller, "_probe"), host_batches(path) as epoch:
+        for _ in epoch():
+            pass
+        start, spent[0] = time.process_time(), 0.0
+        images = sum(len(batch.labels) for batch in epoch())
+        seconds = time.process_time() - start
+    return Sample(images, seconds, {"of it describing, µs": spent[0] / images * 1e6} if describing else {})
+
+
+def _keep(path: Path) -> list[tuple[Any, Any]]:
+    """Batches, taken apart, whose memory stays."""
+    from picstore.train.cpu import fill_segments
+
+    with patch.object(fill_segments.SegmentFiller, "_probe"), host_batches(path) as epoch:
+        return [batch.take_apart() for batch in islice(epoch(), _KEPT)]
+
+
+def _repeat(work: Any, kept: Sequence[tuple[Any, Any]]) -> int:
+    for pair in kept:
+        work(pair)
+    return BATCH * len(kept)
+
+
+def _pickle(pair: tuple[Any, Any]) -> None:
+    ForkingPickler.dumps(("batch", pair[1]))
+
+
+def _copy(pair: tuple[Any, Any]) -> None:
+    images, tables = pair[0]
+    for array in (images, *tables):
+        array.copy()
+
+
+class _Launch:
+    """Replacement of a kernel of Triton's."""
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *_, **__: None
+
+
+class _Torch:
+    """Replacement of a module's ``torch``: memory of the device is not cleared by the CPU."""
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        return getattr(torch, name)
+
+    def zeros(self, size: Any, **options: Any) -> Any:
+        """Make a tensor, of zeros if it is small."""
+        import torch
+
+        return (torch.zeros if np.prod(size) < _SMALL else torch.empty)(size, **options)
+
+
+def _make_batches(kept: Sequence[tuple[Any, Any]]) -> Sample:
+    """Make batches of kept ones as the training process does."""
+    import torch
+
+    from picstore.train.batching.spec import GroupSpec, OutputSpec
+    from picstore.train.cuda import augment
+    from picstore.train.cuda.segments import decode
+    from picstore.train.pipeline.device_batch import DecodeTiles
+
+    kernels = {name: _Launch() for name in ("make_tables", "decode_segments", "inverse_dct", "to_rgb")}
+    colors = {name: _Launch() for name, value in vars(augment).items() if type(value).__name__ == "InterpretedFunction"}
+    output = OutputSpec((GroupSpec(stacked=True),), form="segments")
+    make = DecodeTiles(output, torch.device("cpu"), strict=False)
+    unpickled = [pickle.loads(pickle.dumps(others)).put_together(arrays) for arrays, others in kept]  # noqa: S301
+    with patch.multiple(decode, torch=_Torch(), **kernels), patch.multiple(augment, torch=_Torch(), **colors):
+        start = time.process_time()
+        for batch in unpickled:
+            made = make(batch)
+            if made.refused or made.damage:
+                raise AssertionError(f"images were left to the CPU: {made.refused[:1]}")
+        return Sample(BATCH * len(kept), time.process_time() - start)

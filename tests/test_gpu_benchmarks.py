@@ -1,0 +1,75 @@
+"""The gpu suite of the benchmarks without a GPU: its tables run, and what they print beside their figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from grids import slow_except
+from pictures import saved, smooth
+
+from benchmarks.child import call
+from benchmarks.gpu.expected import LOSSLESS, PREDICTED, QUALITY_90, expected
+from benchmarks.harness import Table
+from benchmarks.options import SUITES, WITHOUT_GPU, Options
+from benchmarks.report import write_json
+
+pytest.importorskip("torchvision")
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLES = [name for name in SUITES["gpu"] if name not in ("compile", "peers")]  # which have tests of their own, or peers
+
+
+@pytest.mark.parametrize("name", slow_except(["probe"], TABLES))
+def test_a_table_of_the_gpu_suite_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
+    photographs = tmp_path / "photographs"
+    (photographs / "any").mkdir(parents=True)
+    for number in range(8):
+        (photographs / "any" / f"{number}.jpg").write_bytes(saved(smooth(200 + number, 190), "JPEG"))
+    (tmp_path / "work").mkdir()
+    options = Options(photographs, tmp_path / "work", quick=True, device="cpu", seconds=1)
+    table = Table(**call("benchmarks.__main__:run_table", SUITES["gpu"][name], asdict(options)))
+    assert len(table.rows) > 1
+    assert [row for row in table.rows if row.get("problem") or row.get("problems")] == []
+    if name == "kernels":
+        assert {row["step"] for row in table.rows} >= PREDICTED[LOSSLESS].keys()
+        assert [row["predicted"] for row in table.rows if row["step"] == "to_rgb"] == ["585,000 to 2,900,000"]
+
+
+def test_tables_without_a_gpu_are_the_suites() -> None:
+    assert SUITES["gpu"].keys() > WITHOUT_GPU
+
+
+def test_the_page_has_the_predictions_that_tables_print() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for name in ("decode_segments", "inverse_dct", "to_rgb", "all of decoding"):
+        assert f"| {expected(name, QUALITY_90)} | {expected(name, LOSSLESS)} |" in page
+
+
+def test_figures_of_a_call_join_those_of_earlier_ones(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    for name in ("gpu a", "gpu b"):
+        write_json(file, {name: Table(name, [{"case": 1}])}, {"machine": name})
+    written = json.loads(file.read_text())
+    assert {name: table["machine"] for name, table in written["tables"].items()} == {"gpu a": "gpu a", "gpu b": "gpu b"}
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def test_the_wheelhouse_holds_all_that_picstore_requires() -> None:
+    """Besides what the GPU machine has, and what newer Pythons than its 3.12 do without."""
+    script = (ROOT / "scripts" / "wheelhouse").read_text()
+    packages = re.search(r"^packages=\((.*)\)$", script, re.MULTILINE)
+    assert packages is not None
+    wanted, seen = ["picstore"], set()
+    while wanted:
+        for line in requires(wanted.pop()) or []:
+            name = re.split(r"[^a-z0-9._-]", line.lower(), maxsplit=1)[0].replace(".", "-").replace("_", "-")
+            if "extra ==" not in line and name not in seen | {"numpy", "numba", "pillow", "tomli"}:
+                seen.add(name)
+                wanted.append(name)
+    assert seen | {"simplejpeg"} == set(packages[1].split())
