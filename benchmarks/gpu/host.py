@@ -179,8 +179,10 @@ def _make_batches(kept: Sequence[tuple[Any, Any]]) -> Sample:
     from picstore.train.cuda.segments import decode
     from picstore.train.pipeline.device_batch import DecodeTiles
 
-    kernels = {name: _Launch() for name in ("make_tables", "decode_segments", "inverse_dct", "to_rgb")}
-    colors = {name: _Launch() for name, value in vars(augment).items() if type(value).__name__ == "InterpretedFunction"}
+    kernels, colors = (
+        {name: _Launch() for name, value in vars(module).items() if type(value).__name__ == "InterpretedFunction"}
+        for module in (decode, augment)
+    )
     output = OutputSpec((GroupSpec(stacked=True),), form="segments")
     make = DecodeTiles(output, torch.device("cpu"), strict=False)
     unpickled = [pickle.loads(pickle.dumps(others)).put_together(arrays) for arrays, others in kept]  # noqa: S301
