@@ -126,9 +126,16 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # typ
             length = np.int64(lengths[y * per_row + x])
             kept[first + (y - top) * per_row + x] = np.uint16(length)
             if left <= x < right:
-                segment = begin + at - header, at, length, count * interval * per_mcu
-                known = distances, (y * per_row + x) * per_segment, per_segment
-                sound &= _describe_parts(source, segment, mcus, known, (described, part))
+                block = count * interval * per_mcu
+                if per_segment:
+                    segment = begin + at - header, at, length, block
+                    known = distances, (y * per_row + x) * per_segment, per_segment
+                    sound &= _describe_parts(source, segment, mcus, known, (described, part))
+                else:  # most images, at half of the time: numba counts the references of arrays that it passes
+                    described[part, words.OFFSET], described[part, words.LENGTH] = np.int32(at), np.int32(length)
+                    described[part, words.BLOCK], described[part, words.MCUS] = np.int32(block), np.int32(interval)
+                    described[part, words.BEFORE] = 0
+                    described[part, words.AFTER] = words.WHOLE_BYTE
                 part += 1 + per_segment
                 count += 1
                 size += length
