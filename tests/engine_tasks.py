@@ -54,7 +54,18 @@ def raise_damage(task: int, on_progress: object) -> int:
     raise Corrupt(f"task {task}", "somewhere", 7)
 
 
-def process_id(task: int, on_progress: object) -> int:
+class Unreadable:
+    """A task whose module other processes do not find."""
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return _import_elsewhere, (os.getpid(),)
+
+
+def _import_elsewhere(pid: int) -> Unreadable:
+    raise ModuleNotFoundError("No module named 'elsewhere'")
+
+
+def process_id(task: object, on_progress: object) -> int:
     return os.getpid()
 
 

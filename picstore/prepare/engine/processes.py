@@ -248,11 +248,15 @@ class _ProgressMeter:
 def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
     """Queue tasks from the pipe, and end this process when the parent ends, even by SIGKILL.
 
-    An orphan would write files that a resumed run writes too.
+    An orphan would write files that a resumed run writes too. A task that cannot be unpickled is an error of its own.
     """
     with contextlib.suppress(OSError, EOFError):
-        while True:
-            tasks.put(connection.recv())
+        try:
+            while True:
+                tasks.put(connection.recv())
+        except Exception as error:
+            if not isinstance(error, (OSError, EOFError)):  # the main thread waits for a task, and sends nothing
+                connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))
     os._exit(1)
 
 

@@ -68,6 +68,11 @@ def test_an_error_in_a_task_is_raised_whole_and_no_process_is_left() -> None:
     assert engine_tasks.forks_of_the_server() == []
 
 
+def test_a_task_that_its_process_cannot_read_is_an_error() -> None:
+    with pytest.raises(PicstoreError, match="cannot read its task: ModuleNotFoundError"):
+        processes.run_all(engine_tasks.process_id, [engine_tasks.Unreadable()], workers=1)
+
+
 def test_leaving_the_iteration_ends_the_processes(tmp_path: Path) -> None:
     tasks = deque([tmp_path / "a", tmp_path / "b"])
     running = processes.run(engine_tasks.wait_and_touch, deque([*tasks]), workers=2)
