@@ -28,8 +28,8 @@ from picstore.viewer.records import Records
 from picstore.viewer.server import make_app
 from picstore.viewer.session import Session
 
-# A second, in which DuckDB cannot be interrupted, as it looks after each 2,048 records.
-SLOW = " OR ".join(f"regexp_matches(long || {k}, '(x?x?x?x?x?x?y)+z')" for k in range(8))
+# Seconds, in which DuckDB cannot be interrupted, as it looks after each 2,048 records.
+SLOW = " OR ".join(f"regexp_matches(long || {k}, '(x?x?x?x?x?x?y)+z')" for k in range(24))
 
 
 @pytest.fixture(scope="module")
