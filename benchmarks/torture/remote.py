@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -20,9 +21,13 @@ from benchmarks.options import Options
 from benchmarks.torture.verbs import jpeg
 from picstore.prepare.convert.job import DatasetShape
 
-KILLS = {"a worker": 30, "a raylet": 10, "all processes of a node": 10}
+_STOPPED = 30  # seconds
+_STOP = f"nothing: the trainer stops for {_STOPPED} s"
+KILLS = {"a worker": 30, "a raylet": 10, "all processes of a node": 10, _STOP: 3}
 _NODES, _IMAGES, _BATCH = 3, 320, 8
 _MOST_BATCHES = 30  # between two kills
+_MEMORY = "/dev/shm"  # noqa: S108 - where Ray has its object store
+_SLACK = 1 << 20  # bytes, of Ray's own
 
 
 @dataclass
@@ -49,7 +54,7 @@ def remote(options: Options) -> Table:
         f"SIGKILL to a random worker, raylet or node of a simulated Ray cluster ({_NODES} nodes of 2 CPUs, and one for "
         f"the trainer) after 1 to {_MOST_BATCHES} batches of {_BATCH}, while a loader with {_NODES} workers makes "
         "them. A node that was killed is replaced by a new one. Wrong is a batch that differs from a local loader's of "
-        "that step."
+        f"that step, or an object store that grows in the last {2 * _STOPPED // 3} s in which the trainer stops."
     )
     try:
         import ray  # noqa: F401 - what starts the cluster
@@ -91,6 +96,16 @@ def _digests(loader: picstore.Loader) -> Iterator[tuple[list[int], str]]:
             yield batch.ids.tolist(), hashlib.sha256(batch.images.numpy().tobytes()).hexdigest()
 
 
+def _stop(row: Struck) -> None:
+    """Take no batch for a while, in which the workers must stop too: the object store, in memory, no longer grows."""
+    time.sleep(_STOPPED / 3)
+    before = shutil.disk_usage(_MEMORY).used
+    time.sleep(2 * _STOPPED / 3)
+    grown = shutil.disk_usage(_MEMORY).used - before
+    if grown > _SLACK:
+        row.wrong.append(f"the object store grew by {grown} bytes while the trainer stood still")
+
+
 def _strike(cluster: SimulatedCluster, row: Struck, batches: Any, expected: Any, rng: random.Random) -> None:
     """Kill something, take batches, and replace what was killed."""
     node = rng.choice(cluster.nodes)
@@ -100,6 +115,8 @@ def _strike(cluster: SimulatedCluster, row: Struck, batches: Any, expected: Any,
             os.kill(rng.choice(workers), signal.SIGKILL)
     elif row.victim == "a raylet":
         cluster.kill_raylet(node)
+    elif row.victim == _STOP:
+        _stop(row)
     else:
         cluster.lose(node)
     row.kills += 1
