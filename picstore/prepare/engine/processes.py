@@ -250,13 +250,14 @@ def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
 
     An orphan would write files that a resumed run writes too. A task that cannot be unpickled is an error of its own.
     """
-    with contextlib.suppress(OSError, EOFError):
-        try:
-            while True:
-                tasks.put(connection.recv())
-        except Exception as error:
-            if not isinstance(error, (OSError, EOFError)):  # the main thread waits for a task, and sends nothing
-                connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))
+    try:
+        while True:
+            tasks.put(connection.recv())
+    except (OSError, EOFError):
+        pass
+    except Exception as error:  # the main thread waits for a task, and sends nothing
+        with contextlib.suppress(OSError):
+            connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))
     os._exit(1)
 
 
@@ -267,9 +268,19 @@ def run_all(
     workers: int | Engine,
     on_progress: ProgressCallback = _IGNORE_PROGRESS,
 ) -> list[tuple[T, R]]:
+    """Return what :func:`run_each` yields."""
+    return list(run_each(function, tasks, workers=workers, on_progress=on_progress))
+
+
+def run_each(
+    function: Callable[[T, ProgressCallback], R],
+    tasks: Iterable[T],
+    *,
+    workers: int | Engine,
+    on_progress: ProgressCallback = _IGNORE_PROGRESS,
+) -> Iterator[tuple[T, R]]:
     """Run tasks as :func:`run` does, once more if their process died; PicstoreError if one dies twice."""
     pending = deque(tasks)
-    results: list[tuple[T, R]] = []
     for attempt in (1, 2):
         died: list[T] = []
         for task, outcome in as_engine(workers).run(function, pending, on_progress=on_progress):
@@ -278,6 +289,5 @@ def run_all(
                     raise PicstoreError(f"a task died twice: {outcome}; free memory and run the command again")
                 died.append(task)
             else:
-                results.append((task, outcome))
+                yield task, outcome
         pending = deque(died)
-    return results

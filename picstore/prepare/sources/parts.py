@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from picstore.errors import PicstoreError
-from picstore.prepare.engine.processes import Died, Engine
+from picstore.prepare.engine.processes import Engine, run_each
 from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input
 from picstore.prepare.sources.samples import ListingBuilder, Notes, PackedListing, SourceSample
@@ -32,7 +31,7 @@ _TASKS_A_WORKER = 4
 
 @dataclass(frozen=True, slots=True)
 class FoundPart:
-    """What a part of a source holds.
+    """Inputs or samples of a part of a source, and notes for the user.
 
     Attributes:
         items: inputs, whose labels are numbers of classes, or samples, whose labels are numbered once all are known.
@@ -90,17 +89,10 @@ def _list_here(list_part: Callable[[T], FoundPart], parts: Sequence[T], builder:
 
 
 def _run_in_order(tasks: Sequence[PartsTask[Any]], engine: Engine) -> Iterator[PackedListing]:
-    """Run tasks, a second time if their process died; yield their results in the order of the tasks."""
+    """Run tasks; yield their results in the order of the tasks."""
     done: dict[int, PackedListing] = {}
-    died: set[int] = set()
-    pending, expected = deque(tasks), deque(task.first for task in tasks)
-    for task, outcome in engine.run(run_task, pending):
-        if isinstance(outcome, Died):
-            if task.first in died:
-                raise PicstoreError(f"a task died twice: {outcome}; free memory and run the command again")
-            died.add(task.first)
-            pending.append(task)
-            continue
-        done[task.first] = outcome
+    expected = deque(task.first for task in tasks)
+    for task, found in run_each(run_task, tasks, workers=engine):
+        done[task.first] = found
         while expected and expected[0] in done:
             yield done.pop(expected.popleft())

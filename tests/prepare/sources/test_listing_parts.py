@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from engine_tasks import InlineEngine
 
-from picstore.errors import PicstoreError, UsageError
+from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.engine.processes import Died, LocalEngine
 from picstore.prepare.sources import parts, table
 from picstore.prepare.sources.inputs import Listing, read_input
@@ -125,6 +125,9 @@ def test_a_csv_of_many_parts_lists_what_one_part_lists(
     path.write_bytes(path.read_bytes() + f"{end}images/x.jpg,a,b,c{end}".encode())
     with pytest.raises(UsageError, match="line 502: 4 values; give 3"):
         open_source(path, engine=Counting(3))
+    path.write_text("path,label" + "x" * 2_000)  # a line without an end
+    with pytest.raises(NotADataset, match="holds no images"):
+        open_source(path, engine=Counting(3))
     quoted = tmp_path / "quoted.csv"  # whose rows may have several lines
     quoted.write_text("path,caption\n" + "".join(f'{k}.jpg,"two\nlines"\n' for k in range(500)))
     monkeypatch.setattr(Counting, "tasks", 0)
@@ -163,14 +166,20 @@ def test_a_task_whose_process_dies_twice_is_an_error(monkeypatch: pytest.MonkeyP
 
 
 class DyingOnce(InlineEngine):
-    """Loses the first task."""
+    """Loses the task that begins with the first part that is left to tasks, once."""
+
+    died = False
 
     def run(self, function: Any, tasks: Any, *, on_progress: Any = lambda _: None) -> Iterator[tuple[Any, Any]]:
-        yield tasks.popleft(), Died(-9)
+        if not DyingOnce.died:
+            DyingOnce.died = True
+            yield tasks.popleft(), Died(-9)
         yield from super().run(function, tasks, on_progress=on_progress)
 
 
 def test_a_task_whose_process_died_is_run_again_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
+    monkeypatch.setattr(DyingOnce, "died", False)
     names = [one.name for one in list_parts(list_number, range(50), DyingOnce(2)).build("numbers").inputs]
+    assert DyingOnce.died
     assert names == [f"{number}-{k}" for number in range(50) for k in range(3)]
