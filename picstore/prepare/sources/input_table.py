@@ -7,6 +7,7 @@ import os
 import tempfile
 import weakref
 import zlib
+from abc import abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -57,9 +58,9 @@ class _Inputs(Sequence[Input]):
         numbers = range(len(self))[k]
         return self._at(numbers) if isinstance(numbers, int) else InputView(self, numbers)
 
+    @abstractmethod
     def _at(self, k: int) -> Input:
         """Return input k, from 0 to ``len(self) - 1``."""
-        raise NotImplementedError
 
     def __reduce__(self) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
         return list, (list(self),)

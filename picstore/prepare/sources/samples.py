@@ -47,7 +47,7 @@ Notes = dict[str, tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class PackedListing:
-    """What a task has found.
+    """Inputs, labels, attachments and notes of the parts that a task lists.
 
     Attributes:
         inputs: of all parts of the task.

@@ -1,4 +1,4 @@
-"""Where a record's entries lie in the segment table: segment lengths, row checksums, entry points (docs/format.md)."""
+"""Places of a record's entries in the segment table: segment lengths, row checksums, entry points (docs/format.md)."""
 
 from __future__ import annotations
 
