@@ -10,7 +10,7 @@ from hypothesis import settings
 
 # The time of an example depends on the machine more than on the code.
 settings.register_profile("default run", deadline=None, max_examples=15)
-settings.register_profile("all", deadline=None, max_examples=60)
+settings.register_profile("all", deadline=None, max_examples=100)
 
 
 def load_profile(*, default_run: bool) -> None:
@@ -36,5 +36,5 @@ def slow_except(default: Iterable[Any], cases: Iterable[Any], *, when: bool = Tr
 
 
 def examples(count: int) -> settings:
-    """Settings of a property of which CI tries three fifths of ``count`` examples, and a default run a seventh."""
+    """Settings of a property of which CI tries ``count`` examples; a default run tries a seventh."""
     return settings(max_examples=max(count * settings.default.max_examples // 100, 1))
