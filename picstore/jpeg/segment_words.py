@@ -16,7 +16,7 @@ IMAGE_WORDS = 32
 # Words of a part of a segment, int32 (PART_WORDS,); a segment without entry points is one part. First byte in the
 # stream, and number of bytes, which neighboring parts may share; first block; image; number of MCUs, and of bits before
 # the first MCU in the first byte; bits after the last MCU in the last byte, WHOLE_BYTE for up to 7 of padding; a word
-# of 0, as NumPy takes rows of 32 bytes five times as fast as rows of 28.
+# of no use, as NumPy takes rows of 32 bytes five times as fast as rows of 28.
 OFFSET, LENGTH, BLOCK, IMAGE, MCUS, BEFORE, AFTER = range(7)
 PART_WORDS, WHOLE_BYTE = 8, 8
 

@@ -1,10 +1,10 @@
 """Gaussian blur of an image in place, in numba: two passes of symmetric taps with reflection at the border.
 
 Weights, border and rounding are torchvision's. Weights are computed by exactly rounded operations alone, as in
-``transforms/smoothing.py`` for a GPU. Rows pass the horizontal pass once, as float32, into a ring
-buffer of as many rows as the kernel is tall, which stays in the first- or second-level cache. Each output row is the
-vertical pass over the ring. Equal weights multiply sums of two values, four pairs at a time: a loop without
-dependencies, which LLVM vectorizes. Outer taps that together change a value by less than 1/60 grey level are dropped.
+``transforms/smoothing.py`` for a GPU. Rows pass the horizontal pass once, as float32, into a ring buffer of as many
+rows as the kernel is tall, which stays in the first- or second-level cache. Each output row is the vertical pass over
+the ring. Equal weights multiply sums of two values, four pairs at a time: a loop without dependencies, which LLVM
+vectorizes. Outer taps that together change a value by less than 1/60 grey level are dropped.
 """
 
 from __future__ import annotations
@@ -12,21 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from picstore.kernels.jit import device_function, kernel
-from picstore.train.transforms.smoothing import GROUP, MOST_EXPONENT, NEGLIGIBLE, TERMS
+from picstore.train.transforms.smoothing import GROUP, NEGLIGIBLE, first_ratio
 
 _i32 = np.int32
-
-
-@device_function
-def _first_ratio(sigma):  # type: ignore[no-untyped-def]
-    """exp(-0.5 / sigma²), by its series at a 1024th of the exponent."""
-    t = min(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
-    ratio = 1.0
-    for k in range(TERMS, 0, -1):
-        ratio = 1.0 - ratio * t / k
-    for _ in range(10):
-        ratio = ratio * ratio
-    return ratio
+_first_ratio = device_function(first_ratio)
 
 
 @device_function

@@ -130,9 +130,7 @@ def displace_positions(operands, key, slot, step, positions):  # type: ignore[no
     rows = np.empty((height, width), np.float32)
     for axis in range(2):
         radius = int(8 * numbers[2 + axis] + 1) // 2  # torchvision's
-        across, down = (
-            half_weights(radius, max(numbers[2], LEAST_SIGMA)),
-            half_weights(radius, max(numbers[3], LEAST_SIGMA)),
-        )
+        across = half_weights(radius, max(numbers[2], LEAST_SIGMA))
+        down = half_weights(radius, max(numbers[3], LEAST_SIGMA))
         _blurred_rows(key[slot, step], axis * height * width, across, rows)
         _displace(rows, down, numbers, axis, positions[axis])

@@ -92,10 +92,10 @@ def _uniform(key, counter):  # type: ignore[no-untyped-def]
 
 @device_function
 def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):  # type: ignore[no-untyped-def]
-    """Blur along columns what ``displaced_row`` made."""
+    """Blur along columns what ``displaced_row`` made: float64."""
     groups, weights = smoothing_row(table, step, 2 * axis + 1)
     column = axis * height * width + tl.minimum(x, width - 1)
-    return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights)
+    return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights).to(tl.float64)
 
 
 @device_function
@@ -104,12 +104,8 @@ def moved(table, descriptor, step, levels, rows, y, x):  # type: ignore[no-untyp
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     across, down = x.to(tl.float64) + 0.5, y.to(tl.float64) + 0.5
     if load_i32(step, 0) == _ELASTIC:
-        to_x = across + load_f64(step, OPERANDS) * _displacement(table, rows, step, 0, y, x, width, height).to(
-            tl.float64
-        )
-        to_y = down + load_f64(step, OPERANDS + 1) * _displacement(table, rows, step, 1, y, x, width, height).to(
-            tl.float64
-        )
+        to_x = across + load_f64(step, OPERANDS) * _displacement(table, rows, step, 0, y, x, width, height)
+        to_y = down + load_f64(step, OPERANDS + 1) * _displacement(table, rows, step, 1, y, x, width, height)
     else:
         depth = load_f64(step, OPERANDS + 6) * across + load_f64(step, OPERANDS + 7) * down + 1.0
         to_x = _mapped(step + OPERANDS, across, down) / depth

@@ -15,11 +15,11 @@ from picstore.train.cuda.descriptor import (
     CLIP,
     FILTER,
     FLIP,
-    HEADER_WEIGHTS,
     MAP,
     SIZE,
     SLANTED,
     SOURCE,
+    WEIGHTS,
     WINDOW,
     find_descriptor,
     load_f64,
@@ -52,7 +52,7 @@ def make_weights(table, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  #
     axis = tl.program_id(0)
     words = descriptor + axis
     length = load_i32(words, SIZE)
-    made = tl.load(table + HEADER_WEIGHTS).to(tl.pointer_type(tl.int32)) + tl.load(words + AXES)
+    made = tl.load(table + WEIGHTS).to(tl.pointer_type(tl.int32)) + tl.load(words + AXES)
     most = 0
     for begin in range(0, length, LANES):
         x = begin + tl.arange(0, LANES)

@@ -20,7 +20,6 @@ from picstore.train.cuda.descriptor import (
     EDGES,
     FILL,
     FILTER,
-    HEADER_WEIGHTS,
     MAP,
     PITCH,
     PLANE,
@@ -29,6 +28,7 @@ from picstore.train.cuda.descriptor import (
     SOURCE,
     TILE_HEIGHT,
     TILE_WIDTH,
+    WEIGHTS,
     load_f64,
     load_i32,
 )
@@ -38,7 +38,7 @@ from picstore.train.cuda.triton_jit import device_function, tl
 _BILINEAR = tl.constexpr(filters.BILINEAR)  # less is of one pixel or a box
 _SHARP, _PLAIN = tl.constexpr(filters.SHARP_CUBIC), tl.constexpr(filters.PLAIN_CUBIC)
 _TIE = tl.constexpr(filters.TIE)
-_WEIGHTS = tl.constexpr(1 << filters.ONE_BITS)
+_UNITY = tl.constexpr(1 << filters.ONE_BITS)
 _ROW_BITS, _DROPPED = tl.constexpr(filters.ROW_BITS), tl.constexpr(filters.ONE_BITS - filters.ROW_BITS)
 _HALF_ROW = tl.constexpr(1 << (filters.ONE_BITS - filters.ROW_BITS - 1))
 _PIXEL_BITS = tl.constexpr(filters.ONE_BITS + filters.ROW_BITS)
@@ -83,7 +83,7 @@ def sampled(table, descriptor, y, x):  # type: ignore[no-untyped-def]
 def _filtered(table, descriptor, y, x):  # type: ignore[no-untyped-def]
     """Resampling of an upright image: columns first, to 6 fractional bits, as in ``kernels/resample_passes.py``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
-    weights = tl.load(table + HEADER_WEIGHTS).to(tl.pointer_type(tl.int32))
+    weights = tl.load(table + WEIGHTS).to(tl.pointer_type(tl.int32))
     across, down = weights + tl.load(descriptor + AXES), weights + tl.load(descriptor + AXES + 1)
     taps_x, taps_y = tl.load(across), tl.load(down)
     across += FIRSTS + x
@@ -194,14 +194,14 @@ def _cubic_taps(position, a):  # type: ignore[no-untyped-def]
     near = tl.floor(position - 0.5)
     away = position - 0.5 - near
     first, second, last = _whole(cubic(1.0 + away, a)), _whole(cubic(away, a)), _whole(cubic(2.0 - away, a))
-    third = _WEIGHTS - first - second - last
+    third = _UNITY - first - second - last
     low = (first & 0xFFFF).to(tl.int64) | (second & 0xFFFF).to(tl.int64) << 16
     return near.to(tl.int32) - 1, low | (third & 0xFFFF).to(tl.int64) << 32 | last.to(tl.int64) << 48
 
 
 @device_function
 def _whole(weight):  # type: ignore[no-untyped-def]
-    return tl.floor(weight * _WEIGHTS + 0.5).to(tl.int32)
+    return tl.floor(weight * _UNITY + 0.5).to(tl.int32)
 
 
 @device_function
@@ -224,7 +224,7 @@ def _rounded(total):  # type: ignore[no-untyped-def]
 
 @device_function
 def _neighbors(descriptor, y, x, axis: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The two nearest source pixels along an axis, and the 12-bit weight of the second; see ``warp.row_positions``."""
+    """The two nearest source pixels along an axis, and the 12-bit weight of the second; see ``cpu/warp.py``."""
     low = load_i32(descriptor, CLIP + axis)
     last = load_i32(descriptor, CLIP + 2 + axis) - 1
     matrix = descriptor + MAP + 3 * axis

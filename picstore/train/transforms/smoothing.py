@@ -6,6 +6,8 @@ are rounded exactly (IEEE 754), so that weights depend on no machine's exponenti
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from picstore.arrays import F64, I64, Array
@@ -14,6 +16,17 @@ NEGLIGIBLE = 2.0**-16  # of the sum of the weights, on either side: less is left
 GROUP = 4  # pairs of taps that are added up at once
 TERMS = 16  # of the exponential series, whose error is below 1e-16
 MOST_EXPONENT = 700.0  # of which the exponential function is as good as 0
+
+
+def first_ratio(sigma: Any) -> Any:
+    """Compute exp(-0.5 / sigma²) by its series at a 1024th of the exponent, of arrays, and of numbers in a kernel."""
+    t = np.minimum(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
+    ratio = 1.0 - t / TERMS
+    for k in range(TERMS - 1, 0, -1):
+        ratio = 1.0 - ratio * t / k
+    for _ in range(10):
+        ratio = ratio * ratio
+    return ratio
 
 
 def smoothing_rows(radius: I64, sigma: F64) -> Array:
@@ -28,26 +41,21 @@ def smoothing_rows(radius: I64, sigma: F64) -> Array:
         the taps on one side, with zeros after the last tap that matters.
     """
     with np.errstate(over="ignore"):
-        t = np.minimum(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
-    ratio = np.ones_like(t)
-    for k in range(TERMS, 0, -1):
-        ratio = 1.0 - ratio * t / k
-    for _ in range(10):
-        ratio = ratio * ratio
-    square, value, total = ratio * ratio, np.ones_like(t), np.ones_like(t)
+        ratio = first_ratio(sigma)
+    square, value, total = ratio * ratio, np.ones_like(sigma), np.ones_like(sigma)
     most = int(radius.max(initial=0))
-    values = np.zeros((most + 1, len(t)))
+    values = np.zeros((most + 1, len(sigma)))
     values[0] = 1.0
     for k in range(1, most + 1):
         value = value * ratio
         ratio = ratio * square
         values[k] = np.where(k <= radius, value, 0.0)
         total += 2 * values[k]
-    kept, tail = radius.copy(), np.zeros_like(t)
+    kept, tail = radius.copy(), np.zeros_like(sigma)
     for k in range(most, 0, -1):
         tail += values[k] / total
         kept = np.where((kept == k) & (tail <= NEGLIGIBLE), k - 1, kept)
-    rows = np.zeros((len(t), 2 + -(-most // GROUP) * GROUP), np.float32)
+    rows = np.zeros((len(sigma), 2 + -(-most // GROUP) * GROUP), np.float32)
     rows[:, 0] = -(-kept // GROUP)
     rows[:, 1 : most + 2] = np.where(np.arange(most + 1) <= kept[:, None], (values / total).T, 0.0)
     return rows

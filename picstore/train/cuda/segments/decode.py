@@ -45,7 +45,8 @@ REASONS = {
 LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # of a program
 SUMMED = 32  # blocks; most segments have 24
 ROUNDS, SYMBOLS = 4, 4
-# Registers a thread on sm_90, without a spill: 51 of decode_segments, 96 of inverse_dct, 48 of the others.
+# Registers a thread on sm_90, without a spill: 52 of decode_segments, 54 of sum_differences, 96 of inverse_dct, 48 of
+# the others.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
 _MOST_BLOCKS = 1 << 21  # that are decoded at once: 268 MB of coefficients
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
