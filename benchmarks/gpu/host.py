@@ -1,12 +1,13 @@
 """CPU time for an image of ``decoder="picstore"`` on the host: the loader's process, the passing, the training process.
 
 No GPU is needed. Launches of Triton's kernels are replaced by some that return at once, and copies to the device by
-none, so that Python, NumPy and torch's allocations remain. Images of 16 × 16 pixels (``python_time.py``) tell Python's
-time in the loader's process, as they take next to none to read and to describe.
+none, so that Python, NumPy and torch's allocations remain. Containers are of 8 MiB, as in a large data set: each costs
+Python's time, and small data sets have smaller ones.
 """
 
 from __future__ import annotations
 
+import gc
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +23,12 @@ import numpy as np
 import picstore
 from benchmarks.child import call
 from benchmarks.dataset import write_dataset
-from benchmarks.gpu.device import STANDARD, write_tiny
+from benchmarks.gpu.device import STANDARD
 from benchmarks.harness import MICROSECONDS, Case, Row, Sample, Table, measure
 from benchmarks.options import Options
 from benchmarks.photographs import find
 
-BATCH, TINY = 256, 12_800
+BATCH, IMAGES = 256, 18_000
 _SMALL = 1 << 14  # values; torch's larger zeros are memory of the device, whose kernels make them
 _KEPT = 8  # batches that the training process takes in turn
 
@@ -42,14 +43,14 @@ def host(options: Options) -> Table:
 def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
     """Measure in this process, which interprets Triton's kernels: they may be on the CPU."""
     options = Options.from_json(fields)
-    tiny = write_tiny(options, TINY // 10 if options.quick else TINY)
     count = len(find(options.photographs, options.images or (64 if options.quick else None)))
-    photographs = write_dataset(options, copies=-(-(2 if options.quick else 16) * BATCH // count))
+    photographs = write_dataset(options, "--streams", "1", copies=-(-(512 if options.quick else IMAGES) // count))
     kept = _keep(photographs)
+    gc.collect()
+    gc.freeze()  # as in the loader's process, which has no torch either
     sent = ForkingPickler.dumps(("batch", kept[0][1]))
     cases = [
-        Case("loader: Python", lambda _: _read(tiny, describing=False)),
-        Case("loader: read, check and describe photographs", lambda _: _read(photographs, describing=True)),
+        Case("loader", lambda _: _read(photographs)),
         Case("passing: pickle what is no array in shared memory", lambda _: _repeat(_pickle, kept)),
         Case("passing: unpickle", lambda _: _repeat(lambda _: pickle.loads(sent), kept)),  # noqa: S301 - its own
         Case("training: Python", lambda _: _make_batches(kept)),
@@ -63,9 +64,9 @@ def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
             row["µs an image"] = float(np.median([MICROSECONDS.value(sample) for sample in result.samples]))
             row["images/s of a core"] = 1e6 / row["µs an image"]
         rows.append(row | result.figures | ({"problem": result.problem} if result.problem else {}))
-    rows[2]["bytes an image"] = len(sent) / BATCH
-    total = sum(row.get("µs an image", 0.0) for row in rows[1:])
-    rows.append({"stage": "all but the first, on 2 cores", "µs an image": total, "images/s of a core": 2e6 / total})
+    rows[1]["bytes an image"] = len(sent) / BATCH
+    total = sum(row.get("µs an image", 0.0) for row in rows)
+    rows.append({"stage": "all, on 2 cores", "µs an image": total, "images/s of a core": 2e6 / total})
     block = kept[0][0]
     sizes = [array.nbytes for array in (block[0], *block[1])]
     about = (
@@ -103,25 +104,42 @@ def host_batches(path: Path, *, batch: int = BATCH, transform: Any = STANDARD) -
             loader.close()
 
 
-def _read(path: Path, *, describing: bool) -> Sample:
-    """Take the batches of a second epoch; without describing, the kernel returns at once."""
+def _read(path: Path) -> Sample:
+    """Take the batches of a second epoch."""
+    from picstore.storage.format import checksum
+    from picstore.storage.location.local import Folder
     from picstore.train.cpu import fill_segments
 
-    kernel, spent = fill_segments.describe_tiles, [0.0]
+    parts = [
+        ("of it reading, µs", Folder, "read"),
+        ("CRC, µs", checksum, "_without_lock"),
+        ("describing and copying rows, µs", fill_segments, "describe_tiles"),
+    ]
+    spent = dict.fromkeys((name for name, *_ in parts), 0.0)
 
-    def describe(*arguments: Any) -> None:
-        start = time.thread_time()
-        kernel(*arguments)
-        spent[0] += time.thread_time() - start
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            start = time.thread_time()
+            result = function(*arguments, **options)
+            spent[name] += time.thread_time() - start
+            return result
 
-    replaced = patch.object(fill_segments, "describe_tiles", describe if describing else lambda *_: None)
-    with replaced, patch.object(fill_segments.SegmentFiller, "_probe"), host_batches(path) as epoch:
+        return call
+
+    with ExitStack() as stack:
+        for name, owner, attribute in parts:
+            stack.enter_context(patch.object(owner, attribute, timed(name, getattr(owner, attribute))))
+        stack.enter_context(patch.object(fill_segments.SegmentFiller, "_probe"))
+        epoch = stack.enter_context(host_batches(path))
         for _ in epoch():
             pass
-        start, spent[0] = time.process_time(), 0.0
+        start = time.process_time()
+        spent.update(dict.fromkeys(spent, 0.0))
         images = sum(len(batch.labels) for batch in epoch())
         seconds = time.process_time() - start
-    return Sample(images, seconds, {"of it describing, µs": spent[0] / images * 1e6} if describing else {})
+    figures = {name: value / images * 1e6 for name, value in spent.items()}
+    figures["Python and threads, µs"] = seconds / images * 1e6 - sum(figures.values())
+    return Sample(images, seconds, figures)
 
 
 def _keep(path: Path) -> list[tuple[Any, Any]]:

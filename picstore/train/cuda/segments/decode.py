@@ -44,6 +44,7 @@ REASONS = {
 
 LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # of a program
 SUMMED = 32  # blocks; most segments have 24
+MAX_NUMEL = 1 << 20  # values of one of Triton's tensors
 ROUNDS, SYMBOLS = 4, 4
 # Registers a thread on sm_90, without a spill: 52 of decode_segments, 54 of sum_differences, 96 of inverse_dct, 48 of
 # the others.
@@ -179,7 +180,7 @@ def _launch(
     lanes, summed, blocks, height, width = LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS
     if INTERPRETED:
         lanes, blocks, height, width = max(_power_of_two(count), 2), _power_of_two(most), 64, 64
-        summed = lanes
+        summed = min(lanes, MAX_NUMEL // SUMMED)
     tiles = -(-rows[:, words.WIDTH] // (4 * width)) * -(-rows[:, words.HEIGHT] // height)
     options: dict[str, dict[str, Any]] = {name: {"num_warps": warps} for name, warps in WARPS.items()}
     make_tables[(len(uploaded["codes"]),)](
