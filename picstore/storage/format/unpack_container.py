@@ -139,8 +139,10 @@ def _check_index(container: Container, header: layout.ContainerHeader | None) ->
         bad |= index["entry_crc"] != entry_crcs(index)
         bad |= (attached["entry_crc"] != entry_crcs(attached)).any(axis=1)
     first, last = (layout.SEALED + len(whole), container.size) if header is None else header.payload
-    starts = np.column_stack((index["offset"], attached["offset"])).astype(np.int64)
-    ends = starts + np.column_stack((index["length"], attached["length"]))
+    starts, lengths = (
+        np.concatenate([index[name][:, None], attached[name]], axis=1).astype(np.int64) for name in ("offset", "length")
+    )
+    ends = starts + lengths
     bad |= ((starts < first) | (ends > last)).any(axis=1)
     if (starts[~bad].ravel()[1:] < ends[~bad].ravel()[:-1]).any():
         bad[:] = True  # every entry holds its CRC, yet two claim the same bytes: no writer made this
@@ -181,8 +183,8 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
         container.extras_frame = raw
         return
     sound = not header.extras_raw or (crc32c(raw) == header.extras_crc and _declared_size(raw) == header.extras_raw)
-    entries = container.index[container.good & (container.index["extra_length"] > 0)]
-    starts, lengths = entries["extra_offset"].astype(np.int64), entries["extra_length"].astype(np.int64)
+    chosen = container.good & (container.index["extra_length"] > 0)
+    starts, lengths = (container.index[name][chosen].astype(np.int64) for name in ("extra_offset", "extra_length"))
     ends = starts + lengths
     # Extras that shared bytes could take more memory than the frame, by as much as there are records.
     apart = not (starts[1:] < ends[:-1]).any()

@@ -242,11 +242,13 @@ def _enter(records: BatchRecords, found: Sequence[tuple[Container, I64, I64]], *
     records.container[slots] = np.repeat(numbers, counts)
     entries = join_entries(container.index.take(mine) for container, _, mine in found)
     in_part = any(container.held is not container.index for container, _, _ in found)
-    held = join_entries(container.held.take(mine) for container, _, mine in found) if in_part else entries
+    held = entries
+    if in_part:
+        held = join_entries(container.held.take(mine) for container, _, mine in found)
+        records.tops[slots] = np.concatenate([container.tops[mine] for container, _, mine in found])
     # As bytes: NumPy takes 21 µs instead of 2 to assign structures.
     for target, rows in ((records.entries, entries), (records.held, held)):
         target.view(_ENTRY_BYTES)[slots] = rows.view(_ENTRY_BYTES)
-    records.tops[slots] = np.concatenate([container.tops[mine] for container, _, mine in found])
     starts = np.array([container.addresses() for container, _, _ in found], dtype=np.uint64)
     starts = np.repeat(starts, counts, axis=0)
     records.addresses[slots, 0] = starts[:, 0] + held["offset"]
