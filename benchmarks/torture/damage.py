@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -13,8 +13,8 @@ import simplejpeg
 from PIL import Image
 
 from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import find_restart_segments
-from picstore.jpeg.transcode import add_restart_markers
+from picstore.jpeg.tiles import INTERVAL, find_restart_segments
+from picstore.jpeg.transcode import add_restart_markers, find_entry_points
 
 # Sampling, width and height. Images of one kind are checked together, so that kinds are few. Levels of noise make
 # segments of 5 to 60 symbols of most small images, and of up to 900 of the large.
@@ -50,6 +50,8 @@ class Damaged:
         tiling: of it, see ``jpeg.cut.TiledJpegs``.
         segments: their bytes.
         count: of the segments that are damaged, or decoded by other tables.
+        entries: uint16, of the segment table, for its entry points; empty for none.
+        true_entries: whether these are the stream's own: then they are no reason to refuse it.
     """
 
     kind: str
@@ -57,6 +59,8 @@ class Damaged:
     tiling: tuple[int, ...]
     segments: tuple[bytes, ...]
     count: int
+    entries: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, np.uint16))
+    true_entries: bool = True
 
     @property
     def lengths(self) -> np.ndarray[Any, Any]:
@@ -186,6 +190,22 @@ def damaged(kind: str, seed: Seed, rng: Random) -> Damaged:
             segments[k] = bytes(KINDS[kind](bytearray(segments[k]), rng))
     data = b"".join(part + bytes([0xFF, 0xD0 + k % 8]) for k, part in enumerate(segments))
     return Damaged(kind, seed.headers + data[:-1] + b"\xd9", seed.tiling, tuple(segments), len(chosen))
+
+
+def with_entry_points(image: Damaged, seed: Seed, rng: Random) -> Damaged:
+    """Give an image the entry points of its stream, or of the sound one, or changed ones; none to some images."""
+    if (interval := image.tiling[INTERVAL]) < 2 or rng.random() < 0.3:
+        return image
+    step = rng.randrange(1, interval)
+    points = find_entry_points(image.jpeg, step)
+    own = points is not None
+    if points is None:
+        points = find_entry_points(damaged("none", seed, rng).jpeg, step)
+    entries = np.append(np.uint16(step), np.zeros(0, np.uint16) if points is None else points)
+    if rng.random() < 0.2:
+        own, k = False, rng.randrange(len(entries))
+        entries[k] = rng.choice((int(entries[k]) ^ 1 << rng.randrange(16), rng.randrange(1 << 16)))
+    return replace(image, entries=entries, true_entries=own)
 
 
 def _bits(part: bytearray, rng: Random) -> bytearray:

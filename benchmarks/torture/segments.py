@@ -29,14 +29,15 @@ from benchmarks.torture.damage import (
     damaged,
     make_seeds,
     quantized,
+    with_entry_points,
 )
 
 sys.path[:0] = [str(ROOT / "tests" / "fuzz"), str(ROOT / "tests")]
 
 SEGMENTS = 1_000_000
-SEED = 3_001  # of the first chunk; from another one all inputs are new
-# Segments of a chunk, few enough for 65,536 lanes, and of one of long segments, which follows each fifth.
-_CHUNK, _LONG, _EVERY = 48_000, 2_000, 5
+SEED = 4_001  # of the first chunk; from another one all inputs are new
+# Segments of a chunk, whose parts are few enough for 65,536 lanes, and of one of long segments, after each tenth.
+_CHUNK, _LONG, _EVERY = 24_000, 2_000, 10
 SIZES = {"short": (SMALL, QUIET), "few": (SMALL[::2], QUIET), "long": (LARGE, NOISY)}
 _KINDS = (*KINDS, "Huffman tables", "tables and bits", "quantization")
 _TABLES, _FACTORS = 12, 1  # changed Huffman tables of each seed, and quantization tables of all, in a chunk
@@ -61,7 +62,8 @@ def segments(options: Options) -> Table:
         "small images of all samplings with damaged segments or tables, decoded by the Triton kernels in its "
         "interpreter between guard pages, and by the CPU's decoder, image by image, which finds segments by their "
         "markers and again by their lengths. Flagged must be what the CPU refuses, and no other, but for segments that "
-        "end in a fill byte FF or in an EOI, which are the CPU's to judge. The pixels of all others must be equal"
+        "end in a fill byte FF or in an EOI, and images whose entry points are not the stream's own, which are the "
+        "CPU's to judge. The pixels of all others must be equal"
     )
     return Table(about, rows)
 
@@ -120,7 +122,7 @@ def make_images(seed: int, count: int, size: str) -> list[Damaged]:
             chosen = quantized(chosen, rng.choice(factors))
         changes = {"tables and bits": "bits", "quantization": rng.choice(("bits", "bytes", "none"))}.get(kind, kind)
         made = damaged(changes, chosen, rng)
-        images.append(replace(made, kind=kind))
+        images.append(with_entry_points(replace(made, kind=kind), chosen, rng))
         damaged_so_far += made.count
     return images
 
@@ -142,7 +144,8 @@ def decode_interpreted(
     from picstore.train.cuda.segments import decode
 
     jpegs, tilings = [image.jpeg for image in images], np.array([image.tiling for image in images])
-    described = describe(jpegs, tilings=tilings, lengths=[image.lengths for image in images])
+    lengths, entries = [image.lengths for image in images], [image.entries for image in images]
+    described = describe(jpegs, tilings=tilings, lengths=lengths, entries=entries)
     before, slots = described.data.copy(), np.flatnonzero(described.codes == 0)
     guarded = stacked.GuardedTorch(flush_left=flush_left)
     replaced = {
@@ -171,8 +174,12 @@ def judge(image: Damaged, code: int, status: int, pixels: np.ndarray[Any, Any] |
     counts = {"images": 1, "segments": image.count, "refused by headers": int(code != 0)}
     counts["flagged"] = int(status != 0)
     if code or status:
-        # A segment may end in fill bytes, and bytes may follow the end of the image.
-        odd = any(part.endswith(b"\xff") for part in image.segments) or b"\xff\xd9" in image.segments[-1]
+        # Entry points may be another stream's, a segment may end in fill bytes, and bytes may follow the image's end.
+        odd = (
+            not image.true_entries
+            or any(part.endswith(b"\xff") for part in image.segments)
+            or b"\xff\xd9" in image.segments[-1]
+        )
         accepted = [name for name, found in (("markers", whole), ("lengths", by_lengths)) if found is not None]
         counts["of them decoded by the CPU"] = int(bool(accepted))
         wrong = f"flagged {code}, {status}, and decoded by {accepted}" if accepted and not odd else ""
