@@ -9,7 +9,7 @@ import numpy as np
 
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.cut import TiledJpegs
-from picstore.jpeg.decoder.describe import ROOM, describe_tiles
+from picstore.jpeg.decoder.describe import describe_tiles, measure_tiles
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import INTERVAL, find_restart_segments
 from picstore.storage.format.layout import ENTRY, ENTRY_POINTS
@@ -72,12 +72,13 @@ def describe(
     points = np.array([place_of(*each) for each in places], np.int64)
     steps = points[:, 1]
     parts = tiled.sizes[:, 1] * (1 + (steps > 0) * ((tiled.tilings[:, INTERVAL] - 1) // np.maximum(steps, 1)))
-    room = -(-tiled.sizes[:, 0] // 8) * 8 + ROOM
-    starts, firsts = np.cumsum(room) - room, np.cumsum(parts) - parts
-    data = np.full(int(room.sum()), 0xA5, np.uint8)
-    rows, rects, results = np.zeros((n, words.IMAGE_WORDS), np.int64), *np.zeros((2, n, 4), np.int64)
     whole = np.concatenate([np.zeros((n, 2), np.int64), tiled.tilings[:, :2]], axis=1)
     chosen = np.array(boxes) if boxes else whole
+    room, firsts = np.zeros(n, np.int64), np.cumsum(parts) - parts
+    measure_tiles(tiled.addresses, tiled.sizes, tiled.tilings, chosen, room)
+    starts = np.append(0, np.cumsum(room))
+    data = np.full(int(room.sum()), 0xA5, np.uint8)
+    rows, rects, results = np.zeros((n, words.IMAGE_WORDS), np.int64), *np.zeros((2, n, 4), np.int64)
     described = np.zeros((parts.sum() + 1, words.PART_WORDS), np.int32)
     held_lengths = np.zeros(len(described), np.uint16)
     described[-1] = held_lengths[-1] = 85

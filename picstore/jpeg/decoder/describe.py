@@ -19,9 +19,29 @@ from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT
 from picstore.kernels.jit import array_at, copy_bytes, device_function, inlined, kernel
 from picstore.kernels.simd import load_byte
 
-ROOM = 16  # bytes after a stream: it begins at a multiple of 8, and the GPU reads up to 8 bytes more than it has
+_ROOM = 16  # bytes after a stream: it begins at a multiple of 8, and the GPU reads up to 8 bytes more than it has
 WRONG_ENTRY_POINTS = -31  # they do not lie within the segments
 _u64 = np.uint64
+
+
+@kernel("void(uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1])")
+def measure_tiles(addresses, sizes, tilings, boxes, room):  # type: ignore[no-untyped-def]
+    """Compute the room that what boxes need of each image takes, a multiple of 8 bytes.
+
+    Args:
+        addresses, sizes, tilings, boxes: as ``describe_tiles`` takes them.
+        room: int64 (n,), takes the bytes; 0 for an image whose lengths do not fit its size.
+    """
+    rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)
+    for i in range(room.size):
+        lengths, tiling = array_at(addresses[i, 1], sizes[i, 1], np.uint16), tilings[i]
+        room[i] = 0
+        if is_grid(sizes[i, 0], tiling, lengths):
+            _choose_tiles(tiling, boxes[i], rect, tiles)
+            held, per_row = tiling[HEADER], _tiles_of_row(tiling, lengths)
+            for k in range(tiles[1] * per_row, tiles[3] * per_row):
+                held += np.int64(lengths[k]) + 2
+            room[i] = (held + 7) // 8 * 8 + _ROOM
 
 
 @kernel(
@@ -37,7 +57,8 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
             bottom in pixels, not empty, within the image; entry points (n, 2): the address of all segments',
             and the MCUs between two, less than the interval, 0 for none, −1 for impossible ones.
-        data: takes bytes; int64 (n,), a multiple of 8 at which each image's begin, as many as its stream's.
+        data: takes bytes; int64 (n + 1,), a multiple of 8 at which each image's begin, and the end of the last one's:
+            the sums of ``measure_tiles``.
         segments: int32 (m, PART_WORDS), takes words; uint16 (m,), takes the lengths of all segments that are held;
             int64 (n,), the first row of each image, which has as many as its stream has parts of segments.
         images: int64 (n, IMAGE_WORDS), takes words; (n, 4), takes left, top, width and height of the tiles; (n, 4),
@@ -55,7 +76,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
         results[i, 0] = _check(source, lengths, tilings[i], boxes[i], frame)
         if results[i, 0] == 0:
             _choose_tiles(tilings[i], boxes[i], rects[i], tiles)
-            target = data[0], data[1][i]
+            target = data[0], data[1][i], data[1][i + 1]
             stream = source, lengths, tilings[i], points[i]
             _copy_rows(stream, tiles, target, segments, i, parse.blocks_of_mcu(frame), rows[i], results[i])
         if results[i, 0] == 0:
@@ -103,6 +124,11 @@ def _choose_tiles(tiling, box, rect, tiles):  # type: ignore[no-untyped-def]
     rect[3] = min(tiles[3] * tile_height, height) - rect[1]
 
 
+@inlined
+def _tiles_of_row(tiling, lengths):  # type: ignore[no-untyped-def]
+    return lengths.size // ((tiling[HEIGHT] + tiling[MCU_HEIGHT] - 1) // tiling[MCU_HEIGHT])
+
+
 @device_function
 def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # type: ignore[no-untyped-def]
     """Copy headers and rows of tiles, and describe the segments among them that belong to the box."""
@@ -114,7 +140,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # typ
         return
     per_segment = (interval - 1) // step if step else 0
     distances = array_at(_u64(points[0]), lengths.size * per_segment, np.uint16)
-    per_row = lengths.size // ((tiling[HEIGHT] + tiling[MCU_HEIGHT] - 1) // tiling[MCU_HEIGHT])
+    per_row = _tiles_of_row(tiling, lengths)
     begin = header
     for k in range(top * per_row):
         begin += np.int64(lengths[k]) + 2
@@ -150,7 +176,10 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # typ
     if not sound:
         result[0] = WRONG_ENTRY_POINTS
         return
-    out, offset = target
+    out, offset, end = target
+    if offset + at + _ROOM > end:
+        result[0] = NO_GRID
+        return
     copy_bytes(out, offset, source, 0, header)
     copy_bytes(out, offset + header, source, begin, at - header)
 

@@ -17,7 +17,7 @@ from picstore.arrays import I64, U8
 from picstore.errors import Damage, ImageError
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.decoder.decode import REASONS
-from picstore.jpeg.decoder.describe import ROOM, WRONG_ENTRY_POINTS, describe_tiles
+from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS, describe_tiles, measure_tiles
 from picstore.jpeg.tiles import HEIGHT, INTERVAL, MCU_HEIGHT
 from picstore.storage.format.layout import ENTRY, ENTRY_POINTS, SEGMENT
 from picstore.storage.format.segment_table import find_entry_points, points_of_segment
@@ -53,8 +53,12 @@ class SegmentFiller:
         n = len(records)
         self._records, self._params, self._names = records, tuple(params), output.targets
         self._reach = joint_reach([each.geometry for each in params], n)
-        room = -(-records.sizes[:, 0] // 8) * 8 + ROOM
-        self._starts = np.cumsum(room) - room
+        held = records.to_held(self._reach, slice(None))
+        self._boxes = boxes_to_cut(held, records.layouts[:, :2])
+        self._starts = np.zeros(n + 1, np.int64)
+        room = self._starts[1:]
+        measure_tiles(records.addresses, records.sizes, records.layouts, self._boxes, room)
+        np.cumsum(room, out=room)
         self._points = _find_points(records)
         steps = self._points[:, 1]
         per_segment = 1 + (steps > 0) * ((records.layouts[:, INTERVAL] - 1) // np.maximum(steps, 1))
@@ -62,7 +66,7 @@ class SegmentFiller:
         self._firsts = np.cumsum(parts_of) - parts_of
         m, tables = int(parts_of.sum()), words.HUFFMAN_TABLES * n
         parts = {
-            "data": ((int(room.sum()),), np.uint8),
+            "data": ((int(self._starts[-1]),), np.uint8),
             "images": ((n, words.IMAGE_WORDS), np.int64),
             "segments": ((m, words.PART_WORDS), np.int32),
             "codes": ((tables, words.HUFFMAN_BYTES), np.uint8),
@@ -76,8 +80,6 @@ class SegmentFiller:
         self.images: list[ViewImages] | U8 = self._data
         self._lengths: Any = np.zeros(m, np.uint16)
         self._rects, self._results = (np.zeros((n, 4), np.int64) for _ in range(2))
-        held = records.to_held(self._reach, slice(None))
-        self._boxes = boxes_to_cut(held, records.layouts[:, :2])
         # Rows of tiles have the same number of segments, or the image is none for the GPU.
         tiles_down = -(-records.layouts[:, HEIGHT] // np.maximum(records.layouts[:, MCU_HEIGHT], 1))
         self._per_row = np.maximum(records.sizes[:, 1] // np.maximum(tiles_down, 1), 1)
@@ -93,7 +95,7 @@ class SegmentFiller:
             held=(self._tilings, self._boxes, self._lengths),
         )
         self._encoded = EncodedBatch(
-            bounds=np.stack([self._starts, self._starts], axis=1),
+            bounds=np.stack([self._starts[:-1], self._starts[:-1]], axis=1),
             boxes=np.zeros((n, 4), dtype=np.int64),
             params=self._params,
             files=records.files(),
@@ -172,7 +174,9 @@ def _find_points(records: BatchRecords) -> I64:
     slots = np.flatnonzero((records.entries["flags"] & ENTRY_POINTS != 0) & (records.sizes[:, 1] > 0))
     entries, firsts = records.entries[slots].tolist(), records.held["segment_first"][slots].tolist()
     for slot, values, first in zip(slots.tolist(), entries, firsts, strict=True):
-        entry = dict(zip(ENTRY.names or (), values, strict=True))  # NumPy takes three times as long for a record's fields
+        entry = dict(
+            zip(ENTRY.names or (), values, strict=True)
+        )  # NumPy takes three times as long for a record's fields
         container = records.containers[records.container[slot]]
         found = find_entry_points(entry, container.segments)
         points[slot, 1] = -1

@@ -11,7 +11,7 @@ import numpy as np
 from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.jpeg.cut import cut_all
-from picstore.jpeg.decoder.describe import describe_tiles
+from picstore.jpeg.decoder.describe import describe_tiles, measure_tiles
 from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.filters import BILINEAR
 from picstore.train.batching.spec import OutputSpec, PipelineSpec
@@ -65,7 +65,7 @@ def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[A
     if output.form == "streams":
         return [cut_all]
     if output.form == "segments":  # and kernels that decode what a GPU does not, and the first image
-        return [describe_tiles, cut_all, *DECODING]
+        return [measure_tiles, describe_tiles, cut_all, *DECODING]
     found = {run_fused, *STAGES}
     for plan in plans:
         for group in plan.groups:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 from typing import Any
+from unittest.mock import patch
 
+import described
 import numpy as np
 import pytest
 import simplejpeg
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.cut import cut
+from picstore.jpeg.decoder.box import NO_GRID
 from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import find_restart_segments
@@ -149,7 +152,8 @@ def test_tiles_are_described_as_their_streams_are(chosen: list[Any]) -> None:
     start = 0
     for i, (jpeg, box) in enumerate(zip(jpegs, boxes, strict=True)):
         check(found, i, start, jpeg, box)
-        start += -(-len(jpeg) // 8) * 8 + 16
+        start += -(-int(found.results[i, 3]) // 8) * 8 + 16
+    assert start == len(found.data)  # no byte more than what is held
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -283,3 +287,9 @@ def test_entry_points_outside_of_their_segment_are_refused(wrong: str) -> None:
     assert describe([jpeg], entries=[entries]).codes[0] == WRONG_ENTRY_POINTS
     below = describe([jpeg], [(0, 30, 9, 40)], entries=[entries])  # of rows that are sound
     assert (below.codes[0] == 0) == (wrong != "step")
+
+
+def test_an_image_without_room_is_none_for_the_gpu_and_copies_nothing() -> None:
+    jpeg = IMAGES["420", 97, 60]
+    with patch.object(described, "measure_tiles", lambda *_: None):
+        assert describe([jpeg]).codes[0] == NO_GRID
