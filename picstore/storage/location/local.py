@@ -49,15 +49,15 @@ class Folder(WritableLocation):
     def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
         try:
             descriptor, there = open_regular(self.path)
-            with os.fdopen(descriptor, "rb", buffering=0) as opened:
+            try:
                 there = max(0, there - offset)
                 if there < size:
                     raise Truncated(f"the file ends after {there} of {size} bytes", file=file, offset=offset)
-                view = allocate(size)
-                opened.seek(offset)
-                got = 0
-                while got < size and (count := opened.readinto(view[got:])):
+                view, got = allocate(size), 0
+                while got < size and (count := os.preadv(descriptor, [view[got:]], offset + got)):
                     got += count
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise _translated(error, file=file, offset=offset) from error
         if got < size:  # the file was cut off during the read
