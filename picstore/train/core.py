@@ -344,7 +344,7 @@ def _processes_of(options: LoaderOptions) -> int:
     """The processes of its own that a loader's options ask for; UsageError if the options do not fit together."""
     count = options["processes"]
     if count > 1 and options["engine"] != "local":
-        raise UsageError(f"processes is {count}; with engine='ray' give workers={count}")
+        raise UsageError(f"processes is {count}; give workers={count} with engine='ray'")
     if count > 1 and not options["isolate"]:
         raise UsageError(f"processes is {count} and isolate False, which makes batches in this process; leave one out")
     return count if options["isolate"] else 0

@@ -22,8 +22,8 @@ _MAX_RANKS = 1 << 20
 
 # Arguments of torch's DataLoader that a loader does not have, and what to do instead. DataLoader's default is taken.
 _OF_DATALOADER = {
-    "num_workers": "threads=N sets the number of decoding threads, one a core by default, and processes=N that of "
-    "processes which share them; workers=N is of engine='ray'",
+    "num_workers": "threads=N sets the number of decoding threads, one a core by default; processes=N divides them "
+    "among N processes; workers=N is of engine='ray'",
     "collate_fn": "the batches are collated; collate= adds values to them, and a function of yours can take each",
     "pin_memory": 'leave it out; device="cuda" gives batches that are on the GPU',
     "pin_memory_device": 'leave it out; device="cuda:1" gives batches that are on that GPU',

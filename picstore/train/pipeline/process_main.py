@@ -196,7 +196,7 @@ class ProcessServer:
 
 
 def _is_full(under_way: Sequence[int], share: SequenceShare) -> bool:
-    """Whether no further batch may be sent, given the bytes of those that are on their way."""
+    """Whether no further batch may be sent, given the bytes of each batch that is on its way."""
     return len(under_way) >= AHEAD and (len(under_way) >= share.ahead or sum(under_way) >= share.room)
 
 

@@ -151,10 +151,8 @@ class PipelineRunner:
         elif self._count and not Worker.current().count:
             source = self._in_processes(span)
         elif self._count > 1:
-            raise UsageError(
-                f"processes is {self._count}, and a DataLoader's workers are processes already; leave it out, or iterate "
-                "the loader itself"
-            )
+            text = f"processes is {self._count}, and a DataLoader's workers are processes already"
+            raise UsageError(f"{text}; leave it out, or iterate the loader itself")
         else:
             source = self._in_threads(span)
         device = with_index(self._device)

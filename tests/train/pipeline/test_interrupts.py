@@ -133,7 +133,7 @@ ENDS = {
     ),
     "three loaders in daemon threads": (
         "def train():\n"
-        "    while True: list(loader_of(isolate=loader._runner._isolate))\n"
+        "    while True: list(loader_of(isolate=bool(loader._runner._count)))\n"
         "for _ in range(3): threading.Thread(target=train, daemon=True).start()\n"
         "time.sleep(2)",
         0,

@@ -8,12 +8,14 @@ import itertools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
 import pytest
+import simplejpeg
 import torch
 from grids import slow_except
 from own_processes import children
@@ -25,7 +27,7 @@ from picstore.errors import Corrupt, PicstoreError, UsageError
 from picstore.train.batch import Batch
 from picstore.train.buffers import BufferPools
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
-from picstore.train.pipeline import processes
+from picstore.train.pipeline import device_batch, processes, runner
 from picstore.train.pipeline.process import AHEAD, SequenceShare, receive_descriptor
 from picstore.train.pipeline.process_main import ProcessServer, _HungUp
 from picstore.train.pipeline.span_pipelines import SpanPipelines
@@ -152,7 +154,7 @@ def test_a_mux_has_the_same_batches(make_dataset: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_data_set_of_fewer_containers_than_processes_has_the_same_batches(make_dataset: Make) -> None:
+def test_fewer_containers_than_processes_have_the_same_batches(make_dataset: Make) -> None:
     path = make_dataset(12, streams=1, container_size=1 << 20, file_size=1 << 20)
     loader = picstore.Loader(path, processes=3, **OPTIONS)
     assert_same(take(loader, 7), take(threaded(path), 7))
@@ -209,6 +211,69 @@ def run_into_damage(loader: picstore.Loader) -> tuple[tuple[int, int], tuple[Pat
     with pytest.raises(Corrupt) as raised:
         take(loader, 2)
     return tuple(loader.position), (str(raised.value.file), raised.value.offset)  # type: ignore[return-value]
+
+
+@pytest.mark.slow
+def test_for_a_decoder_on_a_device_processes_send_cuts(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder is libjpeg-turbo, and instead of augmenting each image becomes its left upper corner."""
+
+    def decode(streams: list[torch.Tensor]) -> list[torch.Tensor]:
+        pixels = [simplejpeg.decode_jpeg(stream.numpy().tobytes(), "RGB") for stream in streams]
+        return [torch.from_numpy(each.transpose(2, 0, 1).copy()) for each in pixels]
+
+    monkeypatch.setattr(runner, "choose_decoder", lambda name, _: "cpu" if name == "auto" else name)
+    monkeypatch.setattr(runner, "load_decoder", lambda name, _: decode)
+    monkeypatch.setattr(runner, "check_decoder", lambda decode, device: None)
+    monkeypatch.setattr(
+        device_batch, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures])
+    )
+    loader = picstore.Loader(pictures, processes=2, decoder="torchvision", **OPTIONS)
+    assert_same(take(loader, 2), take(threaded(pictures, decoder="torchvision"), 2))
+    loader.close()
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_the_processes_to_the_next_iteration(pictures: Path) -> None:
+    loader = picstore.Loader(pictures, processes=2, **OPTIONS)
+    batches = iter(loader)
+    next(batches)
+    kept = children()
+    awaited = loader._runner._processes[0]._process.pid
+    os.kill(awaited, signal.SIGSTOP)
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        os.kill(awaited, signal.SIGCONT)
+
+    alarm = threading.Timer(1, interrupt)
+    alarm.start()
+    with pytest.raises(KeyboardInterrupt):
+        for _ in batches:
+            pass
+    alarm.join()
+    local = threaded(pictures)
+    local.set_epoch(1)
+    loader.set_epoch(1)
+    assert_same(take(loader, 1), take(local, 1))
+    assert children() == kept
+    loader.close()
+
+
+@pytest.mark.slow
+def test_a_fork_cannot_take_the_batches_of_its_parent(pictures: Path) -> None:
+    loader = picstore.Loader(pictures, processes=2, **OPTIONS)
+    batches = iter(loader)
+    first = next(batches)
+    if not (pid := os.fork()):
+        try:
+            next(batches)
+        except PicstoreError as error:
+            os._exit(7 if "was forked" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert_same([first, *batches], take(threaded(pictures), 1))
+    loader.close()
 
 
 @pytest.mark.slow
@@ -296,7 +361,7 @@ def test_threads_and_budget_are_divided_among_processes(pictures: Path) -> None:
     [
         ({"processes": 0}, "processes is 0"),
         ({"isolate": False}, "processes is 2 and isolate False"),
-        ({"engine": "ray"}, "processes is 2; with engine='ray' give workers=2"),
+        ({"engine": "ray"}, "processes is 2; give workers=2 with engine='ray'"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(pictures: Path, options: dict[str, Any], message: str) -> None:
