@@ -236,7 +236,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return length - batch
 
     def close(self) -> None:
-        """End threads and child process now, not when the loader is garbage; iterating again starts others."""
+        """End threads and child processes now, not when the loader is garbage; iterating again starts others."""
         self._runner.close()
 
     def state_dict(self) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class ProcessSequence:
         if not self._numbers:
             self._begin()
         received = self._received[self._turn]
-        while self._receive_ready(0):
+        while len(self._processes) > 1 and self._receive_ready(0):
             pass
         while not received:
             self._receive_ready(None)
