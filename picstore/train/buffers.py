@@ -79,11 +79,11 @@ class BufferPool:
 
     Left to malloc, the memory that several threads take and give back in turn grows to half as much again as what is
     in use (93 MiB for 64), and fresh pages for each container make reading six times slower than its copy.
-    At most ``max_free`` free blocks are kept.
+    At most ``max_free`` free blocks are kept, a number that can be changed at any time.
     """
 
     def __init__(self, max_free: int, *, allocate: Callable[[int], U8] = allocate_private) -> None:
-        self._max_free, self._allocate = max_free, allocate
+        self.max_free, self._allocate = max_free, allocate
         self._free: list[U8] = []  # by size
         self._returned: list[U8] = []  # to be sorted in
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class BufferPool:
 
     def _give_back(self, block: U8) -> None:
         # Without the lock, as a finalizer may run in the thread that holds it; so it only appends, which is atomic.
-        if len(self._free) + len(self._returned) < self._max_free:
+        if len(self._free) + len(self._returned) < self.max_free:
             self._returned.append(block)
 
 

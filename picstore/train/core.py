@@ -78,6 +78,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         self._lanes = SharedIntegers((1,))  # a state's, which a DataLoader's workers take over too
         self._lanes.values[0] = order.lanes
         self._own_lanes, self._own_budget = options["lanes"] is not None, options["budget"] is not None
+        self._processes = options["processes"]
         self.sources = sources
         threads, budget = options["threads"], options["budget"]
         output = make_output(
@@ -85,7 +86,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         )
         if budget is None:
             budget = self._default_budget()
-        remote = _remote_of(options)
+        remote, processes = _remote_of(options), _processes_of(options)
         check_collate(options["collate"], isolate=options["isolate"] and remote is None)
         if threads is None:
             threads = None if remote is None else 1
@@ -113,7 +114,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             damage_log=DamageLog(strict=options["on_damage"] == "raise"),
             device=self._device,
             decoder=options["decoder"],
-            isolate=options["isolate"],
+            processes=processes,
             threads=threads,
             remote=remote,
         )
@@ -235,7 +236,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return length - batch
 
     def close(self) -> None:
-        """End threads and child process now, not when the loader is garbage; iterating again starts others."""
+        """End threads and child processes now, not when the loader is garbage; iterating again starts others."""
         self._runner.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -314,7 +315,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return self.order if self._own_lanes else self.order.with_lanes(read_lanes(state))
 
     def _default_budget(self) -> int:
-        return default_budget([source.dataset for source in self.sources], self._order.lanes_read)
+        """Bytes for the containers that each process reads at a time."""
+        return self._processes * default_budget([source.dataset for source in self.sources], self._order.lanes_read)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
         """Note which batch follows the one that is handed over now."""
@@ -336,6 +338,16 @@ def _remote_of(options: LoaderOptions) -> Remote | None:
     if not options["isolate"]:
         raise UsageError("isolate=False makes batches in this process, engine='ray' on other machines; leave one out")
     return Remote(options["workers"], find_rank(options["rank"], options["world_size"])[1])
+
+
+def _processes_of(options: LoaderOptions) -> int:
+    """The processes of its own that a loader's options ask for; UsageError if the options do not fit together."""
+    count = options["processes"]
+    if count > 1 and options["engine"] != "local":
+        raise UsageError(f"processes is {count}; give workers={count} with engine='ray'")
+    if count > 1 and not options["isolate"]:
+        raise UsageError(f"processes is {count} and isolate False, which makes batches in this process; leave one out")
+    return count if options["isolate"] else 0
 
 
 def _worker_state() -> dict[str, list[int]]:

@@ -68,7 +68,7 @@ class DataMux(BatchLoader[MixOrder]):
             they are. Without it they are kept too, with a warning where one label has several names. Boxes keep theirs.
         epoch_batches: end an iteration after so many batches; the next one goes on.
         seed, device, threads, budget, targets, dtype: as for :class:`picstore.Loader`.
-        memory_format, decoder, isolate, engine, workers, collate: as for :class:`picstore.Loader`.
+        memory_format, decoder, isolate, processes, engine, workers, collate: as for :class:`picstore.Loader`.
         rank, world_size: as for :class:`picstore.Loader`.
         cache, cache_limit: as for :class:`picstore.Loader`; one folder for all data sets.
         max_pixels, reducing_gap: as for :class:`picstore.Loader`.
@@ -157,7 +157,7 @@ class DataMux(BatchLoader[MixOrder]):
         return sample
 
     def close(self) -> None:
-        """End all threads, and the child of ``isolate=True``; reading and iterating can go on."""
+        """End all threads, and the children of ``isolate=True``; reading and iterating can go on."""
         self._end_samples()
         super().close()
 

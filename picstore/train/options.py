@@ -22,7 +22,8 @@ _MAX_RANKS = 1 << 20
 
 # Arguments of torch's DataLoader that a loader does not have, and what to do instead. DataLoader's default is taken.
 _OF_DATALOADER = {
-    "num_workers": "threads=N sets the number of decoding threads, one a core by default; workers=N is of engine='ray'",
+    "num_workers": "threads=N sets the number of decoding threads, one a core by default; processes=N divides them "
+    "among N processes; workers=N is of engine='ray'",
     "collate_fn": "the batches are collated; collate= adds values to them, and a function of yours can take each",
     "pin_memory": 'leave it out; device="cuda" gives batches that are on the GPU',
     "pin_memory_device": 'leave it out; device="cuda:1" gives batches that are on that GPU',
@@ -72,6 +73,7 @@ class LoaderOptions(TypedDict, total=False):
     reducing_gap: float | None
     decoder: str
     isolate: bool
+    processes: int
     engine: str
     workers: int | None
     collate: Callable[[dict[str, Any]], Mapping[str, Any]] | None
@@ -175,6 +177,7 @@ _CHECKS: dict[str, _Check] = {
     "lanes": _optional(_integer(1, MAX_LANES)),
     "max_pixels": _integer(1),
     "on_damage": _on_damage,
+    "processes": _integer(1),
     "rank": _optional(_integer(0)),
     "reducing_gap": lambda value, _: check_reducing_gap(value),
     "repeat": _positive,

@@ -290,7 +290,7 @@ def test_a_break_does_not_wait_for_a_store_that_is_away(
         while not proxy.refused:
             time.sleep(0.01)
         break
-    assert loader._runner._process is not None and not loader._runner._process.alive
+    assert [process.alive for process in loader._runner._processes] == [False]
     loader.close()
 
 

@@ -55,6 +55,41 @@ class Span:
         return replace(self, count=count), rest
 
 
+@dataclass(slots=True)
+class SpanCutter:
+    """Cuts spans off a span without end, shorter ones at first, so that workers end one after the other."""
+
+    rest: Span
+    cuts: int = 0
+
+    def cut(self, steps: int, workers: int) -> Span:
+        """Cut off the next span, of about ``steps`` once each of the workers has one."""
+        self.cuts += 1
+        span, self.rest = self.rest.cut(max(1, steps * min(self.cuts, workers) // workers))
+        return span
+
+
+@dataclass(frozen=True, slots=True)
+class DealtSpans:
+    """A span without end, dealt in spans of ``steps`` to workers in turn; one worker makes it as it is."""
+
+    whole: Span
+    steps: int
+    workers: int
+
+    def __iter__(self) -> Iterator[Span]:
+        if self.workers == 1:
+            yield self.whole
+            return
+        cutter = SpanCutter(self.whole)
+        while True:
+            yield cutter.cut(self.steps, self.workers)
+
+    def of_worker(self, number: int) -> Iterator[Span]:
+        """The spans of one worker."""
+        return islice(self, number, None, self.workers)
+
+
 def steps_of_span(span: Span, sources: Sequence[TrainingSource]) -> tuple[int, float]:
     """Compute how many steps a span needs, so that no more than ``MAX_READ`` times the bytes are read.
 

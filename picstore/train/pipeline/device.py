@@ -30,7 +30,7 @@ _AHEAD = 2  # batches that wait for the consumer
 
 
 class HostSource(Protocol):
-    """Batches in CPU memory: a Pipeline, or a ProcessSequence."""
+    """Batches in CPU memory: a Pipeline, a ProcessSequence or a RemoteSequence."""
 
     def receive(self) -> HostBatch | None:
         """The next batch; None at the end, after which there must be no further call."""

@@ -7,11 +7,14 @@ process has a descriptor of it, so that batches that a user keeps cost memory al
 messages and ends with the socket.
 
     parent                         child
-    ("begin", requests) ────────→  starts a pipeline
+    ("begin", sequence) ────────→  starts a pipeline for each of its spans, ahead of the last batches of the one before
                         ←────────  Message, then the descriptor of its block, if that is new (``send_descriptor``)
-    ("taken", freed)    ────────→  goes on; at most AHEAD batches are on their way
+    ("taken", freed)    ────────→  goes on; the sequence says how many batches are on their way at most
                         ←────────  ("end" | "error", …)
-    ("stop",)           ────────→  closes the pipeline, answers "end"
+    ("stop",)           ────────→  closes the pipelines, answers "end"
+
+With several processes (``processes.py``) the parent receives messages before their batch's turn, and sends "taken" in
+its turn: until then the batch is on its way.
 
 An error that the child does not expect ends it. Its traceback, or the stacks at a crash, goes to a file without a name,
 which both processes hold: whatever state the socket is in, the parent's error has it as its cause.
@@ -37,12 +40,13 @@ from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError
 from picstore.helper_process import NUMBA_EXTRAS, start_helper
 from picstore.train.batching.host_batch import HostBatch, map_images
-from picstore.train.batching.spec import MakeRequests, PipelineSpec
+from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import Mapping, anonymous_memory, map_memory
+from picstore.train.order.spans import DealtSpans
 from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
-AHEAD = 2  # batches on their way, beside the pipeline's finished ones
+AHEAD = 2  # batches on their way at least, beside the pipeline's finished ones
 _MAIN = "picstore.train.pipeline.process_main:main"
 # numpy's BLAS would start a thread a core, 45 ms of CPU on two cores; the child multiplies small matrices only.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
@@ -80,6 +84,23 @@ class Message:
     stats: Stats
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceShare:
+    """What one of several processes makes of a sequence of batches.
+
+    Attributes:
+        spans: of the whole sequence.
+        number: of the process.
+        ahead: batches on their way at most.
+        room: bytes of them, at which fewer are on their way, but AHEAD in any case.
+    """
+
+    spans: DealtSpans
+    number: int = 0
+    ahead: int = AHEAD
+    room: int = 0
+
+
 class _ChildError(Exception):
     """The child's traceback as text, the cause of the parent's error."""
 
@@ -88,13 +109,18 @@ class _ChildError(Exception):
 
 
 class LoaderProcess:
-    """A process that makes batches, which lives as long as this object; it makes one sequence of them at a time."""
+    """A process that makes batches, which lives as long as this object; it makes one sequence of them at a time.
+
+    Attributes:
+        connection: readable when a message has come.
+        running: whether a sequence has begun and is not over.
+    """
 
     def __init__(self, spec: PipelineSpec, counter: StatsCounter) -> None:
         self._counter = counter
         self._stats = Stats()  # the child's, as far as they are in ``counter``
         self._pid = os.getpid()
-        self._connection, theirs = Pipe()
+        self.connection, theirs = Pipe()
         self._last_words = anonymous_memory(0)
         weakref.finalize(self, os.close, self._last_words).atexit = False
         with theirs:
@@ -108,14 +134,14 @@ class LoaderProcess:
                 environment=_ENVIRONMENT,
                 start_new_session=True,  # an interrupt from the keyboard goes to the parent alone
             )
-        self._finalizer = weakref.finalize(self, _end_process, self._connection, self._process, self._pid)
+        self._finalizer = weakref.finalize(self, _end_process, self.connection, self._process, self._pid)
         self._finalizer.atexit = False
         close_at_exit(self)
-        _connections.add(self._connection)
+        _connections.add(self.connection)
         self._mapped: dict[int, Mapping] = {}  # the child's blocks: mapping one again costs 1 ms for 19 MB
         self._freed: list[int] = []  # batches whose memory nothing here uses any more
         self._between_messages = False
-        self.running = False  # whether a sequence has begun and is not over
+        self.running = self._failed = False
         self._sequences = 0  # that have begun
         self._send(spec)
 
@@ -124,15 +150,16 @@ class LoaderProcess:
         """Whether this process may still use the child."""
         return self._finalizer.alive and self._process.poll() is None and self._pid == os.getpid()
 
-    def start_sequence(self, requests: MakeRequests) -> int:
+    def start_sequence(self, share: SequenceShare) -> int:
         """Have a sequence of batches made; returns its number."""
         self.running, self._between_messages = True, False
         self._sequences += 1
-        self._send(("begin", requests))
+        self._send(("begin", share))
+        self._between_messages = True
         return self._sequences
 
     def receive(self) -> HostBatch | None:
-        """The next batch, or None at the end.
+        """The next batch, or None at the end; ``take`` is to follow in the batch's turn.
 
         Raises:
             PicstoreError: an error of the child's pipeline, or the child has ended.
@@ -143,9 +170,18 @@ class LoaderProcess:
         if message is None:
             return None
         batch = self._map_batch(message)
-        self._send(("taken", [self._freed.pop() for _ in range(len(self._freed))]))
         self._between_messages = True
         return batch
+
+    def take(self) -> None:
+        """Tell the child that a batch is not on its way any more; raises as ``receive`` does.
+
+        After an error that is received ahead of the turn of earlier batches there is no child to tell.
+        """
+        if not self._failed:
+            self._between_messages = False
+            self._send(("taken", [self._freed.pop() for _ in range(len(self._freed))]))
+            self._between_messages = True
 
     def end_sequence(self, number: int) -> None:
         """Make the child ready for another sequence; the batches that it still sends are dropped.
@@ -159,7 +195,7 @@ class LoaderProcess:
             return
         try:
             self._send(("stop",))
-            while self._connection.poll(EXIT_TIMEOUT):
+            while self.connection.poll(EXIT_TIMEOUT):
                 if (message := self._receive()) is None:
                     return
                 self._find_block(message)
@@ -178,26 +214,27 @@ class LoaderProcess:
 
     def _send(self, message: Any) -> None:
         try:
-            self._connection.send(message)
+            self.connection.send(message)
         except OSError as error:
             self._raise_death(error)
 
     def _receive(self) -> Message | None:
         try:
-            kind, content = self._connection.recv()
+            kind, content = self.connection.recv()
         except (EOFError, OSError) as error:
             self._raise_death(error)
         if kind == "batch":
             return content  # type: ignore[no-any-return]
         self.running = False
         if kind == "error":
+            self._failed = True
             self.close()  # a data set that could not be opened may be there when the next child opens it
             raise content
         return None
 
     def _receive_descriptor(self) -> int:
         try:
-            return receive_descriptor(self._connection)
+            return receive_descriptor(self.connection)
         except (EOFError, OSError) as error:
             self._raise_death(error)
 
@@ -241,27 +278,6 @@ class LoaderProcess:
         self._counter.add(**asdict(message.stats - self._stats))
         self._stats = message.stats
         return message.batch.put_together(arrays)
-
-
-class ProcessSequence:
-    """One sequence of batches of a LoaderProcess, which the first ``receive`` starts; ``owned`` ends with it."""
-
-    def __init__(self, process: LoaderProcess, requests: MakeRequests, *, owned: bool = False) -> None:
-        self._process, self._requests, self._owned = process, requests, owned
-        self._number: int | None = None
-
-    def receive(self) -> HostBatch | None:
-        """Return the next batch, None at the end; raises as :meth:`LoaderProcess.receive` does."""
-        if self._number is None:
-            self._number = self._process.start_sequence(self._requests)
-        return self._process.receive()
-
-    def close(self) -> None:
-        """End the sequence."""
-        if self._number is not None:
-            self._process.end_sequence(self._number)
-        if self._owned:
-            self._process.close()
 
 
 def _socket_of(connection: Connection) -> socket.socket:

@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,10 +25,10 @@ import numpy as np
 from picstore.arrays import U8
 from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
-from picstore.train.batching.spec import MakeRequests, PipelineSpec
+from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory, map_memory
-from picstore.train.pipeline.batch_threads import Pipeline
-from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, send_descriptor, share_array
+from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SequenceShare, send_descriptor, share_array
+from picstore.train.pipeline.span_pipelines import SpanPipelines
 from picstore.train.pipeline.stats import StatsCounter
 
 _PARENT_SECONDS = 1.0  # after which the child looks for its parent again
@@ -136,26 +137,27 @@ class ProcessServer:
             message = self._connection.recv_bytes()
         return pickle.loads(message)  # noqa: S301 - of the parent, as Connection.recv does
 
-    def _make_batches(self, spec: PipelineSpec | Exception, requests: MakeRequests) -> tuple[str, Any]:
+    def _make_batches(self, spec: PipelineSpec | Exception, share: SequenceShare) -> tuple[str, Any]:
         """Send the batches of a sequence; returns the message that ends it."""
         if isinstance(spec, Exception):
             return "error", spec
-        pipeline = Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
-        under_way = 0
+        self._buffers.batches.max_free = KEPT_BATCHES - AHEAD + share.ahead
+        spans = share.spans.of_worker(share.number)
+        pipeline = SpanPipelines(spans, spec, buffers=self._buffers, counter=self._counter)
+        under_way: deque[int] = deque()  # bytes of each batch
         try:
             pipeline.start()
             if not gc.isenabled():  # since this process began, see ``helper_main.py``
                 gc.freeze()
                 gc.enable()
             while (batch := pipeline.receive()) is not None:
-                while under_way >= AHEAD or self._connection.poll():
+                while _is_full(under_way, share) or self._connection.poll():
                     message = self._receive()
                     if message[0] == "stop":
                         return "end", None
                     self._release(message[1])
-                    under_way -= 1
-                self._send(batch)
-                under_way += 1
+                    under_way.popleft()
+                under_way.append(self._send(batch))
         except (PicstoreError, OSError) as error:
             return "error", error
         finally:
@@ -167,7 +169,8 @@ class ProcessServer:
             if (batch := self._sent.pop(number, None)) is not None:
                 batch.release()
 
-    def _send(self, batch: HostBatch) -> None:
+    def _send(self, batch: HostBatch) -> int:
+        """Send a batch; returns the bytes of its block."""
         arrays, others = batch.take_apart()
         first: Any = arrays
         while isinstance(first, list):
@@ -189,6 +192,12 @@ class ProcessServer:
             if block.descriptor is not None:
                 send_descriptor(self._connection, block.descriptor)
         block.close()
+        return block.size
+
+
+def _is_full(under_way: Sequence[int], share: SequenceShare) -> bool:
+    """Whether no further batch may be sent, given the bytes of each batch that is on its way."""
+    return len(under_way) >= AHEAD and (len(under_way) >= share.ahead or sum(under_way) >= share.room)
 
 
 def _exit_after_parent(parent: int) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import Mapping
-from picstore.train.order.spans import Span, steps_of_span
+from picstore.train.order.spans import Span, SpanCutter, steps_of_span
 from picstore.train.pipeline.process import map_array
 from picstore.train.pipeline.remote_main import RemoteMessage
 from picstore.train.pipeline.remote_workers import WINDOW, RemoteWorkers, Task, WorkerHandle
@@ -41,10 +41,10 @@ class RemoteSequence:
     """The batches of a span without end, which the first ``receive`` begins; ``owned`` workers end with it."""
 
     def __init__(self, workers: RemoteWorkers, span: Span, *, owned: bool = False) -> None:
-        self._workers, self._rest, self._owned = workers, span, owned
+        self._workers, self._cutter, self._owned = workers, SpanCutter(span), owned
         self._tasks: deque[Task] = deque()
         self._order: Any = None  # a reference
-        self._cuts = self._keys = self._steps = 0
+        self._keys = self._steps = 0
         self._size = 0.0  # bytes of a batch's memory, a guess until one is made
         self._made = 0
         self._closed = False
@@ -84,9 +84,10 @@ class RemoteSequence:
 
     def _begin_sequence(self) -> None:
         spec, self._workers.in_use = self._workers.spec, True
-        self._steps, stored = steps_of_span(self._rest, spec.sources)
-        self._size = _guess_size(self._rest, spec, stored)
-        self._order = self._workers.ray.put(self._rest.order)
+        span = self._cutter.rest
+        self._steps, stored = steps_of_span(span, spec.sources)
+        self._size = _guess_size(span, spec, stored)
+        self._order = self._workers.ray.put(span.order)
 
     def _proceed(self, seconds: float) -> None:
         """See to the answers of workers, waiting for one if there is time, and give them what is to be done next."""
@@ -161,14 +162,12 @@ class RemoteSequence:
                     break
 
     def _next_task(self) -> Task | None:
-        """Cut off the next span, shorter ones at first, so that workers end one after the other; None at the bound."""
+        """Cut off the next span; None at the bound."""
         workers = self._workers.count
         if len(self._tasks) > 2 * workers:
             return None
         steps = min(self._steps, int(self._workers.budget / self._size / (workers + 1)))
-        self._cuts += 1
-        span, self._rest = self._rest.cut(max(1, steps * min(self._cuts, workers) // workers))
-        self._tasks.append(Task(span))
+        self._tasks.append(Task(self._cutter.cut(steps, workers)))
         return self._tasks[-1]
 
     def _begin(self, worker: WorkerHandle, task: Task) -> None:

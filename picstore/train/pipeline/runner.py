@@ -1,7 +1,7 @@
 """The way of a batch to the consumer, which PipelineRunner builds.
 
-requests ─→ Pipeline, threads of this process           requests ─→ LoaderProcess, a Pipeline of its own
-            (isolate=False, a DataLoader's worker)                  (isolate=True)
+requests ─→ Pipeline, threads of this process           span ─→ LoaderProcesses, one or several, each with a
+            (isolate=False, a DataLoader's worker)              Pipeline for each span of its own (isolate=True)
                     │                                                       │
                     │                    span ─→ RemoteWorkers, Pipelines on a cluster
                     │                            (engine="ray")             │
@@ -37,7 +37,8 @@ from picstore.train.order.spans import Span
 from picstore.train.pipeline.at_exit import Closables, close_garbage, wait_for_exit
 from picstore.train.pipeline.device import AheadStage, DeviceStage, HostSource, TensorStage
 from picstore.train.pipeline.device_batch import CopyPixels, DecodeStreams, DecodeTiles, MakeBatch
-from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
+from picstore.train.pipeline.process import LoaderProcess
+from picstore.train.pipeline.processes import ProcessSequence
 from picstore.train.pipeline.stats import Stats, StatsCounter
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.callables import apply_callable
@@ -68,10 +69,11 @@ class PipelineRunner:
 
     Args:
         decoder: a name of ``cuda/decode.py``; UsageError if it is not for the device.
-        isolate: run the pipeline in a process of its own. A DataLoader's worker is one already, and has none.
+        processes: of its own that the pipeline runs in, which share threads and budget; 0 for threads of this one. A
+            DataLoader's worker is a process already, and has none.
         threads: None for one a core, shared among the workers of a DataLoader.
         remote: have the batches made by remote workers, of ``spec.resources.threads`` threads each; whatever
-            ``isolate`` is.
+            ``processes`` is.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class PipelineRunner:
         damage_log: DamageLog,
         device: torch.device,
         decoder: str = "auto",
-        isolate: bool = True,
+        processes: int = 1,
         threads: int | None = None,
         remote: Remote | None = None,
     ) -> None:
@@ -95,12 +97,13 @@ class PipelineRunner:
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
         self._decoders: dict[torch.device, Decode] = {}  # that were tried
-        self._isolate = isolate and bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
+        can_start = bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
+        self._count = processes if can_start else 0
         self._threads = threads
         self._counter = StatsCounter()
         self._buffers = BufferPools()
         self._pid = os.getpid()
-        self._process: LoaderProcess | None = None
+        self._processes: list[LoaderProcess] = []
         self._remote = remote
         self._workers: RemoteWorkers | None = None
         if remote is not None:
@@ -116,9 +119,9 @@ class PipelineRunner:
         return self._counter.stats
 
     def set_budget(self, budget: int) -> None:
-        """Hold so many bytes of containers at most from the next iteration on; a child that was started ends."""
+        """Hold so many bytes of containers at most from the next iteration on; children that were started end."""
         self._spec = replace(self._spec, resources=replace(self._spec.resources, budget=budget))
-        self._process = None
+        self._processes = []
         self._end_workers()
 
     @property
@@ -145,8 +148,11 @@ class PipelineRunner:
         source: HostSource
         if self._remote is not None:
             source = self._on_cluster(self._remote, span)
-        elif self._isolate and not Worker.current().count:
-            source = self._in_process(span)
+        elif self._count and not Worker.current().count:
+            source = self._in_processes(span)
+        elif self._count > 1:
+            text = f"processes is {self._count}, and a DataLoader's workers are processes already"
+            raise UsageError(f"{text}; leave it out, or iterate the loader itself")
         else:
             source = self._in_threads(span)
         device = with_index(self._device)
@@ -197,7 +203,7 @@ class PipelineRunner:
     def close(self) -> None:
         """End all threads and processes, also of iterators in use, which raise PicstoreError then."""
         self.drop_begun()
-        self._process = self._workers = None
+        self._processes, self._workers = [], None
         for closable in self._open:
             closable.close()
 
@@ -214,16 +220,24 @@ class PipelineRunner:
         self._open.add(pipeline)
         return pipeline
 
-    def _in_process(self, requests: MakeRequests) -> HostSource:
-        """Batches of the process, which is kept from epoch to epoch, since starting it takes half a second."""
-        if self._process is None or not self._process.alive:
-            self._process = self._start_process()
-        if not self._process.running:
-            return ProcessSequence(self._process, requests)
-        return ProcessSequence(self._start_process(), requests, owned=True)  # for a second iterator
+    def _in_processes(self, span: Span) -> HostSource:
+        """Batches of the processes, which are kept from epoch to epoch, since starting one takes half a second."""
+        specs = [self._spec_of_process(number) for number in range(self._count)]
+        if any(process.running and process.alive for process in self._processes):
+            return ProcessSequence([*map(self._start_process, specs)], span, specs[0], owned=True)  # a second iterator
+        kept = {number: process for number, process in enumerate(self._processes) if process.alive}
+        self._processes = [kept.get(number) or self._start_process(spec) for number, spec in enumerate(specs)]
+        return ProcessSequence(self._processes, span, specs[0])
 
-    def _start_process(self) -> LoaderProcess:
-        process = LoaderProcess(self._spec, self._counter)
+    def _spec_of_process(self, number: int) -> PipelineSpec:
+        """The specification with a process's share of threads and budget."""
+        resources = self._spec.resources
+        threads = max(1, (resources.threads + number) // self._count)
+        budget = max(1, resources.budget // self._count)
+        return replace(self._spec, resources=replace(resources, threads=threads, budget=budget))
+
+    def _start_process(self, spec: PipelineSpec) -> LoaderProcess:
+        process = LoaderProcess(spec, self._counter)
         self._open.add(process)
         return process
 
@@ -259,8 +273,8 @@ class PipelineRunner:
 
     def __getstate__(self) -> dict[str, Any]:
         check_main_guard()
-        fresh: dict[str, Any] = dict.fromkeys(("_buffers", "_process", "_workers", "_begun"))
-        return {**self.__dict__, **fresh, "_pid": -1, "_open": Closables(), "_decoders": {}}
+        fresh: dict[str, Any] = dict.fromkeys(("_buffers", "_workers", "_begun"))
+        return {**self.__dict__, **fresh, "_processes": [], "_pid": -1, "_open": Closables(), "_decoders": {}}
 
 
 def _seed_generators(seed: int, device: torch.device) -> None:

@@ -133,7 +133,7 @@ ENDS = {
     ),
     "three loaders in daemon threads": (
         "def train():\n"
-        "    while True: list(loader_of(isolate=loader._runner._isolate))\n"
+        "    while True: list(loader_of(isolate=bool(loader._runner._count)))\n"
         "for _ in range(3): threading.Thread(target=train, daemon=True).start()\n"
         "time.sleep(2)",
         0,
@@ -306,7 +306,7 @@ def test_the_loaders_process_ends_with_its_parent_while_a_fork_of_it_lives(make_
     if fork == 0:
         time.sleep(100)
         os._exit(0)
-    print(loader._runner._process._process.pid, fork, flush=True)
+    print(loader._runner._processes[0]._process.pid, fork, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
     """
     parent = start(FORKED + textwrap.dedent(script), make_dataset(100))

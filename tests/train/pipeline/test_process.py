@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from grids import slow_except
+from own_processes import children
 from samples import picture
 
 import picstore
@@ -71,20 +72,6 @@ def same(one: Batch, other: Batch) -> bool:
     else:
         images = torch.equal(one.images, other.images) and one.images.stride() == other.images.stride()  # type: ignore
     return images and torch.equal(one.labels, other.labels) and torch.equal(one.ids, other.ids)
-
-
-def children() -> list[int]:
-    """Processes that this one has started and that still run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            if int(fields[1]) == os.getpid() and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
 
 
 def descriptors(pid: int | str = "self") -> set[str]:

@@ -1,0 +1,118 @@
+"""One sequence of batches by several processes, which make its spans in turn.
+
+    trainer                 process 0              process 1              process 2
+    takes span 0 ←───────── span 0, in turn        span 1, ahead          span 2, ahead
+    takes span 1            span 3, ahead    ←──── span 1, in turn        span 2, ahead
+    takes span 2            span 3, ahead          span 4, ahead    ←──── span 2, in turn
+
+All cut the sequence alike (``order/spans.py``), so nobody is told which span is whose. A process has as many batches on
+their way as it makes while the others' spans are taken, (n - 1) / n of a span; where these take more bytes than a span
+reads, fewer. Their messages are received whenever the trainer asks for a batch: a process that waits for the trainer to
+empty its socket would make nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from multiprocessing.connection import wait
+from typing import TypeAlias
+
+from picstore.errors import PicstoreError
+from picstore.train.batching.host_batch import HostBatch
+from picstore.train.batching.spec import PipelineSpec
+from picstore.train.order.spans import MAX_READ, DealtSpans, Span, steps_of_span
+from picstore.train.pipeline.process import AHEAD, LoaderProcess, SequenceShare
+
+_Answer: TypeAlias = HostBatch | Exception | None  # None at the end
+
+
+class ProcessSequence:
+    """The batches of a span without end, which the first ``receive`` begins; ``owned`` processes end with it.
+
+    Args:
+        processes: at least one, none of which is making batches.
+        spec: each process's.
+    """
+
+    def __init__(
+        self, processes: Sequence[LoaderProcess], span: Span, spec: PipelineSpec, *, owned: bool = False
+    ) -> None:
+        self._processes, self._span, self._spec, self._owned = processes, span, spec, owned
+        self._received: list[deque[_Answer]] = [deque() for _ in processes]
+        self._numbers: list[int] = []  # of each process's sequence
+        self._turn = 0  # number of the process whose batch is next
+        self._left: int | None = None  # of its span; None without end
+        self._pid = os.getpid()
+
+    def receive(self) -> HostBatch | None:
+        """Return the next batch, None at the end; raises as :meth:`LoaderProcess.receive` does, in a batch's turn."""
+        if self._pid != os.getpid():
+            raise CancelledError
+        if not self._numbers:
+            self._begin()
+        received = self._received[self._turn]
+        while len(self._processes) > 1 and self._receive_ready(0):
+            pass
+        while not received:
+            self._receive_ready(None)
+        answer = received.popleft()
+        if isinstance(answer, Exception):
+            try:
+                raise answer
+            finally:
+                del answer  # the error's traceback holds this frame: without a cycle both are freed at once
+        if answer is not None:
+            self._processes[self._turn].take()
+            self._advance()
+        return answer
+
+    def close(self) -> None:
+        """End the sequence."""
+        for received in self._received:
+            received.clear()
+        for process, number in zip(self._processes, self._numbers, strict=False):  # none where none has begun
+            process.end_sequence(number)
+        if self._owned:
+            for process in self._processes:
+                process.close()
+
+    def _begin(self) -> None:
+        count = len(self._processes)
+        steps = steps_of_span(self._span, self._spec.sources)[0] if count > 1 else 1
+        spans = DealtSpans(self._span, steps, count)
+        self._spans = iter(spans)
+        self._left = next(self._spans).count
+        ahead = max(AHEAD, -(-steps * (count - 1) // count))
+        room = int(self._spec.resources.budget / (MAX_READ - 1))
+        try:
+            for number, process in enumerate(self._processes):
+                self._numbers.append(process.start_sequence(SequenceShare(spans, number, ahead, room)))
+        except BaseException:  # half a message may be in a socket
+            for process in self._processes:
+                process.close()
+            raise
+
+    def _receive_ready(self, seconds: float | None) -> bool:
+        """Receive a message of each process that has one, waiting for the first; whether there was any."""
+        running = {process.connection: number for number, process in enumerate(self._processes) if process.running}
+        if not self._processes[self._turn].running and not self._received[self._turn]:  # closed by another thread
+            raise CancelledError
+        ready = wait(list(running), seconds)
+        for connection in ready:
+            number = running[connection]  # type: ignore[index]
+            try:
+                self._received[number].append(self._processes[number].receive())
+            except (PicstoreError, OSError) as error:
+                self._received[number].append(error)
+        return bool(ready)
+
+    def _advance(self) -> None:
+        """Note whose batch is next."""
+        if self._left is not None:
+            self._left -= 1
+        if self._left == 0:
+            self._turn = (self._turn + 1) % len(self._processes)
+            self._left = next(self._spans).count
