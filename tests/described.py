@@ -14,6 +14,7 @@ from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import INTERVAL, find_restart_segments
 from picstore.storage.format.layout import ENTRY, ENTRY_POINTS
 from picstore.storage.format.segment_table import find_entry_points
+from picstore.train.batching.host_batch import SegmentLayout, SegmentTables
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Described:
 
     Attributes:
         data: bytes that are held.
-        tables: the arguments of ``SegmentTables``.
+        tables: images, segments, the first and the number of each image's parts, codes, places, quantization, and
+            tilings, boxes and lengths of what is held.
         rects: (n, 4), left, top, width and height of the tiles.
         results: (n, 4): 0 or why the GPU does not decode an image; parts, lengths and bytes that are held.
     """
@@ -36,6 +38,18 @@ class Described:
     def codes(self) -> np.ndarray:
         """Of each image 0 or why the GPU does not decode it."""
         return self.results[:, 0]
+
+    def in_block(self) -> SegmentTables:
+        """The tables in one block of memory, as in a batch."""
+        rows, segments, first, count, codes, places, quantization, held = self.tables
+        layout = SegmentLayout(len(self.data), len(rows), len(segments))
+        block = np.empty(layout.size, np.uint8)
+        arrays = SegmentTables.divide(layout, block)
+        for array, content in zip(
+            arrays.values(), (self.data, rows, segments, codes, places, quantization, *held), strict=True
+        ):
+            array[...] = content
+        return SegmentTables(layout, block, arrays, first, count)
 
 
 def place_of(entries: np.ndarray, interval: int, count: int) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from picstore.train.batching.host_batch import EncodedBatch, HostBatch, SegmentT
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import GroupSpec, OutputSpec
 from picstore.train.cuda.decode import Decode, decode_all
+from picstore.train.cuda.page_locked import lock_pages
 from picstore.train.transforms.geometry import Geometry
 
 if TYPE_CHECKING:
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MadeBatch:
-    """A batch on its device, the records that were replaced, and why a GPU's decoder left images to the CPU."""
+    """A batch on its device, the records that were replaced, and why a GPU's decoder left images to the CPU.
+
+    ``copied`` says that the batch was copied to page-locked memory, as its own could not be page-locked.
+    """
 
     batch: Batch
     damage: list[Damage]
     refused: list[str] = field(default_factory=list)
+    copied: bool = False
 
 
 MakeBatch: TypeAlias = Callable[[HostBatch], MadeBatch]
@@ -103,50 +108,48 @@ class DecodeTiles:
         from picstore.train.cuda.decoded import DecodedImages  # with Triton
         from picstore.train.cuda.segments.decode import decode_tiles, explain
 
-        encoded, data = host.encoded, np.asarray(host.images)
+        encoded = host.encoded
         if encoded is None or encoded.segments is None:
             raise TypeError("a batch for picstore's decoder has no segments")
-        tables = encoded.segments
-        slots = np.unique(encoded.shown)
-        tensors: dict[int, torch.Tensor] = {}  # decoded on the CPU, by slot
-        broken, refused, parts = {}, [], []
-        for slot in slots[tables.count[slots] == 0].tolist():
-            tensors[slot] = torch.from_numpy(tables.pixels[slot]).to(self.device)
-            refused.append(tables.refused[slot])
-        slots = slots[tables.count[slots] > 0]
-        if len(slots):
-            decoded, status = decode_tiles(data, tables, slots, device=self.device)
+        tables, n = encoded.segments, len(encoded.shown)
+        shown = np.ones(n, np.bool_) if encoded.shows_all else np.isin(np.arange(n), encoded.shown)
+        if not encoded.shows_all:
+            tables = replace(tables, count=np.where(shown, tables.count, 0))
+        left = np.flatnonzero(shown & (tables.count == 0)).tolist()
+        tensors = {slot: torch.from_numpy(tables.pixels[slot]).to(self.device) for slot in left}  # decoded on the CPU
+        broken, refused, parts, locked = {}, [tables.refused[slot] for slot in left], [], True
+        if tables.count.any():
+            locked = lock_pages(tables.block, self.device)
+            decoded, status = decode_tiles(tables, device=self.device, locked=locked)
             parts.append(decoded)
-            for number in np.flatnonzero(status).tolist():
-                slot = int(slots[number])
-                refused.append(explain(int(status[number])))
+            for slot in np.flatnonzero(status).tolist():
+                refused.append(explain(int(status[slot])))
                 try:
-                    tensors[slot] = _decode_on_cpu(data, encoded, tables, slot).to(self.device)
+                    tensors[slot] = _decode_on_cpu(encoded, tables, slot).to(self.device)
                 except ImageError as error:
                     broken[slot] = str(error)
+        number_of = np.arange(n)  # by slot, among all images
         if tensors:
+            number_of[list(tensors)] = sum(map(len, parts)) + np.arange(len(tensors))
             parts.append(DecodedImages.from_tensors(list(tensors.values())))
-        number_of = np.zeros(len(encoded.shown), np.int64)  # by slot, among all images
-        number_of[slots] = np.arange(len(slots))
-        number_of[list(tensors)] = len(slots) + np.arange(len(tensors))
         images = DecodedImages.join(parts)
-        if tables.probe is not None and (slot := tables.probe[0]) in slots and slot not in broken:
+        if tables.probe is not None and tables.count[slot := tables.probe[0]] and slot not in broken:
             _check_pixels(images[int(number_of[slot])], encoded.boxes[slot], tables.probe)
         damage = _replace_broken(host, encoded, broken, strict=self.strict)
-        shown = images.select(number_of[encoded.shown])
-        batch = _augment(host, encoded, shown, self.output).to(self.device, non_blocking=True)
-        return MadeBatch(batch, [*host.damage, *damage], refused)
+        if tensors or not encoded.shows_all:
+            images = images.select(number_of[encoded.shown])
+        batch = _augment(host, encoded, images, self.output).to(self.device, non_blocking=True)
+        return MadeBatch(batch, [*host.damage, *damage], refused, copied=not locked)
 
 
-def _decode_on_cpu(data: U8, encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
+def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
     """Decode what is held of a slot on the CPU, (3, h, w), and note where it lies; ImageError for damage."""
     from picstore.train.cpu.decode import decode_held  # loads kernels, which are seldom needed beside a GPU
 
-    tilings, boxes, lengths = tables.held
+    arrays, first = tables.arrays, int(tables.first[slot])
     start, stop = encoded.bounds[slot].tolist()
-    first = int(tables.first[slot])
-    held = lengths[first : first + int(tables.images[slot, HELD])]
-    pixels, (left, top) = decode_held(data[start:stop], tilings[slot], boxes[slot], held)
+    held = arrays["lengths"][first : first + int(arrays["images"][slot, HELD])]
+    pixels, (left, top) = decode_held(arrays["data"][start:stop], arrays["tilings"][slot], arrays["boxes"][slot], held)
     encoded.boxes[slot] = left, encoded.boxes[slot, 1] + top, pixels.shape[1], pixels.shape[0]
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
@@ -165,10 +168,9 @@ def _check_pixels(image: torch.Tensor, rect: I64, probe: tuple[int, U8, I64]) ->
 def _augment(host: HostBatch, encoded: EncodedBatch, images: Images, output: OutputSpec) -> Batch:
     """Augment the images that a batch shows on their device; labels and the rest stay in the host's memory."""
     origins = encoded.boxes[encoded.shown, :2]
-    shows_all = np.array_equal(encoded.shown, np.arange(len(encoded.shown)))
     groups = []
     for params, group in zip(encoded.params, output.groups, strict=True):
-        chosen = params if shows_all else params.select_slots(encoded.shown, count=group.count)
+        chosen = params if encoded.shows_all else params.select_slots(encoded.shown, count=group.count)
         groups.append(augment_views(images, origins, chosen, output, group))
     return Batch.from_host(host, groups, output.groups)
 

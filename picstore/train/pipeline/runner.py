@@ -98,7 +98,7 @@ class PipelineRunner:
         self._isolate = isolate and bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
         self._threads = threads
         self._counter = StatsCounter()
-        self._buffers = BufferPools()
+        self._buffers = self._make_buffers()
         self._pid = os.getpid()
         self._process: LoaderProcess | None = None
         self._remote = remote
@@ -203,7 +203,7 @@ class PipelineRunner:
 
     def _in_threads(self, requests: MakeRequests) -> HostSource:
         if self._pid != os.getpid():  # a fork: locks may be held for ever, and they guard the parent's memory
-            self._buffers, self._counter = BufferPools(), StatsCounter(self._counter.stats)
+            self._buffers, self._counter = self._make_buffers(), StatsCounter(self._counter.stats)
             self._pid = os.getpid()
         spec, workers = self._spec, Worker.current().count
         if self._threads is None and workers:
@@ -213,6 +213,9 @@ class PipelineRunner:
         pipeline = Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         self._open.add(pipeline)
         return pipeline
+
+    def _make_buffers(self) -> BufferPools:
+        return BufferPools.for_batches(mapped=self._spec.output.form == "segments")
 
     def _in_process(self, requests: MakeRequests) -> HostSource:
         """Batches of the process, which is kept from epoch to epoch, since starting it takes half a second."""
@@ -294,7 +297,7 @@ class Delivery(Iterator[Batch]):
             raise StopIteration
         batch, refused = received.batch, received.refused
         counts = {"batches": 1, "images": len(batch), "damaged": len(received.damage), "fallbacks": len(refused)}
-        self._counter.add(**counts)
+        self._counter.add(**counts, copied=int(received.copied))
         self._damage_log.report(received.damage)
         if refused:
             self._damage_log.report_fallbacks(refused, of=len(batch))
