@@ -30,7 +30,7 @@ from picstore.train.batching.host_batch import (
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.batching.views_reach import boxes_to_cut, joint_reach
-from picstore.train.buffers import BufferPool
+from picstore.train.buffers import BufferPool, round_coarsely
 from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.targets import add_targets, empty_targets
 
@@ -64,7 +64,7 @@ class SegmentFiller:
         parts_of = records.sizes[:, 1] * per_segment
         self._firsts = np.cumsum(parts_of) - parts_of
         layout = SegmentLayout(int(room.sum()), n, int(parts_of.sum()))
-        block = np.frombuffer(blocks.borrow(layout.size), dtype=np.uint8)
+        block = np.frombuffer(blocks.borrow(round_coarsely(layout.size)), dtype=np.uint8)[: layout.size]
         arrays: Any = SegmentTables.divide(layout, block)
         self._data, self._rows, self._segments = arrays["data"], arrays["images"], arrays["segments"]
         self._tables = arrays["codes"], arrays["places"], arrays["quantization"]

@@ -20,7 +20,7 @@ import picstore
 from picstore.train import buffers
 from picstore.train.batch import Batch
 from picstore.train.batching.host_batch import HostBatch
-from picstore.train.buffers import BufferPool, BufferPools, allocate_mapped, find_mapping
+from picstore.train.buffers import BufferPool, BufferPools, allocate_mapped, find_mapping, round_coarsely
 from picstore.train.cuda import page_locked
 from picstore.train.cuda.page_locked import lock_pages
 from picstore.train.pipeline import runner
@@ -181,3 +181,10 @@ def test_pools_of_decoded_batches_are_private() -> None:
     assert find_mapping(np.frombuffer(BufferPools().batches.borrow(1), np.uint8)) is None
     mapped = BufferPools.for_batches(mapped=True)
     assert find_mapping(np.frombuffer(mapped.batches.borrow(1), np.uint8)) is not None
+
+
+def test_blocks_have_few_sizes_and_are_larger_by_a_quarter_at_most() -> None:
+    sizes = range(26 << 20, 38 << 20, 99_991)
+    rounded = [round_coarsely(size) for size in sizes]
+    assert all(size <= large <= size * 5 // 4 for size, large in zip([*sizes, 1, 9], [*rounded, 1, 10], strict=True))
+    assert len({*rounded}) == 3 and [round_coarsely(size) for size in (0, 1, 9)] == [0, 1, 10]
