@@ -10,6 +10,7 @@ Python's time, and small data sets have smaller ones.
 from __future__ import annotations
 
 import gc
+import math
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -50,11 +52,12 @@ def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
     kept = _keep(photographs)
     gc.collect()
     gc.freeze()  # as in the loader's process, which has no torch either
-    sent = ForkingPickler.dumps(("batch", kept[0][1]))
+    block, others = kept[0].take_apart()
+    sent = ForkingPickler.dumps(("batch", others))
     cases = [
         Case("loader", lambda _: _read(photographs)),
         Case("passing: pickle what is no array in shared memory", lambda _: _repeat(_pickle, kept)),
-        Case("passing: unpickle", lambda _: _repeat(lambda _: pickle.loads(sent), kept)),  # noqa: S301 - its own
+        Case("passing: unpickle", lambda _: _repeat(lambda _: _unpickle(sent, block), kept)),
         Case("training: Python", lambda _: _make_batches(kept)),
     ]
     results = measure(cases, rounds=options.round_count(5), clock=time.process_time)
@@ -68,7 +71,7 @@ def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
     rows[1]["bytes an image"] = len(sent) / BATCH
     total = sum(row.get("µs an image", 0.0) for row in rows)
     rows.append({"stage": "all, on 2 cores", "µs an image": total, "images/s of a core": 2e6 / total})
-    layout = kept[0][1].encoded.segments.layout
+    layout = others.encoded.segments.layout
     tables = layout.places()["quantization"][0].stop - layout.data
     about = (
         f"batches of {BATCH}, RandomResizedCrop and flip; photographs: {layout.data / BATCH / 1e3:.0f} KB held of "
@@ -144,22 +147,26 @@ def _read(path: Path) -> Sample:
     return Sample(images, seconds, figures)
 
 
-def _keep(path: Path) -> list[tuple[Any, Any]]:
-    """Batches, taken apart, whose memory stays."""
+def _keep(path: Path) -> list[Any]:
+    """Batches whose memory stays."""
     from picstore.train.cpu import fill_segments
 
     with patch.object(fill_segments.SegmentFiller, "_probe"), host_batches(path) as epoch:
-        return [batch.take_apart() for batch in islice(epoch(), _KEPT)]
+        return list(islice(epoch(), _KEPT))
 
 
-def _repeat(work: Any, kept: Sequence[tuple[Any, Any]]) -> int:
-    for pair in kept:
-        work(pair)
+def _repeat(work: Any, kept: Sequence[Any]) -> int:
+    for batch in kept:
+        work(batch)
     return BATCH * len(kept)
 
 
-def _pickle(pair: tuple[Any, Any]) -> None:
-    ForkingPickler.dumps(("batch", pair[1]))
+def _pickle(batch: Any) -> None:
+    ForkingPickler.dumps(("batch", batch.take_apart()[1]))
+
+
+def _unpickle(sent: Any, block: Any) -> Any:
+    return pickle.loads(sent)[1].put_together(block)  # noqa: S301 - its own
 
 
 class _Launch:
@@ -169,22 +176,18 @@ class _Launch:
         return lambda *_, **__: None
 
 
-class _Torch:
-    """Replacement of a module's ``torch``: memory of the device is not cleared by the CPU."""
+def _torch() -> SimpleNamespace:
+    """Make a replacement of a module's ``torch``: memory of the device is not cleared by the CPU."""
+    import torch
 
-    def __getattr__(self, name: str) -> Any:
-        import torch
+    def zeros(size: Any, **options: Any) -> torch.Tensor:
+        small = size < _SMALL if isinstance(size, int) else math.prod(size) < _SMALL
+        return (torch.zeros if small else torch.empty)(size, **options)
 
-        return getattr(torch, name)
-
-    def zeros(self, size: Any, **options: Any) -> Any:
-        """Make a tensor, of zeros if it is small."""
-        import torch
-
-        return (torch.zeros if np.prod(size) < _SMALL else torch.empty)(size, **options)
+    return SimpleNamespace(**{**vars(torch), "zeros": zeros})
 
 
-def _make_batches(kept: Sequence[tuple[Any, Any]]) -> Sample:
+def _make_batches(kept: Sequence[Any]) -> Sample:
     """Make batches of kept ones as the training process does."""
     import torch
 
@@ -201,10 +204,11 @@ def _make_batches(kept: Sequence[tuple[Any, Any]]) -> Sample:
     make = device_batch.DecodeTiles(output, torch.device("cpu"), strict=False)
     gpu = torch.device("cuda", 0)
     locking = patch.object(device_batch, "lock_pages", lambda block, _: page_locked.lock_pages(block, gpu))
-    unpickled = [pickle.loads(pickle.dumps(others)).put_together(arrays) for arrays, others in kept]  # noqa: S301
+    divided = [batch.take_apart() for batch in kept]
+    unpickled = [_unpickle(pickle.dumps(("batch", others)), block) for block, others in divided]
     with ExitStack() as stack:
-        stack.enter_context(patch.multiple(decode, torch=_Torch(), **kernels))
-        stack.enter_context(patch.multiple(augment, torch=_Torch(), **colors))
+        stack.enter_context(patch.multiple(decode, torch=_torch(), **kernels))
+        stack.enter_context(patch.multiple(augment, torch=_torch(), **colors))
         stack.enter_context(patch.object(page_locked, "_register", lambda *_: ""))
         stack.enter_context(locking)
         start = time.process_time()
