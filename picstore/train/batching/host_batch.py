@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -53,6 +54,7 @@ class SegmentLayout:
     images: int
     parts: int
 
+    @lru_cache(maxsize=8)  # noqa: B019 - of a few numbers; a batch is divided and uploaded by the same layout
     def places(self) -> dict[str, tuple[slice, tuple[int, ...], str]]:
         """Bytes, shape and dtype of each array by name, each from a multiple of _ALIGNMENT bytes on."""
         n, tables = self.images, words.HUFFMAN_TABLES * self.images
@@ -120,7 +122,7 @@ class EncodedBatch:
     @property
     def shows_all(self) -> bool:
         """Whether each slot shows its own stream."""
-        return np.array_equal(self.shown, np.arange(len(self.shown)))
+        return bool((self.shown == np.arange(len(self.shown))).all())
 
 
 @dataclass(slots=True, eq=False)

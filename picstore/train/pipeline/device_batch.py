@@ -111,11 +111,12 @@ class DecodeTiles:
         encoded = host.encoded
         if encoded is None or encoded.segments is None:
             raise TypeError("a batch for picstore's decoder has no segments")
-        tables, n = encoded.segments, len(encoded.shown)
-        shown = np.ones(n, np.bool_) if encoded.shows_all else np.isin(np.arange(n), encoded.shown)
-        if not encoded.shows_all:
+        tables, n, shows_all = encoded.segments, len(encoded.shown), encoded.shows_all
+        shown = np.ones(n, np.bool_)
+        if not shows_all:
+            shown = np.isin(np.arange(n), encoded.shown)
             tables = replace(tables, count=np.where(shown, tables.count, 0))
-        left = np.flatnonzero(shown & (tables.count == 0)).tolist()
+        left = [] if tables.count.all() else np.flatnonzero(shown & (tables.count == 0)).tolist()
         tensors = {slot: torch.from_numpy(tables.pixels[slot]).to(self.device) for slot in left}  # decoded on the CPU
         broken, refused, parts, locked = {}, [tables.refused[slot] for slot in left], [], True
         if tables.count.any():
@@ -136,7 +137,7 @@ class DecodeTiles:
         if tables.probe is not None and tables.count[slot := tables.probe[0]] and slot not in broken:
             _check_pixels(images[int(number_of[slot])], encoded.boxes[slot], tables.probe)
         damage = _replace_broken(host, encoded, broken, strict=self.strict)
-        if tensors or not encoded.shows_all:
+        if tensors or damage or not shows_all:
             images = images.select(number_of[encoded.shown])
         batch = _augment(host, encoded, images, self.output).to(self.device, non_blocking=True)
         return MadeBatch(batch, [*host.damage, *damage], refused, copied=not locked)
@@ -167,16 +168,19 @@ def _check_pixels(image: torch.Tensor, rect: I64, probe: tuple[int, U8, I64]) ->
 
 def _augment(host: HostBatch, encoded: EncodedBatch, images: Images, output: OutputSpec) -> Batch:
     """Augment the images that a batch shows on their device; labels and the rest stay in the host's memory."""
-    origins = encoded.boxes[encoded.shown, :2]
+    shows_all = encoded.shows_all
+    origins = encoded.boxes[:, :2] if shows_all else encoded.boxes[encoded.shown, :2]
     groups = []
     for params, group in zip(encoded.params, output.groups, strict=True):
-        chosen = params if encoded.shows_all else params.select_slots(encoded.shown, count=group.count)
+        chosen = params if shows_all else params.select_slots(encoded.shown, count=group.count)
         groups.append(augment_views(images, origins, chosen, output, group))
     return Batch.from_host(host, groups, output.groups)
 
 
 def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str], *, strict: bool) -> list[Damage]:
     """Replace images that do not decode, given by the slot of their stream; returns or raises their damage."""
+    if not broken:
+        return []
     problems: dict[int, Damage] = {
         slot: Corrupt(f"record {host.ids[slot]} {broken[shown]}", *encoded.files[shown])
         for slot, shown in enumerate(encoded.shown.tolist())
@@ -195,8 +199,9 @@ def augment_views(images: Images, origins: I64, params: TransformParams, output:
     ``origins``, int64 (n, 2), are left and top of each in its stored image.
     """
     count, n = group.count, len(images)
-    repeated = images if count == 1 else _select(images, np.tile(np.arange(n), count))
-    made = augment_images(repeated, np.tile(origins, (count, 1)), params, output, group)
+    if count > 1:
+        images, origins = _select(images, np.tile(np.arange(n), count)), np.tile(origins, (count, 1))
+    made = augment_images(images, origins, params, output, group)
     if isinstance(made, list):
         return [made[k : k + n] for k in range(0, len(made), n)]
     return made.view(count, n, *made.shape[1:])
@@ -213,18 +218,17 @@ def augment_images(
     """Resample and color decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes."""
     from picstore.train.cuda.augment import augment  # with Triton
 
+    options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
+    if group.stacked:
+        return augment(images, origins, params.geometry, params.program, **options)
     made: Any = []
-    rest = np.flatnonzero(~_is_unchanged(params, output, group))
+    rest = np.flatnonzero(~_is_unchanged(params, output))
     if len(rest):
         chosen = images
         if len(rest) < len(images):
             chosen = _select(images, rest)
             params = params.select_slots(rest, count=1)
-        ones = np.ones(len(rest), dtype=np.int64)
-        options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
-        made = augment(chosen, origins[rest], ones, params.geometry, params.program, **options)
-    if group.stacked:
-        return made  # type: ignore[no-any-return]
+        made = augment(chosen, origins[rest], params.geometry, params.program, **options)
     by_slot = dict(zip(rest.tolist(), made, strict=True))
     listed = [by_slot[slot] if slot in by_slot else image.contiguous() for slot, image in enumerate(images)]
     firsts = {image.data_ptr(): slot for slot, image in reversed(list(enumerate(listed)))}
@@ -233,10 +237,10 @@ def augment_images(
     return [image if firsts[image.data_ptr()] == slot else image.clone() for slot, image in enumerate(listed)]
 
 
-def _is_unchanged(params: TransformParams, output: OutputSpec, group: GroupSpec) -> Bools:
-    """bool (n,): which outputs equal the decoded image; none of a batch that is one tensor."""
+def _is_unchanged(params: TransformParams, output: OutputSpec) -> Bools:
+    """bool (n,): which outputs equal the decoded image."""
     geometry = params.geometry
-    if group.stacked or output.dtype != "uint8" or output.channels_last or not params.program.empty:
+    if output.dtype != "uint8" or output.channels_last or not params.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)
     same = (geometry.frame == Geometry.identity(*geometry.source_size.T).frame).all(axis=(1, 2))
     unchanged: Bools = same & (geometry.size == geometry.source_size).all(axis=1) & ~geometry.shows_edges
