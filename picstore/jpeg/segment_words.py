@@ -6,9 +6,9 @@ from __future__ import annotations
 # components; MCUs of a segment, and segments in a row; of each component the tables for DC and AC, the row of its
 # quantization, the first byte of its samples, and the bytes between rows of samples; bytes between rows of pixels; the
 # first byte of the stream; segments that are held; numbers of blocks, of entries of lookup tables, and of bytes of
-# samples. Then what images have before it: blocks, entries, bytes of samples, bytes of pixels, and parts of segments;
-# and the row of its first part, less the parts before it. These, and the first bytes of samples, count from the first
-# image of those that are decoded at once, which writes them once it is known.
+# samples. Then what lies before the image: blocks, entries, bytes of samples, bytes of pixels, and parts of segments;
+# and the row of the image's first part, less the parts before. Decoding counts these words, and the first bytes of
+# samples, from the first image that is decoded at once with this one.
 (WIDTH, HEIGHT, ACROSS, DOWN, COMPONENTS, INTERVAL, PER_ROW) = range(7)
 DC, AC, QUANTIZATION, PLANE, STRIDE, PITCH, DATA, HELD = 7, 10, 13, 16, 19, 22, 23, 24
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)

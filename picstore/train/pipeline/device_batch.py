@@ -91,7 +91,8 @@ class DecodeTiles:
     """Decodes tiles by picstore's kernels and augments the images on a GPU; a ``MakeBatch``.
 
     Images whose segments are not sound are decoded on the CPU, whose decision about damage counts. An image that does
-    not decode is replaced, or ends the batches if ``strict`` is set.
+    not decode is replaced, or ends the batches if ``strict`` is set. The memory of a batch is page-locked at first
+    sight, and free for the next one when the call returns or raises: the GPU has read it.
     """
 
     output: OutputSpec
