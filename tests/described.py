@@ -14,6 +14,7 @@ from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import INTERVAL, find_restart_segments
 from picstore.storage.format.layout import ENTRY, ENTRY_POINTS
 from picstore.storage.format.segment_table import find_entry_points
+from picstore.train.batching.host_batch import SegmentLayout, SegmentTables
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Described:
 
     Attributes:
         data: bytes that are held.
-        tables: the arguments of ``SegmentTables``.
+        tables: images, segments, the first and the number of each image's parts, codes, places, quantization, and
+            tilings, boxes and lengths of what is held.
         rects: (n, 4), left, top, width and height of the tiles.
         results: (n, 4): 0 or why the GPU does not decode an image; parts, lengths and bytes that are held.
     """
@@ -36,6 +38,18 @@ class Described:
     def codes(self) -> np.ndarray:
         """Of each image 0 or why the GPU does not decode it."""
         return self.results[:, 0]
+
+    def in_block(self) -> SegmentTables:
+        """The tables in one block of memory, as in a batch."""
+        rows, segments, first, count, codes, places, quantization, held = self.tables
+        layout = SegmentLayout(len(self.data), len(rows), len(segments))
+        block = np.empty(layout.size, np.uint8)
+        arrays = SegmentTables.divide(layout, block)
+        for array, content in zip(
+            arrays.values(), (self.data, rows, segments, codes, places, quantization, *held), strict=True
+        ):
+            array[...] = content
+        return SegmentTables(layout, block, arrays, first, count)
 
 
 def place_of(entries: np.ndarray, interval: int, count: int) -> tuple[int, int]:
@@ -70,26 +84,23 @@ def describe(
     n, entries = len(jpegs), [np.ascontiguousarray(each, np.uint16) for each in entries or [np.empty(0)] * len(jpegs)]
     places = zip(entries, tiled.tilings[:, INTERVAL].tolist(), tiled.sizes[:, 1].tolist(), strict=True)
     points = np.array([place_of(*each) for each in places], np.int64)
-    steps = points[:, 1]
-    parts = tiled.sizes[:, 1] * (1 + (steps > 0) * ((tiled.tilings[:, INTERVAL] - 1) // np.maximum(steps, 1)))
     whole = np.concatenate([np.zeros((n, 2), np.int64), tiled.tilings[:, :2]], axis=1)
     chosen = np.array(boxes) if boxes else whole
-    room, firsts = np.zeros(n, np.int64), np.cumsum(parts) - parts
-    measure_tiles(tiled.addresses, tiled.sizes, tiled.tilings, chosen, room)
-    starts = np.append(0, np.cumsum(room))
-    data = np.full(int(room.sum()), 0xA5, np.uint8)
+    streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen, points
+    starts, firsts = np.zeros((2, n + 1), np.int64)
+    measure_tiles(streams, starts, firsts)
+    data = np.full(starts[-1], 0xA5, np.uint8)
     rows, rects, results = np.zeros((n, words.IMAGE_WORDS), np.int64), *np.zeros((2, n, 4), np.int64)
-    described = np.zeros((parts.sum() + 1, words.PART_WORDS), np.int32)
+    described = np.zeros((firsts[-1] + 1, words.PART_WORDS), np.int32)
     held_lengths = np.zeros(len(described), np.uint16)
     described[-1] = held_lengths[-1] = 85
     # A row more of each table, which must stay as it is: kernels check no bounds.
     shapes = (words.HUFFMAN_BYTES, np.uint8), (4, np.int32), (64, np.int16)
     guarded = [np.full((4 * n + 1, size), 85, dtype) for size, dtype in shapes]
     codes, places, quantization = (each[: 4 * n] for each in guarded)
-    streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen, points
     images, tables = (rows, rects, results), (codes, places, quantization)
     describe_tiles((0, n), streams, (data, starts), (described, held_lengths, firsts), images, tables)
     assert all((each[-1] == 85).all() for each in (*guarded, described, held_lengths))
     count = np.where(results[:, 0] == 0, results[:, 1], 0)
     held = tilings, chosen, held_lengths
-    return Described(data, (rows, described, firsts, count, *tables, held), rects, results)
+    return Described(data, (rows, described, firsts[:-1], count, *tables, held), rects, results)

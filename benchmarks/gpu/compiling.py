@@ -45,9 +45,10 @@ def _decoding() -> list[Compiled]:
     from picstore.train.cuda.segments.entropy import decode_segments, make_tables, sum_differences
     from picstore.train.cuda.segments.samples import inverse_dct
 
-    tables = {"codes": "*u8", "places": "*i32", "firsts": "*i64", "tables": "*i32"}
+    tables = {"codes": "*u8", "places": "*i32", **_IMAGES, "tables": "*i32"}
     rounds = {"LANES": decode.LANES, "ROUNDS": decode.ROUNDS, "SYMBOLS": decode.SYMBOLS}
-    sums = {"segments": "*i32", **_IMAGES, "coefficients": "*i16", "count": "i32"}
+    counts = {"count": "i32", "image_count": "i32"}
+    sums = {"segments": "*i32", **_IMAGES, "coefficients": "*i16", **counts}
     summed = {"SEGMENTS": decode.SEGMENTS, "BLOCKS": decode.SUMMED}
     samples = {**_IMAGES, "coefficients": "*i16", "quantization": "*i16", "planes": "*u8"}
     pixels, tile = {**_IMAGES, "planes": "*u8", "pixels": "*u8"}, {"ROWS": decode.ROWS, "COLUMNS": decode.COLUMNS}
@@ -55,7 +56,7 @@ def _decoding() -> list[Compiled]:
         (name, kernel, types, constants, {"num_warps": decode.WARPS[name]})
         for name, kernel, types, constants in (
             ("make_tables", make_tables, tables, {"LANES": decode.ENTRIES}),
-            ("decode_segments", decode_segments, {**_STREAMS, "count": "i32"}, rounds),
+            ("decode_segments", decode_segments, {**_STREAMS, **counts}, rounds),
             ("sum_differences", sum_differences, sums, summed),
             ("inverse_dct", inverse_dct, samples, {"LANES": decode.BLOCKS}),
             ("to_rgb", to_rgb, pixels, tile),

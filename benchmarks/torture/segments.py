@@ -140,31 +140,23 @@ def decode_interpreted(
     from described import describe
 
     from benchmarks.torture import stacked
-    from picstore.train.batching.host_batch import SegmentTables
     from picstore.train.cuda.segments import decode
 
     jpegs, tilings = [image.jpeg for image in images], np.array([image.tiling for image in images])
     lengths, entries = [image.lengths for image in images], [image.entries for image in images]
     described = describe(jpegs, tilings=tilings, lengths=lengths, entries=entries)
-    before, slots = described.data.copy(), np.flatnonzero(described.codes == 0)
+    tables, slots = described.in_block(), np.flatnonzero(described.codes == 0)
     guarded = stacked.GuardedTorch(flush_left=flush_left)
     replaced = {
         name: stacked.Stacked(getattr(stacked, name), guarded) for name in ("make_tables", "inverse_dct", "to_rgb")
     }
+    replaced["_upload"] = upload = stacked.GuardedUpload(decode._upload, guarded)
     replaced["decode_segments"] = stacked.Spaced(decode.decode_segments, guarded)
     with patch.multiple(decode, torch=guarded, **replaced):
-        made, found = decode.decode_tiles(
-            described.data, SegmentTables(*described.tables), slots, device=torch.device("cpu")
-        )
-    if not np.array_equal(before, described.data):
+        made, status = decode.decode_tiles(tables, device=torch.device("cpu"))
+    if not np.array_equal(upload.data, described.data):
         raise AssertionError("the kernels changed the streams")
-    status = np.zeros(len(images), np.int64)
-    status[slots] = found
-    pixels = {
-        slot: image.numpy().transpose(1, 2, 0)
-        for slot, image, problem in zip(slots.tolist(), made, found.tolist(), strict=True)
-        if not problem
-    }
+    pixels = {slot: made[slot].numpy().transpose(1, 2, 0) for slot in slots.tolist() if not status[slot]}
     return described.codes.tolist(), status.tolist(), pixels
 
 

@@ -47,6 +47,24 @@ class GuardedTorch:
         return torch.from_numpy(self._numpy.array(array))
 
 
+class GuardedUpload:
+    """Replacement of ``segments.decode``'s upload: each array lies between guard pages.
+
+    Attributes:
+        data: the streams that the kernels read.
+    """
+
+    def __init__(self, upload: Callable[..., dict[str, torch.Tensor]], guarded: GuardedTorch) -> None:
+        self._upload, self._guarded = upload, guarded
+        self.data: Any = None
+
+    def __call__(self, *arguments: Any, **options: Any) -> dict[str, torch.Tensor]:
+        uploaded = self._upload(*arguments, **options)
+        made = {name: self._guarded.from_numpy(tensor.numpy()) for name, tensor in uploaded.items()}
+        self.data = made["data"].numpy()
+        return made
+
+
 def _kind(dtype: torch.dtype) -> np.dtype[Any]:
     return np.dtype(str(dtype).removeprefix("torch."))
 
@@ -71,7 +89,7 @@ class Spaced:
         def launch(
             data: Any, segments: Any, images: Any, tables: Any, coefficients: Any, *rest: Any, **options: Any
         ) -> None:
-            rows, shape = images.numpy().copy(), (len(coefficients) + len(images) + 1, 64)
+            rows, shape = _rows(images).copy(), (len(coefficients) + images.numel() // words.IMAGE_WORDS + 1, 64)
             rows[:, words.FIRST_BLOCK] += 1 + np.arange(len(rows))
             between = np.append(rows[:, words.FIRST_BLOCK] - 1, shape[0] - 1)
             spaced = self._guarded.zeros(shape, dtype=torch.int16, device=torch.device("cpu"))
@@ -84,12 +102,20 @@ class Spaced:
         return launch
 
 
+def _rows(images: Any) -> np.ndarray[Any, Any]:
+    """Words of images, a row each."""
+    rows: np.ndarray[Any, Any] = images.numpy().reshape(-1, words.IMAGE_WORDS)
+    return rows
+
+
 def _groups(rows: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """Indices of equal rows."""
+    """Indices of equal rows, which begin with sampling factors, 0 for images without tiles."""
     _, inverse = np.unique(rows, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     order = np.argsort(inverse, kind="stable")
-    yield from np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1)
+    for members in np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1):
+        if rows[members[0], 0]:
+            yield members
 
 
 def _ranges(firsts: Any, counts: Any) -> np.ndarray[Any, Any]:
@@ -98,17 +124,18 @@ def _ranges(firsts: Any, counts: Any) -> np.ndarray[Any, Any]:
     return made
 
 
-def make_tables(guarded: Any, codes: Any, places: Any, firsts: Any, entries: Any) -> None:
+def make_tables(guarded: Any, codes: Any, places: Any, images: Any, entries: Any) -> None:
     """Make lookup tables, the arguments of ``entropy.make_tables``; equal ones once."""
-    rows, at, out = codes.numpy(), places.numpy(), entries.numpy()
-    begins = firsts.numpy() + at[:, words.FIRST_ENTRY]
+    rows, at, out = codes.numpy().reshape(-1, words.HUFFMAN_BYTES), places.numpy().reshape(-1, 4), entries.numpy()
+    begins = np.repeat(_rows(images)[:, words.TABLES], words.HUFFMAN_TABLES) + at[:, words.FIRST_ENTRY]
     raw = np.concatenate([rows, at[:, words.ENTRY_COUNT :].view(np.uint8)], axis=1)
     raw = np.ascontiguousarray(raw).view(f"V{raw.shape[1]}")[:, 0]
     _, one, inverse = np.unique(raw, return_index=True, return_inverse=True)
     counts, first_of = at[one, words.ENTRY_COUNT].astype(np.int64), at[one].copy()
     first_of[:, words.FIRST_ENTRY] = np.cumsum(counts) - counts
     made = guarded.empty(int(counts.sum()), dtype=torch.int32, device=None)
-    tables = (guarded.from_numpy(each) for each in (rows[one], first_of, np.zeros(len(one), np.int64)))
+    from_first = np.zeros((len(one) // words.HUFFMAN_TABLES + 1, words.IMAGE_WORDS), np.int64)
+    tables = (guarded.from_numpy(each) for each in (rows[one], first_of, from_first))
     entropy.make_tables[(len(one),)](*tables, made, LANES=1024)
     sizes = counts[inverse]
     out[_ranges(begins, sizes)] = made.numpy()[_ranges(first_of[inverse, words.FIRST_ENTRY], sizes)]
@@ -116,7 +143,7 @@ def make_tables(guarded: Any, codes: Any, places: Any, firsts: Any, entries: Any
 
 def inverse_dct(guarded: Any, images: Any, coefficients: Any, quantization: Any, planes: Any) -> None:
     """Make the samples of all images, the arguments of ``samples.inverse_dct``; images of a kind in one launch."""
-    rows, factors, out = images.numpy(), quantization.numpy(), planes.numpy()
+    rows, factors, out = _rows(images), quantization.numpy().reshape(-1, 64), planes.numpy()
     components = np.minimum(np.arange(3), rows[:, [words.COMPONENTS]] - 1)
     tables = np.take_along_axis(rows[:, words.QUANTIZATION : words.PLANE], components, axis=1)
     hashed = factors.astype(np.int64) @ np.random.default_rng(0).integers(1, 1 << 40, 64)
@@ -144,7 +171,7 @@ def inverse_dct(guarded: Any, images: Any, coefficients: Any, quantization: Any,
 
 def to_rgb(guarded: Any, images: Any, planes: Any, pixels: Any) -> None:
     """Make the pixels of all images, the arguments of ``color.to_rgb``; images of a size in one launch."""
-    rows, levels, out = images.numpy(), planes.numpy(), pixels.numpy()
+    rows, levels, out = _rows(images), planes.numpy(), pixels.numpy()
     for members in _groups(rows[:, _SIZES]):
         one, n = rows[members[0]].copy(), len(members)
         height, down, pitch = (int(one[word]) for word in (words.HEIGHT, words.DOWN, words.PITCH))

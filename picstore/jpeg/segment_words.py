@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 # Words of an image, int64 (IMAGE_WORDS,): size in pixels of its tiles together; sampling factors of the luma;
-# components; MCUs of a segment, and segments in a row; the first block, and their number; of each component the tables
-# for DC and AC, the row of its quantization, the first byte of its samples, and the bytes between rows of samples; the
-# first byte of the pixels, and the bytes between rows of them; the first entry of the lookup tables; the first byte of
-# the stream; bytes of samples; entries of lookup
-# tables; segments that are held. Firsts are counted in the batch once it is known.
-(WIDTH, HEIGHT, ACROSS, DOWN, COMPONENTS, INTERVAL, PER_ROW, FIRST_BLOCK, BLOCKS) = range(9)
-DC, AC, QUANTIZATION, PLANE, STRIDE, PIXELS, PITCH = 9, 12, 15, 18, 21, 24, 25
-TABLES, DATA, SAMPLES, ENTRIES, HELD = 26, 27, 28, 29, 30
-IMAGE_WORDS = 32
+# components; MCUs of a segment, and segments in a row; of each component the tables for DC and AC, the row of its
+# quantization, the first byte of its samples, and the bytes between rows of samples; bytes between rows of pixels; the
+# first byte of the stream; segments that are held; numbers of blocks, of entries of lookup tables, and of bytes of
+# samples. Then what lies before the image: blocks, entries, bytes of samples, bytes of pixels, and parts of segments;
+# and the row of the image's first part, less the parts before. Decoding counts these words, and the first bytes of
+# samples, from the first image that is decoded at once with this one.
+(WIDTH, HEIGHT, ACROSS, DOWN, COMPONENTS, INTERVAL, PER_ROW) = range(7)
+DC, AC, QUANTIZATION, PLANE, STRIDE, PITCH, DATA, HELD = 7, 10, 13, 16, 19, 22, 23, 24
+BLOCKS, ENTRIES, SAMPLES = range(25, 28)
+FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34)
+IMAGE_WORDS = 34
 
 # Words of a part of a segment, int32 (PART_WORDS,); a segment without entry points is one part. First byte in the
-# stream, and number of bytes, which neighboring parts may share; first block; image; number of MCUs, and of bits before
-# the first MCU in the first byte; bits after the last MCU in the last byte, WHOLE_BYTE for up to 7 of padding; a word
-# of no use, as NumPy takes rows of 32 bytes five times as fast as rows of 28.
-OFFSET, LENGTH, BLOCK, IMAGE, MCUS, BEFORE, AFTER = range(7)
-PART_WORDS, WHOLE_BYTE = 8, 8
+# stream, and number of bytes, which neighboring parts may share; first block; number of MCUs, and of bits before the
+# first MCU in the first byte; bits after the last MCU in the last byte, WHOLE_BYTE for up to 7 of padding.
+OFFSET, LENGTH, BLOCK, MCUS, BEFORE, AFTER = range(6)
+PART_WORDS, WHOLE_BYTE = 6, 8
 
 # Words of a Huffman table, int32 (4,): first entry, number of entries, windows of LOOKUP_BITS bits, 1 for DC.
 FIRST_ENTRY, ENTRY_COUNT, SHORT, IS_DC = range(4)

@@ -24,28 +24,35 @@ WRONG_ENTRY_POINTS = -31  # they do not lie within the segments
 _u64 = np.uint64
 
 
-@kernel("void(uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1])")
-def measure_tiles(addresses, sizes, tilings, boxes, room):  # type: ignore[no-untyped-def]
-    """Compute the room that what boxes need of each image takes, a multiple of 8 bytes.
+_STREAMS = "Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1]))"
+
+
+@kernel(f"void({_STREAMS}, int64[::1], int64[::1])")
+def measure_tiles(streams, starts, firsts):  # type: ignore[no-untyped-def]
+    """Compute where the bytes and the rows begin that ``describe_tiles`` makes of each image.
 
     Args:
-        addresses, sizes, tilings, boxes: as ``describe_tiles`` takes them.
-        room: int64 (n,), takes the bytes; 0 for an image whose lengths do not fit its size.
+        streams: as ``describe_tiles`` takes them.
+        starts: int64 (n + 1,), takes multiples of 8, the last of which is the number of all bytes.
+        firsts: int64 (n + 1,), takes numbers of rows, one for each part of a segment in the rows of tiles.
     """
+    addresses, sizes, tilings, boxes, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)
-    for i in range(room.size):
+    starts[0] = firsts[0] = 0
+    for i in range(sizes.shape[0]):
         lengths, tiling = array_at(addresses[i, 1], sizes[i, 1], np.uint16), tilings[i]
-        room[i] = 0
+        starts[i + 1], firsts[i + 1] = starts[i], firsts[i]
         if is_grid(sizes[i, 0], tiling, lengths):
             _choose_tiles(tiling, boxes[i], rect, tiles)
             held, per_row = tiling[HEADER], _tiles_of_row(tiling, lengths)
             for k in range(tiles[1] * per_row, tiles[3] * per_row):
                 held += np.int64(lengths[k]) + 2
-            room[i] = (held + 7) // 8 * 8 + _ROOM
+            starts[i + 1] += (held + 7) // 8 * 8 + _ROOM
+            firsts[i + 1] += _parts_of_rows(tiling, lengths, tiles, points[i])
 
 
 @kernel(
-    "void(UniTuple(int64, 2), Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1])), "
+    f"void(UniTuple(int64, 2), {_STREAMS}, "
     "Tuple((uint8[::1], int64[::1])), Tuple((int32[:, ::1], uint16[::1], int64[::1])), "
     "Tuple((int64[:, ::1], int64[:, ::1], int64[:, ::1])), Tuple((uint8[:, ::1], int32[:, ::1], int16[:, ::1])))"
 )
@@ -57,10 +64,9 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
             bottom in pixels, not empty, within the image; entry points (n, 2): the address of all segments',
             and the MCUs between two, less than the interval, 0 for none, −1 for impossible ones.
-        data: takes bytes; int64 (n + 1,), a multiple of 8 at which each image's begin, and the end of the last one's:
-            the sums of ``measure_tiles``.
+        data: takes bytes; the starts of ``measure_tiles``.
         segments: int32 (m, PART_WORDS), takes words; uint16 (m,), takes the lengths of all segments that are held;
-            int64 (n,), the first row of each image, which has as many as its stream has parts of segments.
+            the firsts of ``measure_tiles``.
         images: int64 (n, IMAGE_WORDS), takes words; (n, 4), takes left, top, width and height of the tiles; (n, 4),
             takes a code, 0 or negative for an image that is none for the GPU, the numbers of parts and of lengths, and
             the bytes that are held.
@@ -76,6 +82,9 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
         results[i, 0] = _check(source, lengths, tilings[i], boxes[i], frame)
         if results[i, 0] == 0:
             _choose_tiles(tilings[i], boxes[i], rects[i], tiles)
+            if _parts_of_rows(tilings[i], lengths, tiles, points[i]) > segments[2][i + 1] - segments[2][i]:
+                results[i, 0] = NO_GRID
+        if results[i, 0] == 0:
             target = data[0], data[1][i], data[1][i + 1]
             stream = source, lengths, tilings[i], points[i]
             _copy_rows(stream, tiles, target, segments, i, parse.blocks_of_mcu(frame), rows[i], results[i])
@@ -129,6 +138,16 @@ def _tiles_of_row(tiling, lengths):  # type: ignore[no-untyped-def]
     return lengths.size // ((tiling[HEIGHT] + tiling[MCU_HEIGHT] - 1) // tiling[MCU_HEIGHT])
 
 
+@inlined
+def _points_of_segment(tiling, points):  # type: ignore[no-untyped-def]
+    return (tiling[INTERVAL] - 1) // points[1] if points[1] > 0 else 0
+
+
+@inlined
+def _parts_of_rows(tiling, lengths, tiles, points):  # type: ignore[no-untyped-def]
+    return (tiles[3] - tiles[1]) * _tiles_of_row(tiling, lengths) * (1 + _points_of_segment(tiling, points))
+
+
 @device_function
 def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # type: ignore[no-untyped-def]
     """Copy headers and rows of tiles, and describe the segments among them that belong to the box."""
@@ -138,7 +157,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # typ
     if step < 0:
         result[0] = WRONG_ENTRY_POINTS
         return
-    per_segment = (interval - 1) // step if step else 0
+    per_segment = _points_of_segment(tiling, points)
     distances = array_at(_u64(points[0]), lengths.size * per_segment, np.uint16)
     per_row = _tiles_of_row(tiling, lengths)
     begin = header

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
 
 from picstore.arrays import I64, U8, Array
 from picstore.errors import Damage
+from picstore.jpeg import segment_words as words
 from picstore.storage.edits.columns import Values
 from picstore.train.batching.parameters import TransformParams
 
@@ -17,7 +23,7 @@ Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or n of (3, H, W)
 ViewImages: TypeAlias = "Array | list[list[Array]]"  # of a group: (count, n, 3, H, W), or count lists of n (3, H, W)
 GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # count lists of n
 
-_IN_BLOCK = ("images", "segments", "codes", "places", "quantization")  # tables of ``SegmentTables``
+_ALIGNMENT = 64  # bytes
 
 
 def map_images(function: Callable[[Any], T], images: Any) -> Any:
@@ -40,24 +46,66 @@ class RecordFiles:
         return (self.names[number], int(self.offsets[slot])) if number >= 0 else ("", 0)
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentLayout:
+    """The arrays of a batch for a GPU's decoder in one block of memory: ``data`` bytes, ``images``, ``parts``."""
+
+    data: int
+    images: int
+    parts: int
+
+    @lru_cache(maxsize=8)  # noqa: B019 - of a few numbers; a batch is divided and uploaded by the same layout
+    def places(self) -> dict[str, tuple[slice, tuple[int, ...], str]]:
+        """Bytes, shape and dtype of each array by name, each from a multiple of _ALIGNMENT bytes on."""
+        n, tables = self.images, words.HUFFMAN_TABLES * self.images
+        shapes: dict[str, tuple[tuple[int, ...], str]] = {
+            "data": ((self.data,), "uint8"),
+            "images": ((n, words.IMAGE_WORDS), "int64"),
+            "segments": ((self.parts, words.PART_WORDS), "int32"),
+            "codes": ((tables, words.HUFFMAN_BYTES), "uint8"),
+            "places": ((tables, 4), "int32"),
+            "quantization": ((tables, 64), "int16"),
+            "tilings": ((n, 6), "int64"),  # these three for the CPU
+            "boxes": ((n, 4), "int64"),
+            "lengths": ((self.parts,), "uint16"),
+        }
+        sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()]
+        starts = accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0)
+        return {
+            name: (slice(start, start + size), shape, dtype)
+            for (name, (shape, dtype)), start, size in zip(shapes.items(), starts, sizes, strict=False)
+        }
+
+    @property
+    def size(self) -> int:
+        """Bytes of the block."""
+        size: int = self.places()["lengths"][0].stop
+        return size
+
+
 @dataclass(slots=True, eq=False)
 class SegmentTables:
     """Describes a batch's tiles to a GPU's decoder; their rows lie in the batch's bytes. See ``jpeg.segment_words``.
 
-    Images that the GPU does not decode have their pixels here. The large tables are in the memory of the batch's bytes.
+    Images that the GPU does not decode have their pixels here.
     """
 
-    images: I64  # (n, IMAGE_WORDS)
-    segments: Array  # int32 (m, PART_WORDS)
+    layout: SegmentLayout
+    block: U8  # the memory of the arrays
+    arrays: dict[str, Array]  # of ``SegmentLayout``, in the block
     first: I64  # (n,), the first of an image's parts of segments
     count: I64  # (n,), of an image's parts of segments; 0 for images that the GPU does not decode
-    codes: U8  # (4 n, HUFFMAN_BYTES)
-    places: Array  # int32 (4 n, 4)
-    quantization: Array  # int16 (4 n, 64)
-    held: tuple[I64, I64, Array]  # tilings (n, 6), boxes (n, 4) and segments' lengths, uint16 (m,), of what is held
     pixels: dict[int, U8] = field(default_factory=dict)  # (3, h, w), by slot
     refused: dict[int, str] = field(default_factory=dict)  # why a slot's pixels were made on the CPU
     probe: tuple[int, U8, I64] | None = None  # a slot, and the CPU's pixels (3, h, w) of a box in the stored image
+
+    @staticmethod
+    def divide(layout: SegmentLayout, block: U8) -> dict[str, Array]:
+        """Make the arrays of a layout in a block."""
+        return {
+            name: np.ndarray(shape, dtype, block.data, part.start)
+            for name, (part, shape, dtype) in layout.places().items()
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +118,11 @@ class EncodedBatch:
     files: RecordFiles
     shown: I64  # (n,), the slot whose stream is decoded: another one's for a damaged record
     segments: SegmentTables | None = None  # for picstore's own decoder
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether each slot shows its own stream."""
+        return bool((self.shown == np.arange(len(self.shown))).all())
 
 
 @dataclass(slots=True, eq=False)
@@ -95,18 +148,17 @@ class HostBatch:
         if self.encoded is None or self.encoded.segments is None:
             return self.images, replace(self, images=[])
         tables = self.encoded.segments
-        arrays = [getattr(tables, name) for name in _IN_BLOCK]
-        nothing: dict[str, Any] = dict.fromkeys(_IN_BLOCK)
-        encoded = replace(self.encoded, segments=replace(tables, **nothing))
-        return [self.images, arrays], replace(self, images=[], encoded=encoded)
+        nothing: Any = None
+        encoded = replace(self.encoded, segments=replace(tables, block=nothing, arrays={}))
+        return tables.block, replace(self, images=[], encoded=encoded)
 
     def put_together(self, arrays: Any) -> HostBatch:
         """The batch that was taken apart, with its arrays."""
         if self.encoded is None or self.encoded.segments is None:
             return replace(self, images=arrays)
-        images, large = arrays
-        tables = replace(self.encoded.segments, **dict(zip(_IN_BLOCK, large, strict=True)))
-        return replace(self, images=images, encoded=replace(self.encoded, segments=tables))
+        tables = self.encoded.segments
+        tables = replace(tables, block=arrays, arrays=SegmentTables.divide(tables.layout, arrays))
+        return replace(self, images=tables.arrays["data"], encoded=replace(self.encoded, segments=tables))
 
 
 class BatchFiller(Protocol):

@@ -6,33 +6,36 @@ are decoded here, in the threads that decode for a CPU.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, count
+from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from picstore.arrays import I64, U8
 from picstore.errors import Damage, ImageError
-from picstore.jpeg import segment_words as words
 from picstore.jpeg.decoder.decode import REASONS
 from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS, describe_tiles, measure_tiles
-from picstore.jpeg.tiles import HEIGHT, INTERVAL, MCU_HEIGHT
+from picstore.jpeg.tiles import HEIGHT, MCU_HEIGHT
 from picstore.storage.format.layout import ENTRY, ENTRY_POINTS, SEGMENT
 from picstore.storage.format.segment_table import find_entry_points, points_of_segment
 from picstore.train.batching.gather import BatchRecords
-from picstore.train.batching.host_batch import EncodedBatch, GroupTargets, SegmentTables, ViewImages
+from picstore.train.batching.host_batch import (
+    EncodedBatch,
+    GroupTargets,
+    SegmentLayout,
+    SegmentTables,
+    ViewImages,
+)
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.batching.views_reach import boxes_to_cut, joint_reach
-from picstore.train.buffers import BufferPool
+from picstore.train.buffers import BufferPool, round_coarsely
 from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.targets import add_targets, empty_targets
 
 _NO_TILES = "its segments form no rows of tiles"
 _REASONS = {**REASONS, WRONG_ENTRY_POINTS: "its entry points do not lie within its segments"}
-_ALIGNMENT = 64  # bytes
 _fillers = count()  # that this process made
 
 
@@ -53,47 +56,25 @@ class SegmentFiller:
         n = len(records)
         self._records, self._params, self._names = records, tuple(params), output.targets
         self._reach = joint_reach([each.geometry for each in params], n)
-        held = records.to_held(self._reach, slice(None))
-        self._boxes = boxes_to_cut(held, records.layouts[:, :2])
-        self._starts = np.zeros(n + 1, np.int64)
-        room = self._starts[1:]
-        measure_tiles(records.addresses, records.sizes, records.layouts, self._boxes, room)
-        np.cumsum(room, out=room)
+        boxes = boxes_to_cut(records.to_held(self._reach, slice(None)), records.layouts[:, :2])
+        self._starts, self._firsts = np.zeros((2, n + 1), np.int64)
+        streams = records.addresses, records.sizes, records.layouts
         self._points = _find_points(records)
-        steps = self._points[:, 1]
-        per_segment = 1 + (steps > 0) * ((records.layouts[:, INTERVAL] - 1) // np.maximum(steps, 1))
-        parts_of = records.sizes[:, 1] * per_segment
-        self._firsts = np.cumsum(parts_of) - parts_of
-        m, tables = int(parts_of.sum()), words.HUFFMAN_TABLES * n
-        parts = {
-            "data": ((int(self._starts[-1]),), np.uint8),
-            "images": ((n, words.IMAGE_WORDS), np.int64),
-            "segments": ((m, words.PART_WORDS), np.int32),
-            "codes": ((tables, words.HUFFMAN_BYTES), np.uint8),
-            "places": ((tables, 4), np.int32),
-            "quantization": ((tables, 64), np.int16),
-        }
-        arrays = _divide_block(blocks, parts)
+        measure_tiles((*streams, boxes, self._points), self._starts, self._firsts)
+        layout = SegmentLayout(int(self._starts[-1]), n, int(self._firsts[-1]))
+        block = np.frombuffer(blocks.borrow(round_coarsely(layout.size)), dtype=np.uint8)[: layout.size]
+        arrays: Any = SegmentTables.divide(layout, block)
         self._data, self._rows, self._segments = arrays["data"], arrays["images"], arrays["segments"]
         self._tables = arrays["codes"], arrays["places"], arrays["quantization"]
         self._rows[:], arrays["places"][:] = 0, 0  # of images that are not described
         self.images: list[ViewImages] | U8 = self._data
-        self._lengths: Any = np.zeros(m, np.uint16)
         self._rects, self._results = (np.zeros((n, 4), np.int64) for _ in range(2))
+        self._tilings, self._boxes, self._lengths = arrays["tilings"], arrays["boxes"], arrays["lengths"]
+        self._tilings[:], self._boxes[:] = records.layouts, boxes
         # Rows of tiles have the same number of segments, or the image is none for the GPU.
         tiles_down = -(-records.layouts[:, HEIGHT] // np.maximum(records.layouts[:, MCU_HEIGHT], 1))
         self._per_row = np.maximum(records.sizes[:, 1] // np.maximum(tiles_down, 1), 1)
-        self._tilings = records.layouts.copy()
-        self._segment_tables = SegmentTables(
-            images=self._rows,
-            segments=self._segments,
-            first=self._firsts,
-            count=np.zeros(n, np.int64),
-            codes=arrays["codes"],
-            places=arrays["places"],
-            quantization=arrays["quantization"],
-            held=(self._tilings, self._boxes, self._lengths),
-        )
+        self._segment_tables = SegmentTables(layout, block, arrays, self._firsts[:-1], np.zeros(n, np.int64))
         self._encoded = EncodedBatch(
             bounds=np.stack([self._starts[:-1], self._starts[:-1]], axis=1),
             boxes=np.zeros((n, 4), dtype=np.int64),
@@ -174,9 +155,7 @@ def _find_points(records: BatchRecords) -> I64:
     slots = np.flatnonzero((records.entries["flags"] & ENTRY_POINTS != 0) & (records.sizes[:, 1] > 0))
     entries, firsts = records.entries[slots].tolist(), records.held["segment_first"][slots].tolist()
     for slot, values, first in zip(slots.tolist(), entries, firsts, strict=True):
-        entry = dict(
-            zip(ENTRY.names or (), values, strict=True)
-        )  # NumPy takes three times as long for a record's fields
+        entry = dict(zip(ENTRY.names or (), values, strict=True))  # a third of NumPy's time for a record's fields
         container = records.containers[records.container[slot]]
         found = find_entry_points(entry, container.segments)
         points[slot, 1] = -1
@@ -186,14 +165,3 @@ def _find_points(records: BatchRecords) -> I64:
             index = found.start + 1 + above * points_of_segment(entry["restart_interval"], step)
             points[slot] = container.addresses()[1] + index * SEGMENT.itemsize, step
     return points
-
-
-def _divide_block(blocks: BufferPool, parts: Mapping[str, tuple[tuple[int, ...], Any]]) -> dict[str, Any]:
-    """Borrow a block for arrays of these shapes and types, each from a multiple of _ALIGNMENT bytes on."""
-    sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in parts.values()]
-    ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
-    block = np.frombuffer(blocks.borrow(ends[-1]), dtype=np.uint8)
-    return {
-        name: block[start : start + size].view(dtype).reshape(shape)
-        for (name, (shape, dtype)), start, size in zip(parts.items(), [0, *ends], sizes, strict=False)
-    }

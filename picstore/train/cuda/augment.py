@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.cuda.color_phases import CANVAS_STEPS, ROW_STEPS, TABLE_STEPS, ColorPhases
 from picstore.train.cuda.decoded import MAX_VALUES, DecodedImages
-from picstore.train.cuda.descriptor import COUNTS, SMOOTHING
+from picstore.train.cuda.descriptor import COUNTS, MIXED, ORIGINALS, TABLES, WEIGHTS
 from picstore.train.cuda.descriptor_table import DescriptorTable, make_descriptor_table
 from picstore.train.cuda.filter_weights import LANES, make_weights
 from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
@@ -43,7 +44,6 @@ FIRST_OPTIONS = {**OPTIONS, "maxnreg": 80}
 def augment(
     images: Sequence[torch.Tensor] | DecodedImages,
     origins: npt.ArrayLike,
-    factors: npt.ArrayLike,
     geometry: Geometry,
     program: ColorProgram,
     *,
@@ -60,7 +60,6 @@ def augment(
             ``geometry.reach`` of each. Memory of another stream must stay unchanged until this one has reached the
             launch.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
-        factors: int (n,), 1, 2, 4 or 8, by which decoding divided the sides.
         geometry: of the n images.
         program: of the n images.
         dtype: of the outputs: uint8, float16, bfloat16 or float32.
@@ -75,25 +74,22 @@ def augment(
         MissingDependency: Triton is not installed; raised when this module is imported.
     """
     output = OutputDtype.from_dtype(dtype)
-    origins, factors = np.asarray(origins, dtype=np.int64), np.asarray(factors, dtype=np.int64)
+    origins = np.asarray(origins, dtype=np.int64)
     count = len(images)
     if not 0 < count <= _MAX_IMAGES or len(geometry.size) != count or len(program.opcode) != count:
         raise UsageError(
             f"there are {count} images, {len(geometry.size)} geometries and {len(program.opcode)} programs; give one "
             f"of each for every image, 1 to {_MAX_IMAGES}"
         )
-    if origins.shape != (count, 2) or factors.shape != (count,) or (factors < 1).any():
-        raise UsageError(
-            f"origins have shape {origins.shape} and factors {factors.shape}; give left, top and a factor of "
-            f"at least 1 for each of {count} images"
-        )
+    if origins.shape != (count, 2):
+        raise UsageError(f"origins have shape {origins.shape}; give left and top for each of {count} images")
     decoded = images if isinstance(images, DecodedImages) else DecodedImages.from_tensors(images)
     decoded, corners = _with_borders(decoded, origins, geometry)
-    params = make_resample_params(geometry, decoded.planes, decoded.sizes, corners, factors)
+    params = make_resample_params(geometry, decoded.planes, decoded.sizes, corners)
     batch, result = _outputs(geometry, output, channels_last, decoded.device, out)
     phases = ColorPhases.from_program(program, geometry.size, floats=output != OutputDtype.UINT8)
     with torch.cuda.device(batch.device) if batch.is_cuda else contextlib.nullcontext():
-        indices, minified, params = minify_slanted(params, geometry, corners, factors)
+        indices, minified, params = minify_slanted(params, geometry, corners)
         if len(indices) == 0:
             _launch_all([(make_descriptor_table(params, phases), batch, channels_last)])
             return result
@@ -111,8 +107,11 @@ def augment(
 
 def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
     """Images with what their border modes put around them, as far as it is seen, and their origins."""
+    others = np.flatnonzero(geometry.border != CONSTANT).tolist()
+    if not others:
+        return images, origins
     slots, made, origins = [], [], origins.copy()
-    for slot in np.flatnonzero(geometry.border != CONSTANT).tolist():
+    for slot in others:
         (left, top, right, bottom), (width, height) = (
             geometry.window[slot].tolist(),
             geometry.source_size[slot].tolist(),
@@ -131,9 +130,9 @@ def _outputs(
     geometry: Geometry, output: OutputDtype, channels_last: bool, device: torch.device, out: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | list[torch.Tensor]]:
     """The memory to write to, dense, image after image; and the result: that memory or a list of its images."""
-    sizes, values = geometry.size, 3 * geometry.size.prod(axis=1)
+    sizes, values = geometry.size, 3 * geometry.size[:, 0] * geometry.size[:, 1]
     width, height = sizes[0].tolist()
-    if (values <= 0).any() or (values >= MAX_VALUES).any():
+    if values.min() <= 0 or values.max() >= MAX_VALUES:
         found = np.unique(sizes, axis=0).tolist()
         raise UsageError(f"outputs have sizes {found}; each needs at least a pixel and below {MAX_VALUES} values")
     dtype = getattr(torch, output.name.lower())
@@ -154,6 +153,7 @@ def _outputs(
     layout = torch.channels_last if channels_last else torch.contiguous_format
     if out is None:
         out = torch.empty(shape, dtype=dtype, device=device, memory_format=layout)
+        return out, out
     if out.shape != shape or out.dtype != dtype or out.device != device or not out.is_contiguous(memory_format=layout):
         raise UsageError(
             f"out is {out.dtype} {tuple(out.shape)} on {out.device}; give {dtype} {shape} on {device}, "
@@ -166,13 +166,12 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     """Launch jobs (table, output, channels last) in turn; their tables go to the device in one asynchronous copy."""
     device = jobs[0][1].device
     held = [_allocate_workspace(table, device) for table, _, _ in jobs]
-    # Triton compiles a kernel anew for an address that is no multiple of 16 bytes.
-    padded = [np.append(table.words, np.zeros(table.words.size % 2, np.int64)) for table, _, _ in jobs]
-    sizes = [words.size for words in padded]
-    packed = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
-    np.concatenate(padded, out=packed.numpy())
+    ends = list(accumulate((table.size for table, _, _ in jobs), initial=0))
+    packed = torch.empty(ends[-1], dtype=torch.int64, pin_memory=device.type == "cuda")
+    for (table, _, _), start, end in zip(jobs, ends, ends[1:], strict=False):
+        table.write(packed.numpy()[start:end])
     # torch does not reuse the page-locked memory before the copy is done.
-    split = torch.split(packed.to(device, non_blocking=True), sizes)
+    split = torch.split(packed.to(device, non_blocking=True), [table.size for table, _, _ in jobs])
     with launching():
         for (table, out, channels_last), words in zip(jobs, split, strict=True):
             _launch(table, words, out, channels_last)
@@ -182,15 +181,18 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
     """Allocate what weights and canvas steps need, and note it in the header; keep it until they are launched."""
     starts = frozenset[int]().union(*table.starts)
-    tables, mixes = bool(starts & TABLE_STEPS), opcodes.MIX in starts
-    counts = torch.zeros(tables * len(table.starts) * table.count * _COUNTS, dtype=torch.int32, device=device)
-    levels = torch.empty(tables * table.count * _COUNTS, dtype=torch.uint8, device=device)
-    mixed = torch.empty(mixes * table.values, dtype=torch.float32, device=device)
-    originals = torch.empty(mixes * table.values, dtype=torch.uint8, device=device)
     weights = torch.zeros(table.weights, dtype=torch.int32, device=device)
-    workspace = [counts, levels, mixed, originals, weights]
-    table.words[COUNTS.value : SMOOTHING.value] = [part.data_ptr() for part in workspace]
-    return workspace
+    workspace = {WEIGHTS: weights}
+    if starts & TABLE_STEPS:
+        counts = len(table.starts) * table.count * _COUNTS
+        workspace[COUNTS] = torch.zeros(counts, dtype=torch.int32, device=device)
+        workspace[TABLES] = torch.empty(table.count * _COUNTS, dtype=torch.uint8, device=device)
+    if opcodes.MIX in starts:
+        workspace[MIXED] = torch.empty(table.values, dtype=torch.float32, device=device)
+        workspace[ORIGINALS] = torch.empty(table.values, dtype=torch.uint8, device=device)
+    for word, part in workspace.items():
+        table.header[word.value] = part.data_ptr()
+    return [*workspace.values()]
 
 
 def _launch(table: DescriptorTable, words: torch.Tensor, out: torch.Tensor, channels_last: bool) -> None:

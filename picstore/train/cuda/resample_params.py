@@ -59,58 +59,69 @@ class ResampleParams:
 
         ``filters`` are ``interpolation`` and ``antialias``.
         """
-        interpolation, antialias = filters
+        numbers, window, taps = _weigh(source_size, box, clip, size, filters)
         n = len(size)
-        scale = np.floor(box[:, 2:] / size * GRID + 0.5) / GRID
-        widened = (antialias & (interpolation != NEAREST))[:, None]
-        support = np.array(HALF_WIDTHS)[interpolation, None] * np.where(widened, np.maximum(scale, 1.0), 1.0)
-        # The filter is twice the support wide, and rounding may add a pixel. It ends at the clip's border, or repeats
-        # that.
-        window = np.ceil(2 * support).astype(np.int64) + 1
-        visible = np.maximum(clip[:, 2:] - clip[:, :2], 0)
-        window = np.where((antialias | (interpolation == BILINEAR))[:, None], np.minimum(window, visible), window)
-        in_image = np.minimum(clip[:, 2:], source_size) - np.maximum(clip[:, :2], 0)
-        taps = np.minimum(window, np.maximum(in_image, 1))
-        numbers = np.concatenate([box[:, :2], scale, support], axis=1)
         never = np.zeros(n, dtype=np.bool_)
         flip, fill = np.zeros((n, 2), np.bool_), np.zeros((n, 3), np.int64)
         edges = open_edges(n, 0)
         return cls(planes, source_size, clip, never, flip, window, taps, numbers, fill, *filters, size, edges, never)
 
 
-def make_resample_params(
-    geometry: Geometry, planes: I64, source_size: I64, origins: I64, factors: I64
-) -> ResampleParams:
+def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64, Bools]) -> tuple[F64, I64, I64]:
+    """Make ``map``, ``window`` and ``taps`` of :class:`ResampleParams` for upright resampling of boxes."""
+    interpolation, antialias = filters
+    numbers = np.empty((len(size), 6))
+    numbers[:, :2] = box[:, :2]
+    scale = np.divide(np.floor(box[:, 2:] / size * GRID + 0.5), GRID, out=numbers[:, 2:4])
+    widened = (antialias & (interpolation != NEAREST))[:, None]
+    support = np.where(widened, np.maximum(scale, 1.0), 1.0)
+    support *= np.array(HALF_WIDTHS)[interpolation, None]
+    numbers[:, 4:] = support
+    # The filter is twice the support wide, and rounding may add a pixel. It ends at the clip's border, or repeats that.
+    window = np.ceil(2 * support).astype(np.int64) + 1
+    visible = np.maximum(clip[:, 2:] - clip[:, :2], 0)
+    np.minimum(window, visible, out=window, where=(antialias | (interpolation == BILINEAR))[:, None])
+    in_image = np.minimum(clip[:, 2:], source_size) - np.maximum(clip[:, :2], 0)
+    return numbers, window, np.minimum(window, np.maximum(in_image, 1))
+
+
+def make_resample_params(geometry: Geometry, planes: I64, source_size: I64, origins: I64) -> ResampleParams:
     """Convert a geometry to parameters for decoded pixels, as ``train/cpu/render.py`` does for one image.
 
-    ``origins`` and ``factors`` are ``augment``'s arguments. UsageError for coordinates not finite or above 2**24.
+    ``origins`` is ``augment``'s argument. UsageError for coordinates not finite or above 2**24.
     """
-    by = factors[:, None]
-    clip = _clip_in(geometry.clip, origins, factors)
+    clip = geometry.clip - np.concatenate([origins, origins], axis=1)
     box = geometry.grid_box.copy()
     box[:, :2] -= origins
-    box /= by
-    matrix = geometry.grid_matrix.copy()
-    matrix[:, :, 2] -= origins
-    matrix /= by[:, :, None]
+    matrix, slanted = None, ~geometry.upright
+    if slanted.any():  # the matrix of an upright image has no other numbers than its box
+        matrix = geometry.grid_matrix.copy()
+        matrix[:, :, 2] -= origins
+        # An empty clip shows nothing of the source, which upright resampling expresses as well.
+        slanted &= (clip[:, :2] < clip[:, 2:]).all(axis=1)
     _check(box, matrix, clip, geometry.size)
     filters = geometry.interpolation, geometry.antialias
-    params = ResampleParams.from_boxes(planes, source_size, box, clip, geometry.size, filters=filters)
-    # An empty clip shows nothing of the source, which upright resampling expresses as well.
-    slanted = ~geometry.upright & (clip[:, :2] < clip[:, 2:]).all(axis=1)
-    return replace(
-        params,
+    numbers, window, taps = _weigh(source_size, box, clip, geometry.size, filters)
+    return ResampleParams(
+        planes=planes,
+        source_size=source_size,
+        clip=clip,
         slanted=slanted,
-        map=np.where(slanted[:, None], matrix.reshape(-1, 6), params.map),
         flip=geometry.flip,
+        window=window,
+        taps=taps,
+        map=numbers if matrix is None else np.where(slanted[:, None], matrix.reshape(-1, 6), numbers),
         fill=geometry.fill.astype(np.int64),
+        interpolation=geometry.interpolation,
+        antialias=geometry.antialias,
+        size=geometry.size,
         edges=geometry.output_edges,
         shows_edges=geometry.shows_edges,
     )
 
 
 def minify_slanted(
-    params: ResampleParams, geometry: Geometry, origins: I64, factors: I64
+    params: ResampleParams, geometry: Geometry, origins: I64
 ) -> tuple[I64, ResampleParams, ResampleParams]:
     """Split antialiased minification off slanted images: these are first resampled to the output's scale.
 
@@ -120,9 +131,9 @@ def minify_slanted(
     """
     if not params.slanted.any():
         return np.zeros(0, np.int64), params, params
-    larger = (geometry.scale > factors[:, None] * (1 + _TOLERANCE)).any(axis=1)
+    larger = (geometry.scale > 1 + _TOLERANCE).any(axis=1)
     minified = params.slanted & geometry.minifies & larger
-    reach = _clip_in(geometry.window, origins, factors)
+    reach = geometry.window - np.concatenate([origins, origins], axis=1)
     low, high = np.maximum(reach[:, :2], 0), np.minimum(reach[:, 2:], params.source_size)
     indices = np.flatnonzero(minified & (low < high).all(axis=1))
     low, extent = low[indices], (high - low)[indices]
@@ -147,20 +158,17 @@ def minify_slanted(
     return indices, smaller, replace(params, **changed)
 
 
-def _clip_in(clip: I64, origins: I64, factors: I64) -> I64:
-    """Convert rectangles from source pixels to decoded pixels, rounded outwards."""
-    clip = clip - np.tile(origins, 2)
-    by = factors[:, None]
-    return np.concatenate([clip[:, :2] // by, -(-clip[:, 2:] // by)], axis=1)
-
-
-def _check(box: F64, matrix: F64, clip: I64, size: I64) -> None:
-    known = np.isfinite(matrix).all(axis=(1, 2)) & (np.abs(clip) <= MAX_COORDINATE).all(axis=1)
-    known &= (size > 0).all(axis=1)
+def _check(box: F64, matrix: F64 | None, clip: I64, size: I64) -> None:
+    """Refuse what has no area, or coordinates that the kernels cannot count; of all images at once, as few are."""
+    within = np.abs(clip).max() <= MAX_COORDINATE and np.abs(box).max() <= MAX_COORDINATE  # NaN is neither
+    if within and size.min() > 0 and box[:, 2:].min() > 0 and (matrix is None or np.isfinite(matrix).all()):
+        return
+    known = (np.abs(clip) <= MAX_COORDINATE).all(axis=1) & (size > 0).all(axis=1)
     known &= (np.abs(box) <= MAX_COORDINATE).all(axis=1) & (box[:, 2:] > 0).all(axis=1)
-    if not known.all():
-        wrong = int(np.flatnonzero(~known)[0])
-        raise UsageError(
-            f"image {wrong} shows the box {box[wrong].tolist()} (left, top, width, height) within the clip "
-            f"{clip[wrong].tolist()}; both need an area, and coordinates of at most {MAX_COORDINATE}"
-        )
+    if matrix is not None:
+        known &= np.isfinite(matrix).all(axis=(1, 2))
+    wrong = int(np.flatnonzero(~known)[0])
+    raise UsageError(
+        f"image {wrong} shows the box {box[wrong].tolist()} (left, top, width, height) within the clip "
+        f"{clip[wrong].tolist()}; both need an area, and coordinates of at most {MAX_COORDINATE}"
+    )

@@ -49,7 +49,7 @@ def launching() -> Iterator[None]:
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Decorator for functions that the host launches, compiled at the first launch; no integer specializes the code."""
-    return triton.jit(function, do_not_specialize=["phase", "count"])
+    return triton.jit(function, do_not_specialize=["phase", "count", "image_count"])
 
 
 def device_function(function: Callable[..., Any]) -> Any:

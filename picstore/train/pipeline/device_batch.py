@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from picstore.train.batching.host_batch import EncodedBatch, HostBatch, SegmentT
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import GroupSpec, OutputSpec
 from picstore.train.cuda.decode import Decode, decode_all
+from picstore.train.cuda.page_locked import lock_pages
 from picstore.train.transforms.geometry import Geometry
 
 if TYPE_CHECKING:
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MadeBatch:
-    """A batch on its device, the records that were replaced, and why a GPU's decoder left images to the CPU."""
+    """A batch on its device, the records that were replaced, and why a GPU's decoder left images to the CPU.
+
+    ``copied`` says that the batch was copied to page-locked memory, as its own could not be page-locked.
+    """
 
     batch: Batch
     damage: list[Damage]
     refused: list[str] = field(default_factory=list)
+    copied: bool = False
 
 
 MakeBatch: TypeAlias = Callable[[HostBatch], MadeBatch]
@@ -86,7 +91,8 @@ class DecodeTiles:
     """Decodes tiles by picstore's kernels and augments the images on a GPU; a ``MakeBatch``.
 
     Images whose segments are not sound are decoded on the CPU, whose decision about damage counts. An image that does
-    not decode is replaced, or ends the batches if ``strict`` is set.
+    not decode is replaced, or ends the batches if ``strict`` is set. The memory of a batch is page-locked at first
+    sight, and free for the next one when the call returns or raises: the GPU has read it.
     """
 
     output: OutputSpec
@@ -103,50 +109,49 @@ class DecodeTiles:
         from picstore.train.cuda.decoded import DecodedImages  # with Triton
         from picstore.train.cuda.segments.decode import decode_tiles, explain
 
-        encoded, data = host.encoded, np.asarray(host.images)
+        encoded = host.encoded
         if encoded is None or encoded.segments is None:
             raise TypeError("a batch for picstore's decoder has no segments")
-        tables = encoded.segments
-        slots = np.unique(encoded.shown)
-        tensors: dict[int, torch.Tensor] = {}  # decoded on the CPU, by slot
-        broken, refused, parts = {}, [], []
-        for slot in slots[tables.count[slots] == 0].tolist():
-            tensors[slot] = torch.from_numpy(tables.pixels[slot]).to(self.device)
-            refused.append(tables.refused[slot])
-        slots = slots[tables.count[slots] > 0]
-        if len(slots):
-            decoded, status = decode_tiles(data, tables, slots, device=self.device)
+        tables, n, shows_all = encoded.segments, len(encoded.shown), encoded.shows_all
+        shown = np.ones(n, np.bool_)
+        if not shows_all:
+            shown = np.isin(np.arange(n), encoded.shown)
+            tables = replace(tables, count=np.where(shown, tables.count, 0))
+        left = [] if tables.count.all() else np.flatnonzero(shown & (tables.count == 0)).tolist()
+        tensors = {slot: torch.from_numpy(tables.pixels[slot]).to(self.device) for slot in left}  # decoded on the CPU
+        broken, refused, parts, locked = {}, [tables.refused[slot] for slot in left], [], True
+        if tables.count.any():
+            locked = lock_pages(tables.block, self.device)
+            decoded, status = decode_tiles(tables, device=self.device, locked=locked)
             parts.append(decoded)
-            for number in np.flatnonzero(status).tolist():
-                slot = int(slots[number])
-                refused.append(explain(int(status[number])))
+            for slot in np.flatnonzero(status).tolist():
+                refused.append(explain(int(status[slot])))
                 try:
-                    tensors[slot] = _decode_on_cpu(data, encoded, tables, slot).to(self.device)
+                    tensors[slot] = _decode_on_cpu(encoded, tables, slot).to(self.device)
                 except ImageError as error:
                     broken[slot] = str(error)
+        number_of = np.arange(n)  # by slot, among all images
         if tensors:
+            number_of[list(tensors)] = sum(map(len, parts)) + np.arange(len(tensors))
             parts.append(DecodedImages.from_tensors(list(tensors.values())))
-        number_of = np.zeros(len(encoded.shown), np.int64)  # by slot, among all images
-        number_of[slots] = np.arange(len(slots))
-        number_of[list(tensors)] = len(slots) + np.arange(len(tensors))
         images = DecodedImages.join(parts)
-        if tables.probe is not None and (slot := tables.probe[0]) in slots and slot not in broken:
+        if tables.probe is not None and tables.count[slot := tables.probe[0]] and slot not in broken:
             _check_pixels(images[int(number_of[slot])], encoded.boxes[slot], tables.probe)
         damage = _replace_broken(host, encoded, broken, strict=self.strict)
-        shown = images.select(number_of[encoded.shown])
-        batch = _augment(host, encoded, shown, self.output).to(self.device, non_blocking=True)
-        return MadeBatch(batch, [*host.damage, *damage], refused)
+        if tensors or damage or not shows_all:
+            images = images.select(number_of[encoded.shown])
+        batch = _augment(host, encoded, images, self.output).to(self.device, non_blocking=True)
+        return MadeBatch(batch, [*host.damage, *damage], refused, copied=not locked)
 
 
-def _decode_on_cpu(data: U8, encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
+def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
     """Decode what is held of a slot on the CPU, (3, h, w), and note where it lies; ImageError for damage."""
     from picstore.train.cpu.decode import decode_held  # loads kernels, which are seldom needed beside a GPU
 
-    tilings, boxes, lengths = tables.held
+    arrays, first = tables.arrays, int(tables.first[slot])
     start, stop = encoded.bounds[slot].tolist()
-    first = int(tables.first[slot])
-    held = lengths[first : first + int(tables.images[slot, HELD])]
-    pixels, (left, top) = decode_held(data[start:stop], tilings[slot], boxes[slot], held)
+    held = arrays["lengths"][first : first + int(arrays["images"][slot, HELD])]
+    pixels, (left, top) = decode_held(arrays["data"][start:stop], arrays["tilings"][slot], arrays["boxes"][slot], held)
     encoded.boxes[slot] = left, encoded.boxes[slot, 1] + top, pixels.shape[1], pixels.shape[0]
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
@@ -164,8 +169,8 @@ def _check_pixels(image: torch.Tensor, rect: I64, probe: tuple[int, U8, I64]) ->
 
 def _augment(host: HostBatch, encoded: EncodedBatch, images: Images, output: OutputSpec) -> Batch:
     """Augment the images that a batch shows on their device; labels and the rest stay in the host's memory."""
-    origins = encoded.boxes[encoded.shown, :2]
-    shows_all = np.array_equal(encoded.shown, np.arange(len(encoded.shown)))
+    shows_all = encoded.shows_all
+    origins = encoded.boxes[:, :2] if shows_all else encoded.boxes[encoded.shown, :2]
     groups = []
     for params, group in zip(encoded.params, output.groups, strict=True):
         chosen = params if shows_all else params.select_slots(encoded.shown, count=group.count)
@@ -175,6 +180,8 @@ def _augment(host: HostBatch, encoded: EncodedBatch, images: Images, output: Out
 
 def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str], *, strict: bool) -> list[Damage]:
     """Replace images that do not decode, given by the slot of their stream; returns or raises their damage."""
+    if not broken:
+        return []
     problems: dict[int, Damage] = {
         slot: Corrupt(f"record {host.ids[slot]} {broken[shown]}", *encoded.files[shown])
         for slot, shown in enumerate(encoded.shown.tolist())
@@ -193,8 +200,9 @@ def augment_views(images: Images, origins: I64, params: TransformParams, output:
     ``origins``, int64 (n, 2), are left and top of each in its stored image.
     """
     count, n = group.count, len(images)
-    repeated = images if count == 1 else _select(images, np.tile(np.arange(n), count))
-    made = augment_images(repeated, np.tile(origins, (count, 1)), params, output, group)
+    if count > 1:
+        images, origins = _select(images, np.tile(np.arange(n), count)), np.tile(origins, (count, 1))
+    made = augment_images(images, origins, params, output, group)
     if isinstance(made, list):
         return [made[k : k + n] for k in range(0, len(made), n)]
     return made.view(count, n, *made.shape[1:])
@@ -211,18 +219,17 @@ def augment_images(
     """Resample and color decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes."""
     from picstore.train.cuda.augment import augment  # with Triton
 
+    options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
+    if group.stacked:
+        return augment(images, origins, params.geometry, params.program, **options)
     made: Any = []
-    rest = np.flatnonzero(~_is_unchanged(params, output, group))
+    rest = np.flatnonzero(~_is_unchanged(params, output))
     if len(rest):
         chosen = images
         if len(rest) < len(images):
             chosen = _select(images, rest)
             params = params.select_slots(rest, count=1)
-        ones = np.ones(len(rest), dtype=np.int64)
-        options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
-        made = augment(chosen, origins[rest], ones, params.geometry, params.program, **options)
-    if group.stacked:
-        return made  # type: ignore[no-any-return]
+        made = augment(chosen, origins[rest], params.geometry, params.program, **options)
     by_slot = dict(zip(rest.tolist(), made, strict=True))
     listed = [by_slot[slot] if slot in by_slot else image.contiguous() for slot, image in enumerate(images)]
     firsts = {image.data_ptr(): slot for slot, image in reversed(list(enumerate(listed)))}
@@ -231,10 +238,10 @@ def augment_images(
     return [image if firsts[image.data_ptr()] == slot else image.clone() for slot, image in enumerate(listed)]
 
 
-def _is_unchanged(params: TransformParams, output: OutputSpec, group: GroupSpec) -> Bools:
-    """bool (n,): which outputs equal the decoded image; none of a batch that is one tensor."""
+def _is_unchanged(params: TransformParams, output: OutputSpec) -> Bools:
+    """bool (n,): which outputs equal the decoded image."""
     geometry = params.geometry
-    if group.stacked or output.dtype != "uint8" or output.channels_last or not params.program.empty:
+    if output.dtype != "uint8" or output.channels_last or not params.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)
     same = (geometry.frame == Geometry.identity(*geometry.source_size.T).frame).all(axis=(1, 2))
     unchanged: Bools = same & (geometry.size == geometry.source_size).all(axis=1) & ~geometry.shows_edges

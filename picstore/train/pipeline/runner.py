@@ -101,7 +101,7 @@ class PipelineRunner:
         self._count = processes if can_start else 0
         self._threads = threads
         self._counter = StatsCounter()
-        self._buffers = BufferPools()
+        self._buffers = self._make_buffers()
         self._pid = os.getpid()
         self._processes: list[LoaderProcess] = []
         self._remote = remote
@@ -209,7 +209,7 @@ class PipelineRunner:
 
     def _in_threads(self, requests: MakeRequests) -> HostSource:
         if self._pid != os.getpid():  # a fork: locks may be held for ever, and they guard the parent's memory
-            self._buffers, self._counter = BufferPools(), StatsCounter(self._counter.stats)
+            self._buffers, self._counter = self._make_buffers(), StatsCounter(self._counter.stats)
             self._pid = os.getpid()
         spec, workers = self._spec, Worker.current().count
         if self._threads is None and workers:
@@ -219,6 +219,9 @@ class PipelineRunner:
         pipeline = Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         self._open.add(pipeline)
         return pipeline
+
+    def _make_buffers(self) -> BufferPools:
+        return BufferPools.for_batches(mapped=self._spec.output.form == "segments")
 
     def _in_processes(self, span: Span) -> HostSource:
         """Batches of the processes, which are kept from epoch to epoch, since starting one takes half a second."""
@@ -308,7 +311,7 @@ class Delivery(Iterator[Batch]):
             raise StopIteration
         batch, refused = received.batch, received.refused
         counts = {"batches": 1, "images": len(batch), "damaged": len(received.damage), "fallbacks": len(refused)}
-        self._counter.add(**counts)
+        self._counter.add(**counts, copied=int(received.copied))
         self._damage_log.report(received.damage)
         if refused:
             self._damage_log.report_fallbacks(refused, of=len(batch))

@@ -18,6 +18,7 @@ class Stats:
     bytes: int = 0  # of the containers that were read
     damaged: int = 0  # samples replaced because their record was damaged
     fallbacks: int = 0  # images that the decoder of a GPU left to the CPU
+    copied: int = 0  # batches copied to page-locked memory for a GPU, as theirs could not be page-locked
     reading: float = 0.0  # time that reader threads were busy, together
     working: float = 0.0  # time that decoding threads were busy cutting, decoding and augmenting, together
     waited_on_disk: float = 0.0  # time that the planner waited for containers to be read

@@ -64,6 +64,8 @@ def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
 
 def edges_on_output(edges: F64, matrix: F64) -> F64:
     """Edges in output coordinates; distances are in the larger of output pixels and pixels of the edge's canvas."""
+    if not edges.shape[1]:
+        return edges
     full = np.zeros((len(matrix), 3, 3))
     full[:, :2] = matrix
     full[:, 2, 2] = 1
@@ -73,6 +75,8 @@ def edges_on_output(edges: F64, matrix: F64) -> F64:
 
 def hides_pixels(edges: F64, size: I64) -> Bools:
     """Whether any pixel of each output lies outside of its edges, of ``edges_on_output``, or on one: bool (n,)."""
+    if not edges.shape[1]:
+        return np.zeros(len(edges), dtype=np.bool_)
     a, b, c = np.moveaxis(edges, 2, 0)
     least = np.minimum(a * 0.5, a * (size[:, :1] - 0.5)) + np.minimum(b * 0.5, b * (size[:, 1:] - 0.5)) + c
     hidden: Bools = ~(least >= 0.5 - _TOLERANCE).all(axis=1)

@@ -118,20 +118,18 @@ def made(
     count = len(images)
     tensors = [planes(image, device) for image in images]
     program = program or nothing(geometry)
-    origins, factors = options.pop("origins", np.zeros((count, 2))), options.pop("factors", np.ones(count))
-    batch = augment(tensors, origins, factors, geometry, program, **options)
+    batch = augment(tensors, options.pop("origins", np.zeros((count, 2))), geometry, program, **options)
     assert isinstance(batch, torch.Tensor)
     return batch.cpu()
 
 
-def rendered(images: list[np.ndarray], geometry: Geometry, origins: Any = None, factors: Any = None) -> torch.Tensor:
+def rendered(images: list[np.ndarray], geometry: Geometry, origins: Any = None) -> torch.Tensor:
     """The batch that the CPU makes, before its color."""
     width, height = geometry.size[0]
     out = np.empty((len(images), 3, height, width), dtype=np.uint8)
     for slot, image in enumerate(images):
         origin = (0, 0) if origins is None else tuple(map(int, origins[slot]))
-        factor = 1 if factors is None else int(factors[slot])
-        render(image, geometry, slot, origin=origin, factor=factor, out=out[slot])
+        render(image, geometry, slot, origin=origin, factor=1, out=out[slot])
     return torch.from_numpy(out)
 
 
@@ -230,23 +228,18 @@ def test_any_list_gives_the_cpus_pixels(
 
 
 @few
-@given(st.integers(1, 4), st.integers(0, 1000), st.booleans())
-def test_cuts_and_smaller_decodes_lie_where_their_origins_and_factors_say(
-    device: str, factor: int, seed: int, turned: bool
-) -> None:
+@given(st.integers(0, 1000), st.booleans())
+def test_cuts_lie_where_their_origins_say(device: str, seed: int, turned: bool) -> None:
     turns = [RandomRotation(40)] if turned else []
-    factor = 1 << (factor - 1)
-    whole = noise(1, 60 * factor, 80 * factor, seed)
+    whole = noise(1, 60, 80, seed)
     geometry = geometry_of(whole, [RandomResizedCrop((8, 24), (0.1, 0.5)), *turns], seed)
-    low = geometry.reach[:, :2] // (8 * factor) * (8 * factor)
-    high = -(-geometry.reach[:, 2:] // factor) * factor
+    low, high = geometry.reach[:, :2] // 8 * 8, geometry.reach[:, 2:]
     cuts = [
-        np.ascontiguousarray(image[top:bottom:factor, left:right:factor])
+        np.ascontiguousarray(image[top:bottom, left:right])
         for image, (left, top), (right, bottom) in zip(whole, low, high, strict=True)
     ]
-    factors = np.full(1, factor)
-    ours = made(cuts, geometry, device, origins=low, factors=factors)
-    assert torch.equal(ours, rendered(cuts, geometry, low, factors))
+    ours = made(cuts, geometry, device, origins=low)
+    assert torch.equal(ours, rendered(cuts, geometry, low))
 
 
 MOVES: list[list] = [[CenterCrop(33)], [RandomCrop(30, 12), RandomHorizontalFlip()], [Pad(5), RandomVerticalFlip(1)]]
@@ -265,8 +258,7 @@ def test_a_grey_image_becomes_three_equal_channels(device: str) -> None:
     for transforms in ([RandomResizedCrop(8)], [RandomRotation(30), Resize((8, 15))]):
         geometry = geometry_of(grey, transforms)
         tensors = [planes(image, device)[:1].contiguous() for image in grey]
-        zeros, ones = np.zeros((2, 2)), np.ones(2)
-        ours = augment(tensors, zeros, ones, geometry, nothing(geometry)).cpu()
+        ours = augment(tensors, np.zeros((2, 2)), geometry, nothing(geometry)).cpu()
         assert torch.equal(ours, made(grey, geometry, device))
 
 
@@ -302,9 +294,9 @@ def test_outputs_of_different_sizes_come_as_a_list_of_what_each_is_alone(last: b
     images = [noise(1, (24 - 4 * k) * scaled(device), 40 * scaled(device), k)[0] for k in range(3)]
     geometry = geometry_of(images, [Resize(7 * scaled(device)), RandomHorizontalFlip()])
     program = program_of(geometry, [ColorJitter(contrast=0.4), GaussianBlur(3), NORMALIZE])
-    tensors, zeros, ones = [planes(image, device) for image in images], np.zeros((3, 2)), np.ones(3)
+    tensors, zeros = [planes(image, device) for image in images], np.zeros((3, 2))
     options: dict[str, Any] = {"dtype": "float32", "channels_last": last}
-    batch = augment(tensors, zeros, ones, geometry, program, **options)
+    batch = augment(tensors, zeros, geometry, program, **options)
     assert isinstance(batch, list) and len({picture.shape for picture in batch}) == 3
     for slot, picture in enumerate(batch):
         one = np.array([slot])
@@ -424,8 +416,7 @@ def test_out_is_filled_and_returned_and_nothing_else_is_touched(last: bool, devi
     layout = torch.channels_last if last else torch.contiguous_format
     several = torch.full((4, 3, 19, 35), 77, dtype=torch.uint8, device=device).to(memory_format=layout)
     tensors = [planes(image, device) for image in images]
-    zeros, ones = np.zeros((2, 2)), np.ones(2)
-    out = augment(tensors, zeros, ones, geometry, nothing(geometry), channels_last=last, out=several[1:3])
+    out = augment(tensors, np.zeros((2, 2)), geometry, nothing(geometry), channels_last=last, out=several[1:3])
     assert out.data_ptr() == several[1:3].data_ptr()
     assert torch.equal(several[1:3].cpu(), made(images, geometry, device))
     assert (several[[0, 3]] == 77).all()
@@ -437,17 +428,17 @@ def test_rows_may_be_longer_than_their_pixels(device: str) -> None:
     padded = torch.full((3, 12, 16), 77, dtype=torch.uint8, device=device)
     padded[:, :, :14] = planes(image, device)
     geometry = geometry_of([image], [Pad(2), Resize((5, 6))])
-    given = np.zeros((1, 2)), np.ones(1), geometry, nothing(geometry)
+    given = np.zeros((1, 2)), geometry, nothing(geometry)
     assert torch.equal(augment([padded[:, :, :14]], *given), augment([planes(image, device)], *given))  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_made_is_refused(device: str) -> None:
     images = noise(2, 20, 30)
     geometry = geometry_of(images, [CenterCrop(9)])
-    tensors, zeros, ones = [planes(image, device) for image in images], np.zeros((2, 2)), np.ones(2)
+    tensors, zeros = [planes(image, device) for image in images], np.zeros((2, 2))
 
     def refused(text: str, *arguments: Any, **options: Any) -> None:
-        given_ = [*arguments, *[tensors, zeros, ones, geometry, nothing(geometry)][len(arguments) :]]
+        given_ = [*arguments, *[tensors, zeros, geometry, nothing(geometry)][len(arguments) :]]
         with pytest.raises(UsageError, match=text):
             augment(*given_, **options)
 
@@ -456,14 +447,13 @@ def test_what_cannot_be_made_is_refused(device: str) -> None:
     refused("1 images, 2 geometries", tensors[:1])
     refused("there are 0 images", [])
     refused("origins have shape", tensors, np.zeros(2))
-    refused("a factor of at least 1", tensors, zeros, [1, 0])
     several = torch.empty((2, 3, 20, 30), dtype=torch.uint8, device=device)
-    refused("sizes", tensors, zeros, ones, geometry_of(images, []), out=several)
+    refused("sizes", tensors, zeros, geometry_of(images, []), out=several)
     refused("not possible", dtype="int8")
     refused("out is", out=torch.empty((2, 3, 9, 8), dtype=torch.uint8, device=device))
     refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.float32, device=device))
     refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.uint8, device=device), channels_last=True)
-    refused("at most 16777216", tensors, zeros, ones, replace(geometry, frame=geometry.frame * 1e9))
+    refused("at most 16777216", tensors, zeros, replace(geometry, frame=geometry.frame * 1e9))
 
 
 def test_images_elsewhere_than_the_kernels_are_refused() -> None:

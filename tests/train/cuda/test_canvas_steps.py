@@ -54,7 +54,7 @@ def made_on_both(
     geometry = Geometry.identity([width] * len(images), [height] * len(images))
     program = compose_color(transforms, geometry.size, BatchRandom(seed, 0, np.arange(len(images))))
     tensors = [torch.from_numpy(image).to(device) for image in images]
-    ours = augment(tensors, np.zeros((len(images), 2)), np.ones(len(images)), geometry, program, dtype=dtype)
+    ours = augment(tensors, np.zeros((len(images), 2)), geometry, program, dtype=dtype)
     assert isinstance(ours, torch.Tensor)
     return ours.cpu(), colored(images, program, dtype)
 

@@ -42,7 +42,8 @@ def test_missing_headers_are_named_and_other_errors_stay() -> None:
 
 
 def table(words: int) -> DescriptorTable:
-    return DescriptorTable(np.zeros(words, np.int64), np.zeros(1, np.int64), 3, 1, ColorPhases.empty(1).starts, 7)
+    parts = [np.zeros(shape, np.int64) for shape in (10, (1, words - 10), 0, 1)]
+    return DescriptorTable(*parts, 3, 1, ColorPhases.empty(1).starts, 7)
 
 
 def test_threads_launch_in_turn_and_each_table_begins_at_16_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

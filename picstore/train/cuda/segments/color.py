@@ -25,6 +25,8 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     width, height = tl.load(image + _WIDTH).to(tl.int32), tl.load(image + _HEIGHT).to(tl.int32)
+    if width == 0:  # an image without tiles
+        return
     tiles = (width + 4 * COLUMNS - 1) // (4 * COLUMNS)
     top, begin = tl.program_id(0) // tiles * ROWS, tl.program_id(0) % tiles * COLUMNS
     if top >= height:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from picstore.arrays import I64, U8, Array
+from picstore.arrays import I64
 from picstore.jpeg import segment_words as words
 from picstore.train.batching.host_batch import SegmentTables
 from picstore.train.cuda.decoded import DecodedImages
@@ -49,36 +49,65 @@ ROUNDS, SYMBOLS = 4, 4
 # Registers a thread on sm_90, without a spill: 52 of decode_segments, 54 of sum_differences, 96 of inverse_dct, 48 of
 # the others.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
+# The arrays that the kernels read, flat; and how many of their numbers an image has.
+_UPLOADED = {
+    "data": torch.uint8,
+    "images": torch.int64,
+    "segments": torch.int32,
+    "codes": torch.uint8,
+    "places": torch.int32,
+    "quantization": torch.int16,
+}
+_PER_IMAGE = {
+    "images": words.IMAGE_WORDS,
+    "codes": words.HUFFMAN_TABLES * words.HUFFMAN_BYTES,
+    "places": words.HUFFMAN_TABLES * 4,
+}
 _MOST_BLOCKS = 1 << 21  # that are decoded at once: 268 MB of coefficients
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 
-def decode_tiles(data: U8, tables: SegmentTables, slots: I64, *, device: torch.device) -> tuple[DecodedImages, I64]:
-    """Decode the tiles of some slots on the current stream of a device, and wait for it.
+def decode_tiles(tables: SegmentTables, *, device: torch.device, locked: bool = False) -> tuple[DecodedImages, I64]:
+    """Decode the tiles of a batch on the current stream of a device, and wait for it.
 
     Args:
-        data: of the batch, in the host's memory.
-        tables: of the batch.
-        slots: int64 (k,), with segments.
+        tables: of the batch, some images of which have parts of segments. What depends on the other images is written
+            into them.
         device: a GPU; the CPU where Triton's interpreter runs.
+        locked: whether the tables' block is page-locked memory; it is copied to such memory otherwise.
 
     Returns:
-        k images, whose rows begin at multiples of 4 bytes; and int64 (k,), 0 or what is wrong with segments of the
-        image, keys of ``REASONS`` added up.
+        n images, whose rows begin at multiples of 4 bytes, without pixels where an image has no parts; and int64 (n,),
+        0 or what is wrong with segments of the image, keys of ``REASONS`` added up.
 
     Raises:
         MissingDependency: there is no C compiler at the first launch on a machine.
         torch.cuda.OutOfMemoryError: the device has too little memory.
     """
-    stream = _upload(data, device)
-    images, found = [], []
+    rows = tables.arrays["images"]
+    if not tables.count.all():
+        rest = tables.count == 0
+        rows[rest] = tables.arrays["places"].reshape(len(rows), -1)[rest] = 0
+    parts = list(_parts(rows[:, words.BLOCKS]))
+    sums = [_write_firsts(rows[part], tables.first[part], tables.count[part]) for part in parts]
+    with _waiting_on_errors(device):
+        arrays = _upload(tables, device, locked=locked)
+        made = [_decode_part(arrays, rows, part, of_part) for part, of_part in zip(parts, sums, strict=True)]
+        status = torch.cat([each for _, each in made]) if len(made) > 1 else made[0][1]
+        problems = status.cpu().numpy()  # waits for the kernels
+    return DecodedImages.join([images for images, _ in made]), problems.astype(np.int64)
+
+
+@contextlib.contextmanager
+def _waiting_on_errors(device: torch.device) -> Iterator[None]:
+    """Make a device the current one; after an error wait for its copies: the memory they read is used again."""
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-        for part in _parts(tables.images[slots, words.BLOCKS]):
-            made, status = _decode_part(stream, tables, slots[part], device)
-            images.append(made)
-            found.append(status)
-        problems = torch.cat(found).cpu().numpy()  # waits for the kernels
-    return DecodedImages.join(images), problems.astype(np.int64)
+        try:
+            yield
+        except BaseException:
+            if device.type == "cuda":
+                torch.cuda.current_stream(device).synchronize()
+            raise
 
 
 def explain(status: int) -> str:
@@ -100,117 +129,106 @@ def _parts(blocks: I64) -> Iterator[slice]:
     yield slice(start, len(blocks))
 
 
-def _upload(array: Array, device: torch.device) -> torch.Tensor:
-    """Copy to the device, by page-locked memory."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
-
-
-def _before(counts: I64) -> I64:
-    """Sum of the counts before each."""
-    sums: I64 = np.cumsum(counts) - counts
+def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
+    """Write what images have before them that are decoded at once; returns the sums of all, in the order of words."""
+    amounts = np.empty((len(rows), 5), np.int64)
+    amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]
+    amounts[:, 3] = 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]
+    amounts[:, 4] = count
+    ends = amounts.cumsum(axis=0)
+    before = ends - amounts
+    rows[:, words.FIRST_BLOCK : words.PART_SHIFT] = before
+    rows[:, words.PART_SHIFT] = first - before[:, 4]
+    rows[:, words.PLANE : words.STRIDE] += (before[:, 2] - rows[:, words.PLANE])[:, None]
+    sums: I64 = ends[-1]
     return sums
 
 
+def _upload(tables: SegmentTables, device: torch.device, *, locked: bool) -> dict[str, torch.Tensor]:
+    """Copy bytes and tables to the device at once; returns its arrays by name."""
+    places = tables.layout.places()
+    block = torch.from_numpy(tables.block[: places["quantization"][0].stop])
+    if device.type == "cuda":
+        block = (block if locked else block.pin_memory()).to(device, non_blocking=True)
+    return {name: block[places[name][0]].view(dtype) for name, dtype in _UPLOADED.items()}
+
+
 def _decode_part(
-    stream: torch.Tensor, tables: SegmentTables, slots: I64, device: torch.device
+    arrays: dict[str, torch.Tensor], rows: I64, part: slice, sums: I64
 ) -> tuple[DecodedImages, torch.Tensor]:
-    """Queue the kernels for some slots; returns images and status, int32 (k,), on the device."""
-    n, counts = len(slots), tables.count[slots]
-    rows = tables.images[slots]
-    first_entry, sizes = _before(rows[:, words.ENTRIES]), 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]
-    rows[:, words.FIRST_BLOCK], rows[:, words.TABLES] = _before(rows[:, words.BLOCKS]), first_entry
-    rows[:, words.PLANE : words.STRIDE] += _before(rows[:, words.SAMPLES])[:, None]
-    rows[:, words.PIXELS] = _before(sizes)
-    codes, places, quantization = tables.codes, tables.places, tables.quantization
-    if n < len(tables.images):
-        chosen = (words.HUFFMAN_TABLES * slots[:, None] + np.arange(words.HUFFMAN_TABLES)).ravel()
-        codes, places, quantization = codes[chosen], places[chosen], quantization[chosen]
-        rows[:, words.QUANTIZATION : words.PLANE] -= words.HUFFMAN_TABLES * (slots - np.arange(n))[:, None]
+    """Queue the kernels for some images; returns these and status, int32 (k,), on the device."""
+    device = arrays["data"].device
+    if part != slice(0, len(rows)):
+        rows, arrays = rows[part], dict(arrays)
+        for name, per_image in _PER_IMAGE.items():
+            arrays[name] = arrays[name][per_image * part.start : per_image * part.stop]
+    blocks, entry_count, sample_count, pixel_count, count = sums.tolist()
 
     def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(size, dtype=dtype, device=device)
 
-    pixels = empty(int(sizes.sum()), torch.uint8)
-    status = torch.zeros(n, dtype=torch.int32, device=device)
-    uploaded = {
-        "images": _upload(rows, device),
-        "segments": _upload(_segments_of(tables, slots, counts), device),
-        "codes": _upload(codes, device),
-        "places": _upload(places, device),
-        "firsts": _upload(np.repeat(first_entry, words.HUFFMAN_TABLES), device),
-        "quantization": _upload(quantization, device),
-    }
-    entries = empty(int(rows[:, words.ENTRIES].sum()), torch.int32)
-    coefficients = torch.zeros((int(rows[:, words.BLOCKS].sum()), 64), dtype=torch.int16, device=device)
-    planes = empty(int(rows[:, words.SAMPLES].sum()), torch.uint8)
+    pixels = empty(pixel_count, torch.uint8)
+    status = torch.zeros(len(rows), dtype=torch.int32, device=device)
+    entries = empty(entry_count, torch.int32)
+    coefficients = torch.zeros((blocks, 64), dtype=torch.int16, device=device)
+    planes = empty(sample_count, torch.uint8)
     with launching():
-        _launch(stream, uploaded, entries, coefficients, planes, pixels, status, rows)
-    width, height, pitch = rows[:, [words.WIDTH, words.HEIGHT, words.PITCH]].T
-    addresses = np.stack([pixels.data_ptr() + rows[:, words.PIXELS], pitch * height, pitch], axis=1)
-    block = np.zeros(n, np.int64)
-    return DecodedImages(addresses, np.stack([width, height], axis=1), (pixels,), block), status
-
-
-def _segments_of(tables: SegmentTables, slots: I64, counts: I64) -> Array:
-    """Words of the segments of some slots, each with the number of its image among them."""
-    ends = np.cumsum(counts, dtype=np.int32)
-    index = np.arange(ends[-1], dtype=np.int32)
-    index += np.repeat((tables.first[slots] - ends + counts).astype(np.int32), counts)
-    # As numbers of 16 bytes they are taken five times as fast.
-    taken = tables.segments.view(np.complex128).take(index, axis=0)
-    segments: Array = taken.view(np.int32)
-    segments[:, words.IMAGE] = np.repeat(np.arange(len(slots), dtype=np.int32), counts)
-    return segments
+        _launch(arrays, entries, coefficients, planes, pixels, status, rows, count)
+    table = np.empty((len(rows), 3), np.int64)
+    table[:, 0] = rows[:, words.PIXELS]
+    table[:, 0] += pixels.data_ptr()
+    table[:, 1], table[:, 2] = rows[:, words.PITCH] * rows[:, words.HEIGHT], rows[:, words.PITCH]
+    return DecodedImages(table, rows[:, : words.HEIGHT + 1].copy(), (pixels,), np.zeros(len(rows), np.int64)), status
 
 
 def _launch(
-    stream: torch.Tensor,
-    uploaded: dict[str, torch.Tensor],
+    arrays: dict[str, torch.Tensor],
     entries: torch.Tensor,
     coefficients: torch.Tensor,
     planes: torch.Tensor,
     pixels: torch.Tensor,
     status: torch.Tensor,
     rows: I64,
+    count: int,
 ) -> None:
     """Launch the kernels, whose programs are as large as they can be where each operation is interpreted."""
-    images, segments, quantization = (uploaded[name] for name in ("images", "segments", "quantization"))
-    count, most = len(segments), int(rows[:, words.BLOCKS].max())
+    images, segments, places = arrays["images"], arrays["segments"], arrays["places"]
+    n, most = len(rows), int(rows[:, words.BLOCKS].max())
     lanes, summed, blocks, height, width = LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS
     if INTERPRETED:
         lanes, blocks, height, width = max(_power_of_two(count), 2), _power_of_two(most), 64, 64
         summed = min(lanes, MAX_NUMEL // SUMMED)
     tiles = -(-rows[:, words.WIDTH] // (4 * width)) * -(-rows[:, words.HEIGHT] // height)
     options: dict[str, dict[str, Any]] = {name: {"num_warps": warps} for name, warps in WARPS.items()}
-    make_tables[(len(uploaded["codes"]),)](
-        uploaded["codes"],
-        uploaded["places"],
-        uploaded["firsts"],
+    make_tables[(words.HUFFMAN_TABLES * n,)](
+        arrays["codes"],
+        places,
+        images,
         entries,
         LANES=4096 if INTERPRETED else ENTRIES,
         **options["make_tables"],
     )
     decode_segments[(-(-count // lanes),)](
-        stream,
+        arrays["data"],
         segments,
         images,
         entries,
         coefficients,
         status,
         count,
+        n,
         LANES=lanes,
         ROUNDS=ROUNDS,
         SYMBOLS=SYMBOLS,
         **options["decode_segments"],
     )
     sum_differences[(-(-count // summed),)](
-        segments, images, coefficients, count, SEGMENTS=summed, BLOCKS=SUMMED, **options["sum_differences"]
+        segments, images, coefficients, count, n, SEGMENTS=summed, BLOCKS=SUMMED, **options["sum_differences"]
     )
-    inverse_dct[(-(-most // blocks), len(rows))](
-        images, coefficients, quantization, planes, LANES=blocks, **options["inverse_dct"]
+    inverse_dct[(-(-most // blocks), n)](
+        images, coefficients, arrays["quantization"], planes, LANES=blocks, **options["inverse_dct"]
     )
-    to_rgb[(int(tiles.max()), len(rows))](images, planes, pixels, ROWS=height, COLUMNS=width, **options["to_rgb"])
+    to_rgb[(int(tiles.max()), n)](images, planes, pixels, ROWS=height, COLUMNS=width, **options["to_rgb"])
 
 
 def _power_of_two(count: int) -> int:

@@ -26,32 +26,34 @@ _WORDS, _ACROSS, _DOWN = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.ACR
 _COMPONENTS, _INTERVAL = tl.constexpr(words.COMPONENTS), tl.constexpr(words.INTERVAL)
 _FIRST_BLOCK, _DC, _AC = tl.constexpr(words.FIRST_BLOCK), tl.constexpr(words.DC), tl.constexpr(words.AC)
 _TABLES, _DATA = tl.constexpr(words.TABLES), tl.constexpr(words.DATA)
+_FIRST_PART, _SHIFT = tl.constexpr(words.FIRST_PART), tl.constexpr(words.PART_SHIFT)
 _OFFSET, _LENGTH = tl.constexpr(words.OFFSET), tl.constexpr(words.LENGTH)
-_BLOCK, _IMAGE, _MCUS = tl.constexpr(words.BLOCK), tl.constexpr(words.IMAGE), tl.constexpr(words.MCUS)
+_BLOCK, _MCUS = tl.constexpr(words.BLOCK), tl.constexpr(words.MCUS)
 _BEFORE, _AFTER = tl.constexpr(words.BEFORE), tl.constexpr(words.AFTER)
 _PART, _WHOLE = tl.constexpr(words.PART_WORDS), tl.constexpr(words.WHOLE_BYTE)
 _BITS, _BIAS, _UNIT = tl.constexpr(words.LOOKUP_BITS), tl.constexpr(words.BIAS), tl.constexpr(words.UNIT)
 _SIZE, _SKIP = tl.constexpr(words.SIZE_SHIFT), tl.constexpr(words.SKIP_SHIFT)
 _END, _NO_CODE = tl.constexpr(words.END_OF_BLOCK), tl.constexpr(words.NO_CODE)
-_CODE_BYTES = tl.constexpr(words.HUFFMAN_BYTES)
+_CODE_BYTES, _PER_IMAGE = tl.constexpr(words.HUFFMAN_BYTES), tl.constexpr(words.HUFFMAN_TABLES)
 # A lane that has as many bits and still waits has met no code: the longest has 16, and 11 bits of value.
 _ENOUGH = tl.constexpr(27)
 
 
 @kernel
-def make_tables(codes, places, firsts, tables, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def make_tables(codes, places, images, tables, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
     """Make the lookup table of each Huffman table, by a program each.
 
     Args:
-        codes: uint8 (n, HUFFMAN_BYTES).
-        places: int32 (n, 4), the words of tables.
-        firsts: int64 (n,), the first entry of each table's image.
+        codes: uint8 (4 n, HUFFMAN_BYTES).
+        places: int32 (4 n, 4), the words of tables.
+        images: int64 (n, IMAGE_WORDS), words.
         tables: int32, takes the entries.
         LANES: entries that are made at once.
     """
     place = places + tl.program_id(0) * 4
     code = codes + tl.program_id(0) * _CODE_BYTES
-    entries = tables + tl.load(firsts + tl.program_id(0)) + tl.load(place)
+    image = images + (tl.program_id(0) // _PER_IMAGE).to(tl.int64) * _WORDS
+    entries = tables + tl.load(image + _TABLES) + tl.load(place)
     count, short, of_dc = tl.load(place + 1), tl.load(place + 2), tl.load(place + 3) != 0
     for first in range(0, count, LANES):
         number = first + tl.arange(0, LANES)
@@ -83,6 +85,7 @@ def decode_segments(  # type: ignore[no-untyped-def]
     coefficients,
     status,
     count,
+    image_count,
     LANES: tl.constexpr,
     ROUNDS: tl.constexpr,
     SYMBOLS: tl.constexpr,
@@ -91,22 +94,23 @@ def decode_segments(  # type: ignore[no-untyped-def]
 
     Args:
         data: uint8, the streams, each from a multiple of 4 bytes on.
-        segments, images: int32 (count, PART_WORDS) and int64 (n, IMAGE_WORDS), words.
+        segments, images: int32 (m, PART_WORDS) and int64 (n, IMAGE_WORDS), words.
         tables: int32, of ``make_tables``.
         coefficients: int16 (blocks, 64), zeros; takes each block's in zigzag order.
         status: int32 (n,), zeros; takes what is wrong with segments of each image.
-        count: number of parts.
+        count: number of the images' parts, which may have other rows between them.
+        image_count: n.
         LANES: parts of a program.
         ROUNDS: refills before lanes are asked whether they are done.
         SYMBOLS: symbols of a refill.
     """
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     exists = lane < count
-    segment = segments + lane * _PART
+    number = _find_image(images, lane, image_count)
+    image = images + number.to(tl.int64) * _WORDS
+    segment = segments + (lane + tl.load(image + _SHIFT)) * _PART
     position = tl.load(segment + _OFFSET, exists, 0)
     end = position + tl.load(segment + _LENGTH, exists, 0)
-    number = tl.load(segment + _IMAGE, exists, 0)
-    image = images + number.to(tl.int64) * _WORDS
     luma, per_mcu = _blocks_of_mcu(image)
     blocks = tl.load(segment + _MCUS, exists, 0) * per_mcu
     stream = data + tl.load(image + _DATA)
@@ -168,22 +172,25 @@ def decode_segments(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def sum_differences(segments, images, coefficients, count, SEGMENTS: tl.constexpr, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+def sum_differences(  # type: ignore[no-untyped-def]
+    segments, images, coefficients, count, image_count, SEGMENTS: tl.constexpr, BLOCKS: tl.constexpr
+):
     """Make DC of differences to the component's last block (F.2.2.1).
 
     Args:
-        segments, images, coefficients, count: as in ``decode_segments``.
+        segments, images, coefficients, count, image_count: as in ``decode_segments``.
         SEGMENTS: parts of a program, of which the first of each segment gives the segment's blocks.
         BLOCKS: of each segment that are summed at once.
     """
     part = tl.program_id(0) * SEGMENTS + tl.arange(0, SEGMENTS)[:, None]
     exists = part < count
-    segment = segments + part * _PART
-    image = images + tl.load(segment + _IMAGE, exists, 0).to(tl.int64) * _WORDS
+    image = images + _find_image(images, part, image_count).to(tl.int64) * _WORDS
+    segment = segments + (part + tl.load(image + _SHIFT)) * _PART
     luma, per_mcu = _blocks_of_mcu(image)
     blocks = tl.load(image + _INTERVAL).to(tl.int32) * per_mcu
     first = tl.load(segment + _BLOCK, exists, 1)
-    blocks = tl.where(exists & (first % blocks == 0), blocks, 0)
+    begins = first % tl.maximum(blocks, 1) == 0  # an image without tiles has no blocks
+    blocks = tl.where(exists & begins, blocks, 0)
     dc = coefficients + (tl.load(image + _FIRST_BLOCK) + first) * 64
     p0, p1, p2 = blocks * 0, blocks * 0, blocks * 0
     for begin in range(0, tl.max(blocks), BLOCKS):
@@ -199,6 +206,22 @@ def sum_differences(segments, images, coefficients, count, SEGMENTS: tl.constexp
         p0 += tl.sum(d0, 1)[:, None]
         p1 += tl.sum(d1, 1)[:, None]
         p2 += tl.sum(d2, 1)[:, None]
+
+
+@device_function
+def _find_image(images, part, count):  # type: ignore[no-untyped-def]
+    """Find the image of a part: the last that has at most as many parts before it, so none without parts."""
+    number = part * 0
+    step = 1
+    while step < count:
+        step *= 2
+    while step > 0:
+        later = number + step
+        exists = later < count
+        before = tl.load(images + later.to(tl.int64) * _WORDS + _FIRST_PART, exists, 0)
+        number = tl.where(exists & (before <= part), later, number)
+        step //= 2
+    return number
 
 
 @device_function

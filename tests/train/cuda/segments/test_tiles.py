@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import simplejpeg
@@ -14,7 +17,6 @@ from picstore.jpeg.decoder.decode import decode
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import find_restart_segments
 from picstore.jpeg.transcode import add_restart_markers
-from picstore.train.batching.host_batch import SegmentTables
 
 pytest.importorskip("triton")
 
@@ -28,8 +30,10 @@ CPU = torch.device("cpu")
 def decode_described(described: Described) -> tuple[list[np.ndarray], np.ndarray]:
     """Pixels (h, w, 3) of each image that the GPU decodes, and status."""
     slots = np.flatnonzero(described.codes == 0)
-    images, status = decode_tiles(described.data, SegmentTables(*described.tables), slots, device=CPU)
-    return [image.numpy().transpose(1, 2, 0) for image in images], status
+    tables = described.in_block()
+    images, status = decode_tiles(tables, device=CPU)
+    assert np.array_equal(tables.arrays["data"], described.data)
+    return [images[slot].numpy().transpose(1, 2, 0) for slot in slots.tolist()], status[slots]
 
 
 def smooth(width: int, height: int, seed: int = 0, channels: int = 3) -> np.ndarray:
@@ -130,9 +134,7 @@ def test_damaged_segments_end_and_are_refused_where_the_cpu_refuses_them(count: 
             continue  # another number of segments, of which the index says otherwise
         jpegs.append(jpeg)
     described = describe(jpegs)
-    before = described.data.copy()
     images, status = decode_described(described)
-    assert np.array_equal(described.data, before)
     refused = 0
     decoded = iter(zip(images, status.tolist(), strict=True))
     for jpeg, code in zip(jpegs, described.codes.tolist(), strict=True):
@@ -163,3 +165,21 @@ def test_images_of_other_kinds_are_left_to_the_cpu() -> None:
     assert describe([sound, plain, rgb, bytes(sixteen)]).codes.tolist()[0] == 0
     assert (describe([sound, plain, rgb, bytes(sixteen)]).codes[1:] < 0).all()
     assert describe([wrong]).codes[0] == 0  # the right marker
+
+
+def test_an_error_waits_for_the_copies_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory that they read is used again."""
+    waited: list[object] = []
+    stream = SimpleNamespace(synchronize=lambda: waited.append(stream))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+
+    def fail(*_: object) -> None:
+        assert not waited
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(decoding, "_upload", lambda *_, **__: {})
+    monkeypatch.setattr(decoding, "_decode_part", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        decode_tiles(describe([tiled(smooth(8, 8, 0, 1), "")]).in_block(), device=torch.device("cuda"), locked=True)
+    assert waited == [stream]
