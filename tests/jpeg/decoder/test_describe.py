@@ -80,10 +80,10 @@ def check(found: Described, i: int, start: int, jpeg: bytes, box: tuple[int, int
             k = y * per_row + x
             assert lengths[at + k - first * per_row] == ends[k] - starts[k]
             if x in columns:
-                begin, length, block, _, *part = segments[at + number].tolist()
+                begin, length, block, *part = segments[at + number].tolist()
                 assert held[begin : begin + length] == jpeg[starts[k] : ends[k]]
                 assert block == number * header.restart_interval * blocks
-                assert part == [header.restart_interval, 0, words.WHOLE_BYTE, 0]
+                assert part == [header.restart_interval, 0, words.WHOLE_BYTE]
                 number += 1
     assert (row[words.WIDTH], row[words.HEIGHT]) == (width, height)
     assert (row[words.ACROSS], row[words.DOWN], row[words.COMPONENTS]) == (h, v, len(components))
@@ -226,7 +226,7 @@ def test_parts_between_entry_points_are_all_bits_of_a_segment(kind: str, step: i
     for k in range(segments):
         mine, begins = "", [0, *np.cumsum(points[top + k]).tolist()]
         for first in range(0, 7, step):
-            offset, length, block, _, mcus, before, after, _ = next(parts)
+            offset, length, block, mcus, before, after = next(parts)
             assert (block, mcus) == ((7 * k + first) * per_mcu, min(step, 7 - first))
             assert 8 * (offset - int(plain.tables[1][k, words.OFFSET])) + before == begins[first // step]
             bits = bits_of(found.data[offset : offset + length].tobytes())
@@ -255,7 +255,7 @@ def test_parts_of_any_entry_points_lie_within_their_segment(
         per_mcu = int(found.tables[0][0, words.BLOCKS]) // len(points) // 7
         for row, (start, end) in enumerate(zip(*find_restart_segments(jpeg, header), strict=True)):
             parts = found.tables[1][row * (points.shape[1] + 1) :][: points.shape[1] + 1]
-            offset, length, block, _, mcus, before, after, _ = parts.T
+            offset, length, block, mcus, before, after = parts.T
             assert (offset >= start).all() and (length > 0).all() and (offset + length <= end).all()
             assert block.tolist() == [(7 * row + first) * per_mcu for first in range(0, 7, step)]
             assert mcus.sum() == 7 and (before >= 0).all() and (before < 8).all() and before[0] == 0
