@@ -3,8 +3,8 @@
 No GPU is needed. Launches of Triton's kernels are replaced by some that return at once, and copies to the device by
 none, so that Python, NumPy and torch's allocations remain. The memory of batches counts as page-locked, so no copy to
 such memory is made; what is not measured is its registration with CUDA, once for each of a handful of blocks, and the
-GPU's own copy. Containers are of 8 MiB, as in a large data set: each costs
-Python's time, and small data sets have smaller ones.
+GPU's own copy. Containers are of 8 MiB, as in a large data set: each costs Python's time, and small data sets have
+smaller ones.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import picstore
 from benchmarks.child import call
 from benchmarks.dataset import write_dataset
 from benchmarks.gpu.device import STANDARD
+from benchmarks.gpu.expected import QUALITY_90, QUALITY_90_OPTIONS
 from benchmarks.harness import MICROSECONDS, Case, Row, Sample, Table, measure
 from benchmarks.options import Options
 from benchmarks.photographs import find
@@ -48,7 +49,9 @@ def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
     """Measure in this process, which interprets Triton's kernels: they may be on the CPU."""
     options = Options.from_json(fields)
     count = len(find(options.photographs, options.images or (64 if options.quick else None)))
-    photographs = write_dataset(options, "--streams", "1", copies=-(-(512 if options.quick else IMAGES) // count))
+    copies = -(-(512 if options.quick else IMAGES) // count)
+    sets = [write_dataset(options, "--streams", "1", *more, copies=copies) for more in ((), QUALITY_90_OPTIONS)]
+    photographs, quality_90 = sets
     kept = _keep(photographs)
     gc.collect()
     gc.freeze()  # as in the loader's process, which has no torch either
@@ -59,6 +62,8 @@ def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
         Case("passing: pickle what is no array in shared memory", lambda _: _repeat(_pickle, kept)),
         Case("passing: unpickle", lambda _: _repeat(lambda _: _unpickle(sent, block), kept)),
         Case("training: Python", lambda _: _make_batches(kept)),
+        Case(f"loader, {QUALITY_90}", lambda _: _read(quality_90)),
+        Case("loader, batches of 1,024", lambda _: _read(photographs, batch=1024)),
     ]
     results = measure(cases, rounds=options.round_count(5), clock=time.process_time)
     rows: list[Row] = []
@@ -69,8 +74,10 @@ def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
             row["images/s of a core"] = 1e6 / row["µs an image"]
         rows.append(row | result.figures | ({"problem": result.problem} if result.problem else {}))
     rows[1]["bytes an image"] = len(sent) / BATCH
-    total = sum(row.get("µs an image", 0.0) for row in rows)
-    rows.append({"stage": "all, on 2 cores", "µs an image": total, "images/s of a core": 2e6 / total})
+    loader, *rest, other, _ = (row.get("µs an image", 0.0) for row in rows)
+    for name, first in (("all", loader), (f"all, {QUALITY_90}", other)):
+        total = first + sum(rest)
+        rows.append({"stage": f"{name}, on 2 cores", "µs an image": total, "images/s of a core": 2e6 / total})
     layout = others.encoded.segments.layout
     tables = layout.places()["quantization"][0].stop - layout.data
     about = (
@@ -109,7 +116,7 @@ def host_batches(path: Path, *, batch: int = BATCH, transform: Any = STANDARD) -
             loader.close()
 
 
-def _read(path: Path) -> Sample:
+def _read(path: Path, *, batch: int = BATCH) -> Sample:
     """Take the batches of a second epoch."""
     from picstore.storage.format import checksum
     from picstore.storage.location.local import Folder
@@ -135,12 +142,12 @@ def _read(path: Path) -> Sample:
         for name, owner, attribute in parts:
             stack.enter_context(patch.object(owner, attribute, timed(name, getattr(owner, attribute))))
         stack.enter_context(patch.object(fill_segments.SegmentFiller, "_probe"))
-        epoch = stack.enter_context(host_batches(path))
+        epoch = stack.enter_context(host_batches(path, batch=batch))
         for _ in epoch():
             pass
         start = time.process_time()
         spent.update(dict.fromkeys(spent, 0.0))
-        images = sum(len(batch.labels) for batch in epoch())
+        images = sum(len(made.labels) for made in epoch())
         seconds = time.process_time() - start
     figures = {name: value / images * 1e6 for name, value in spent.items()}
     figures["Python and threads, µs"] = seconds / images * 1e6 - sum(figures.values())
