@@ -23,7 +23,6 @@ which both processes hold: whatever state the socket is in, the parent's error h
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
 import subprocess
@@ -36,7 +35,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError
 from picstore.helper_process import NUMBA_EXTRAS, start_helper
 from picstore.train.batching.host_batch import HostBatch, map_images
@@ -44,6 +42,7 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import Mapping, anonymous_memory, map_memory
 from picstore.train.order.spans import DealtSpans
 from picstore.train.pipeline.at_exit import close_at_exit
+from picstore.train.pipeline.shared_arrays import map_array, receive_descriptor, socket_of
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
 AHEAD = 2  # batches on their way at least, beside the pipeline's finished ones
@@ -52,16 +51,6 @@ _MAIN = "picstore.train.pipeline.process_main:main"
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 EXIT_TIMEOUT = 5  # seconds that the child has to end a sequence or itself, before it is killed
 _MAX_LAST_WORDS = 1 << 16  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SharedArray:
-    """An array in shared memory: its offset, shape, strides in bytes, and dtype."""
-
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +68,7 @@ class Message:
     block: int
     new_size: int | None
     gone: list[int]
-    arrays: Any  # of ``HostBatch.take_apart``, with a SharedArray for each
+    arrays: Any  # of ``HostBatch.take_apart``, with a ``shared_arrays.SharedArray`` for each
     batch: HostBatch
     stats: Stats
 
@@ -280,42 +269,6 @@ class LoaderProcess:
         return message.batch.put_together(arrays)
 
 
-def _socket_of(connection: Connection) -> socket.socket:
-    """Duplicate a connection as a socket, which the caller closes.
-
-    Both wait for data: a time limit of ``socket.setdefaulttimeout``, which a new socket takes, would hold for both.
-    """
-    line = socket.socket(fileno=os.dup(connection.fileno()))
-    line.setblocking(True)
-    return line
-
-
-def send_descriptor(connection: Connection, descriptor: int) -> None:
-    """Send a file's descriptor, which stays open until the other side has received it.
-
-    ``multiprocessing.reduction.send_handle`` would wait for an acknowledgement, from Python 3.14 on and on macOS, and
-    take the first byte of the other side's next message for it.
-    """
-    with _socket_of(connection) as line:
-        socket.send_fds(line, [b"d"], [descriptor])
-
-
-def receive_descriptor(connection: Connection) -> int:
-    """Receive a file's descriptor.
-
-    Raises:
-        EOFError: the other side has hung up.
-        OSError: this process has too many open files.
-    """
-    with _socket_of(connection) as line:
-        data, descriptors, *_ = socket.recv_fds(line, 1, 1)
-    if not data:
-        raise EOFError
-    if not descriptors:  # the kernel had no number for it
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    return descriptors[0]
-
-
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
@@ -336,21 +289,10 @@ def _end_process(connection: Connection, process: subprocess.Popen[bytes], paren
     """
     if parent != os.getpid():
         return
-    with contextlib.suppress(OSError), _socket_of(connection) as line:
+    with contextlib.suppress(OSError), socket_of(connection) as line:
         line.shutdown(socket.SHUT_RDWR)
     try:
         process.wait(EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def share_array(start: int, array: Array) -> SharedArray:
-    """Describe an array in the block that begins at an address."""
-    return SharedArray(array.ctypes.data - start, array.shape, array.strides, array.dtype.str)
-
-
-def map_array(memory: U8, shared: SharedArray) -> Array:
-    """Make an array that was described, in the memory of its block."""
-    array: Array = np.ndarray(shared.shape, np.dtype(shared.dtype), memory.data, shared.offset, shared.strides)
-    return array

@@ -27,7 +27,8 @@ from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory, map_memory
-from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SequenceShare, send_descriptor, share_array
+from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SequenceShare
+from picstore.train.pipeline.shared_arrays import send_descriptor, share_array
 from picstore.train.pipeline.span_pipelines import SpanPipelines
 from picstore.train.pipeline.stats import StatsCounter
 

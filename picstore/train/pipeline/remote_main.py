@@ -24,7 +24,7 @@ from picstore.train.buffers import Mapping as MappedMemory
 from picstore.train.order.requests import Order
 from picstore.train.order.spans import Span
 from picstore.train.pipeline.batch_threads import Pipeline
-from picstore.train.pipeline.process import share_array
+from picstore.train.pipeline.shared_arrays import share_array
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
 

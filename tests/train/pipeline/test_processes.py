@@ -28,8 +28,9 @@ from picstore.train.batch import Batch
 from picstore.train.buffers import BufferPools
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
 from picstore.train.pipeline import device_batch, processes, runner
-from picstore.train.pipeline.process import AHEAD, SequenceShare, receive_descriptor
+from picstore.train.pipeline.process import AHEAD, SequenceShare
 from picstore.train.pipeline.process_main import ProcessServer, _HungUp
+from picstore.train.pipeline.shared_arrays import receive_descriptor
 from picstore.train.pipeline.span_pipelines import SpanPipelines
 from picstore.train.pipeline.stats import StatsCounter
 
