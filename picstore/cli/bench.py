@@ -33,6 +33,13 @@ if TYPE_CHECKING:
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the loader.  [default: number of cores]")
 @click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes of the loader, which share its threads.",
+)
+@click.option(
     "--isolate/--no-isolate",
     default=True,
     show_default=True,

@@ -72,7 +72,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The stage or the disk that bounds the loader, in one sentence."""
+        """The stage, the disk or Python that bounds the loader, in one sentence."""
         work = {name: self.microseconds[name] for name in STAGES if name != "read"}
         slowest = max(work, key=lambda name: work[name])
         fraction = work[slowest] / sum(work.values())
@@ -80,6 +80,11 @@ class Report:
             return (
                 f"Reading bounds this run: the loader waited on it for {waited:.0%} of the time; a faster disk or more "
                 "memory would help, more threads would not."
+            )
+        if (busy := self.stats.working / (self.threads * self.seconds)) < 0.5:
+            return (
+                f"Python bounds this run: the {self.threads} threads worked for {busy:.0%} of the time, and one "
+                "process makes no more batches; more processes would help, more threads would not."
             )
         return (
             f"The {self.threads} threads bound this run: {slowest} takes {fraction:.0%} of the "

@@ -36,16 +36,18 @@ def test_a_data_set_smaller_than_the_batch_asked_for_is_measured_too(make_datase
 
 def test_the_verdict_names_what_takes_longest() -> None:
     work = {"read": 900.0, "plan": 10.0, "decode": 80.0, "augment": 10.0}
-    report = Report(work, images=100, bytes=1, threads=3, rate=1.0, stats=Stats(), seconds=10.0)
+    report = Report(work, images=100, bytes=1, threads=3, rate=1.0, stats=Stats(working=27.0), seconds=10.0)
     assert "The 3 threads bound this run: decode takes 80% of the 100 microseconds" in report.verdict
     waiting = replace(report, stats=Stats(waited_on_disk=6.0))
     assert "Reading bounds this run: the loader waited on it for 60%" in waiting.verdict
+    idle = replace(report, stats=Stats(working=6.0))
+    assert "Python bounds this run: the 3 threads worked for 20% of the time" in idle.verdict
 
 
 def test_bench_prints_its_figures_as_json_and_as_text(make_dataset: Make) -> None:
     path = make_dataset(40)
     options = ("--images", 32, "--batch-size", 8, "--size", 32, "--threads", 2)
-    facts = picstore_json("bench", path, *options, "--colour")
+    facts = picstore_json("bench", path, *options, "--colour", "--processes", 2)
     assert set(facts["microseconds"]) == set(STAGES)
     assert facts["images"] == facts["stats"]["images"] == 32
     text = picstore_command("bench", path, *options).stdout
