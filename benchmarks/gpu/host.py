@@ -57,13 +57,14 @@ def measure_host(fields: dict[str, Any]) -> dict[str, Any]:
     gc.freeze()  # as in the loader's process, which has no torch either
     block, others = kept[0].take_apart()
     sent = ForkingPickler.dumps(("batch", others))
+    larger = (2 if options.quick else 4) * BATCH
     cases = [
         Case("loader", lambda _: _read(photographs)),
         Case("passing: pickle what is no array in shared memory", lambda _: _repeat(_pickle, kept)),
         Case("passing: unpickle", lambda _: _repeat(lambda _: _unpickle(sent, block), kept)),
         Case("training: Python", lambda _: _make_batches(kept)),
         Case(f"loader, {QUALITY_90}", lambda _: _read(quality_90)),
-        Case("loader, batches of 1,024", lambda _: _read(photographs, batch=1024)),
+        Case(f"loader, batches of {larger:,}", lambda _: _read(photographs, batch=larger)),
     ]
     results = measure(cases, rounds=options.round_count(5), clock=time.process_time)
     rows: list[Row] = []
