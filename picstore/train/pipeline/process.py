@@ -75,7 +75,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class SequenceShare:
-    """What one of several processes makes of a sequence of batches.
+    """The part of a sequence of batches that one loader process makes.
 
     Attributes:
         spans: of the whole sequence.

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import simplejpeg
 import torch
+from equal_batches import assert_same, same, take
 from grids import slow_except
 from own_processes import children
 from own_threads import threads_left
@@ -24,7 +25,6 @@ from remote_recipes import CROP, RECIPES, contents, write_pictures
 
 import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
-from picstore.train.batch import Batch
 from picstore.train.buffers import BufferPools
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
 from picstore.train.pipeline import device_batch, processes, runner
@@ -60,23 +60,6 @@ def shared(pictures: Path) -> Iterator[picstore.Loader]:
 
 def threaded(path: Path, **options: Any) -> picstore.Loader:
     return picstore.Loader(path, isolate=False, threads=2, **{**OPTIONS, **options})
-
-
-def same(one: Batch, other: Batch) -> bool:
-    return (
-        torch.equal(one.images, other.images)
-        and torch.equal(one.labels, other.labels)
-        and torch.equal(one.ids, other.ids)
-    )
-
-
-def assert_same(some: list[Batch], others: list[Batch]) -> None:
-    assert len(some) == len(others) > 0
-    assert all(same(one, other) for one, other in zip(some, others, strict=True))
-
-
-def take(loader: picstore.Loader, epochs: int) -> list[Batch]:
-    return [batch for _ in range(epochs) for batch in loader]
 
 
 def test_batches_of_all_epochs_are_those_of_one_process(shared: picstore.Loader, pictures: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import simplejpeg
 import torch
+from equal_batches import assert_same, same, take
 from grids import slow_except
 from inline_ray import InlineRay, RayError
 from remote_recipes import CROP, RECIPES, contents, write_pictures
@@ -25,7 +26,6 @@ from remote_recipes import CROP, RECIPES, contents, write_pictures
 import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
 from picstore.prepare.engine import ray as engine
-from picstore.train.batch import Batch
 from picstore.train.pipeline import device_batch, remote, remote_workers, runner
 
 Make = Callable[..., Path]
@@ -49,23 +49,6 @@ def remote_loader(path: Path, *, workers: int = 3, **options: Any) -> picstore.L
 
 def local_loader(path: Path, **options: Any) -> picstore.Loader:
     return picstore.Loader(path, isolate=False, threads=2, **{**OPTIONS, **options})
-
-
-def same(one: Batch, other: Batch) -> bool:
-    return (
-        torch.equal(one.images, other.images)
-        and torch.equal(one.labels, other.labels)
-        and torch.equal(one.ids, other.ids)
-    )
-
-
-def take(loader: picstore.Loader, epochs: int) -> list[Batch]:
-    return [batch for _ in range(epochs) for batch in loader]
-
-
-def assert_same(some: list[Batch], others: list[Batch]) -> None:
-    assert len(some) == len(others) > 0
-    assert all(same(one, other) for one, other in zip(some, others, strict=True))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
