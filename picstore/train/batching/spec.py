@@ -1,12 +1,12 @@
 """Specifications of a pipeline: OutputSpec, Resources and PipelineSpec.
 
-They can be pickled, and so can a :data:`MakeRequests`: ``isolate`` runs the same pipeline in a process of its own. That
-process needs no torch, and this one no kernels.
+They can be pickled: ``isolate`` runs the same pipeline in a process of its own. That process needs no torch, and this
+one no kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.order.requests import BatchRequest, TrainingSource
+from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.compose import TransformPlan, common_dtype
 
 MAX_PIXELS = 1 << 28  # of an image, as in ``picstore convert``
@@ -22,7 +22,6 @@ _MIN_BUDGET = 64 << 20  # bytes
 
 # From a batch, see :func:`picstore.train.batching.collate.run_collate`, further values of its records by name.
 Collate: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
-MakeRequests: TypeAlias = Callable[[Sequence[TrainingSource]], Iterator[BatchRequest]]
 
 # numpy's dtype of the same size for each that images may have; it has no bfloat16.
 _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "float32": "float32"}

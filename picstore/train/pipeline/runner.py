@@ -28,7 +28,7 @@ import torch
 from picstore.errors import PicstoreError, UsageError
 from picstore.train.batch import Batch
 from picstore.train.batching.damage import DamageLog
-from picstore.train.batching.spec import MakeRequests, PipelineSpec
+from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cuda.decode import Decode, check_decoder, choose_decoder, load_decoder, with_index
 from picstore.train.main_guard import check_main_guard
@@ -207,7 +207,7 @@ class PipelineRunner:
         for closable in self._open:
             closable.close()
 
-    def _in_threads(self, requests: MakeRequests) -> HostSource:
+    def _in_threads(self, span: Span) -> HostSource:
         if self._pid != os.getpid():  # a fork: locks may be held for ever, and they guard the parent's memory
             self._buffers, self._counter = self._make_buffers(), StatsCounter(self._counter.stats)
             self._pid = os.getpid()
@@ -216,7 +216,7 @@ class PipelineRunner:
             spec = replace(spec, resources=replace(spec.resources, threads=max(1, spec.resources.threads // workers)))
         from picstore.train.pipeline.batch_threads import Pipeline  # which a process that isolates it does without
 
-        pipeline = Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
+        pipeline = Pipeline(span(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         self._open.add(pipeline)
         return pipeline
 
