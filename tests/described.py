@@ -69,10 +69,12 @@ def describe(
     *,
     lengths: list[np.ndarray] | None = None,
     entries: list[np.ndarray] | None = None,
+    factors: list[int] | None = None,
 ) -> Described:
     """Describe the tiles that boxes touch, or all; with tilings and lengths of segments that an index states.
 
-    ``entries`` are of each image those of the segment table for its entry points, empty for none.
+    ``entries`` are of each image those of the segment table for its entry points, empty for none; ``factors`` 1, 2, 4
+    or 8, by which decoding divides its sides.
     """
     headers = [parse_header(jpeg) for jpeg in jpegs] if tilings is None or lengths is None else []
     if tilings is None:
@@ -86,7 +88,8 @@ def describe(
     points = np.array([place_of(*each) for each in places], np.int64)
     whole = np.concatenate([np.zeros((n, 2), np.int64), tiled.tilings[:, :2]], axis=1)
     chosen = np.array(boxes) if boxes else whole
-    streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen, points
+    by = np.array(factors or [1] * n)
+    streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen, by, points
     starts, firsts = np.zeros((2, n + 1), np.int64)
     measure_tiles(streams, starts, firsts)
     data = np.full(starts[-1], 0xA5, np.uint8)

@@ -53,13 +53,17 @@ def _decoding() -> list[Compiled]:
     samples = {**_IMAGES, "coefficients": "*i16", "quantization": "*i16", "planes": "*u8"}
     pixels, tile = {**_IMAGES, "planes": "*u8", "pixels": "*u8"}, {"ROWS": decode.ROWS, "COLUMNS": decode.COLUMNS}
     return [
-        (name, kernel, types, constants, {"num_warps": decode.WARPS[name]})
+        (name, kernel, types, constants, {"num_warps": decode.WARPS[name.partition(",")[0]]})
         for name, kernel, types, constants in (
             ("make_tables", make_tables, tables, {"LANES": decode.ENTRIES}),
             ("decode_segments", decode_segments, {**_STREAMS, **counts}, rounds),
             ("sum_differences", sum_differences, sums, summed),
-            ("inverse_dct", inverse_dct, samples, {"LANES": decode.BLOCKS}),
+            ("inverse_dct", inverse_dct, samples, {"SIDE": 8, "LANES": decode.BLOCKS}),
             ("to_rgb", to_rgb, pixels, tile),
+            *(
+                (f"inverse_dct, {side} × {side}", inverse_dct, samples, {"SIDE": side, "LANES": decode.BLOCKS})
+                for side in (4, 2, 1)
+            ),
         )
     ]
 

@@ -164,7 +164,7 @@ def inverse_dct(guarded: Any, images: Any, coefficients: Any, quantization: Any,
         made = guarded.empty(at, dtype=torch.uint8, device=None)
         lanes = min(1 << int(counts.sum() - 1).bit_length(), _LANES)
         table = guarded.from_numpy(one[None])
-        samples.inverse_dct[(-(-int(counts.sum()) // lanes), 1)](table, blocks, quantization, made, LANES=lanes)
+        samples.inverse_dct[(-(-int(counts.sum()) // lanes), 1)](table, blocks, quantization, made, SIDE=8, LANES=lanes)
         for part, target in places:
             out[target] = made.numpy()[part]
 

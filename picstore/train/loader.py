@@ -115,8 +115,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         max_pixels: an image of more counts as damaged, before anything is allocated for it.
         reducing_gap: None for the pixels of decoding everything and resampling once. With a number of at least 1.0 an
             image is decoded at 1/2, 1/4 or 1/8 where that leaves at least this factor to the resampling, as Pillow's
-            argument of that name: faster for crops far larger than their output, and less exact. GPUs decode at full
-            size.
+            argument of that name: faster for crops far larger than their output, and less exact. ``decoder="picstore"``
+            does so on a GPU too; other decoders of GPUs refuse it.
         budget: bytes of containers to hold in memory, exceeded only where one batch needs more. By default a quarter
             more than the lanes of this rank read at a time: 320 MiB for 32 lanes and containers of 8 MiB.
         targets: annotations to yield of each record, in ``batch.targets``: ``"boxes"``, ``"keypoints"``,

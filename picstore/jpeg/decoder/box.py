@@ -17,7 +17,7 @@ from picstore.jpeg.cut import PREFETCH_ROWS, TiledJpegs, is_grid, prefetch_tile_
 from picstore.jpeg.decoder import parse, scan
 from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, begin, decode_rows, has_room
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
-from picstore.kernels.jit import array_at, device_function, kernel
+from picstore.kernels.jit import array_at, device_function, inlined, kernel
 
 NO_GRID = -30  # the segments form no rows of tiles, or contradict the headers
 _u64 = np.uint64
@@ -120,12 +120,21 @@ def has_tiling(frame, tiling):  # type: ignore[no-untyped-def]
     )
 
 
+@inlined
+def least_width(factor):  # type: ignore[no-untyped-def]
+    """Return the least pixels of a row, unless the image has fewer, decoded at a scale of 1 / factor.
+
+    They become more chroma samples than ``decoder.color`` takes for a row too narrow to interpolate, as the image's may
+    not be.
+    """
+    return 4 * factor + 1
+
+
 @device_function
 def _set_rect(tiling, box, factor, rect):  # type: ignore[no-untyped-def]
     """Compute the pixels to decode for a box; returns left, top, right and bottom of their tiles."""
     width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
-    # More chroma samples than ``decoder.color`` takes for a row too narrow to interpolate, as the image's may not be.
-    least = min(4 * factor + 1, width)
+    least = min(least_width(factor), width)
     left = min(max(box[0] - CUT_MARGIN, 0), width - least) // mcu_width
     top = max(box[1] - CUT_MARGIN, 0) // mcu_height
     rect[0], rect[1] = left * mcu_width, top * mcu_height

@@ -12,9 +12,10 @@ import numpy as np
 
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.bit_reader import BAD_MARKER, TOO_SHORT
-from picstore.jpeg.cut import MIN_CUT_WIDTH, is_grid
+from picstore.jpeg.cut import is_grid
 from picstore.jpeg.decoder import parse
-from picstore.jpeg.decoder.box import NO_GRID, has_tiling
+from picstore.jpeg.decoder.box import NO_GRID, has_tiling, least_width
+from picstore.jpeg.decoder.scan import block_sides
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, copy_bytes, device_function, inlined, kernel
 from picstore.kernels.simd import load_byte
@@ -24,7 +25,7 @@ WRONG_ENTRY_POINTS = -31  # they do not lie within the segments
 _u64 = np.uint64
 
 
-_STREAMS = "Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1]))"
+_STREAMS = "Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1]))"
 
 
 @kernel(f"void({_STREAMS}, int64[::1], int64[::1])")
@@ -36,14 +37,14 @@ def measure_tiles(streams, starts, firsts):  # type: ignore[no-untyped-def]
         starts: int64 (n + 1,), takes multiples of 8, the last of which is the number of all bytes.
         firsts: int64 (n + 1,), takes numbers of rows, one for each part of a segment in the rows of tiles.
     """
-    addresses, sizes, tilings, boxes, points = streams
+    addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)
     starts[0] = firsts[0] = 0
     for i in range(sizes.shape[0]):
         lengths, tiling = array_at(addresses[i, 1], sizes[i, 1], np.uint16), tilings[i]
         starts[i + 1], firsts[i + 1] = starts[i], firsts[i]
         if is_grid(sizes[i, 0], tiling, lengths):
-            _choose_tiles(tiling, boxes[i], rect, tiles)
+            _choose_tiles(tiling, boxes[i], factors[i], rect, tiles)
             held, per_row = tiling[HEADER], _tiles_of_row(tiling, lengths)
             for k in range(tiles[1] * per_row, tiles[3] * per_row):
                 held += np.int64(lengths[k]) + 2
@@ -62,8 +63,9 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
     Args:
         slots: the first image, and the last + 1.
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
-            bottom in pixels, not empty, within the image; entry points (n, 2): the address of all segments',
-            and the MCUs between two, less than the interval, 0 for none, −1 for impossible ones.
+            bottom in pixels, not empty, within the image; factors (n,): 1, 2, 4 or 8, by which decoding divides the
+            sides; entry points (n, 2): the address of all segments', and the MCUs between two, less than the interval,
+            0 for none, −1 for impossible ones.
         data: takes bytes; the starts of ``measure_tiles``.
         segments: int32 (m, PART_WORDS), takes words; uint16 (m,), takes the lengths of all segments that are held;
             the firsts of ``measure_tiles``.
@@ -73,7 +75,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
         tables: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables; int16 (4 n, 64), takes quantization
             tables, in zigzag order.
     """
-    addresses, sizes, tilings, boxes, points = streams
+    addresses, sizes, tilings, boxes, factors, points = streams
     rows, rects, results = images
     frame, tiles = np.empty(parse.FRAME, np.int64), np.empty(4, np.int64)
     for i in range(slots[0], slots[1]):
@@ -81,7 +83,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
         lengths = array_at(addresses[i, 1], sizes[i, 1], np.uint16)
         results[i, 0] = _check(source, lengths, tilings[i], boxes[i], frame)
         if results[i, 0] == 0:
-            _choose_tiles(tilings[i], boxes[i], rects[i], tiles)
+            _choose_tiles(tilings[i], boxes[i], factors[i], rects[i], tiles)
             if _parts_of_rows(tilings[i], lengths, tiles, points[i]) > segments[2][i + 1] - segments[2][i]:
                 results[i, 0] = NO_GRID
         if results[i, 0] == 0:
@@ -89,7 +91,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
             stream = source, lengths, tilings[i], points[i]
             _copy_rows(stream, tiles, target, segments, i, parse.blocks_of_mcu(frame), rows[i], results[i])
         if results[i, 0] == 0:
-            _describe_planes(frame, tilings[i], rects[i], tiles, rows[i])
+            _describe_planes(frame, tilings[i], rects[i], tiles, factors[i], rows[i])
             rows[i, words.DATA] = data[1][i]
             _copy_tables(frame, i, rows[i], tables)
 
@@ -118,17 +120,16 @@ def _check(source, lengths, tiling, box, frame):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _choose_tiles(tiling, box, rect, tiles):  # type: ignore[no-untyped-def]
-    """Choose the tiles of a box, widened as in ``jpeg/cut.py``: left, top, right, bottom, and the pixels of them."""
+def _choose_tiles(tiling, box, factor, rect, tiles):  # type: ignore[no-untyped-def]
+    """Choose the tiles of a box, widened as in ``box.py``: left, top, right, bottom, and the pixels of them."""
     width, height = tiling[WIDTH], tiling[HEIGHT]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
-    tiles[0] = max(box[0] - CUT_MARGIN, 0) // tile_width
+    least = min(least_width(factor), width)
+    tiles[0] = min(max(box[0] - CUT_MARGIN, 0), width - least) // tile_width
     tiles[1] = max(box[1] - CUT_MARGIN, 0) // tile_height
-    tiles[2] = (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1
-    tiles[3] = (min(box[3] + CUT_MARGIN, height) - 1) // tile_height + 1
-    if tiles[0] and width - tiles[0] * tile_width < MIN_CUT_WIDTH:
-        tiles[0] -= 1
     rect[0], rect[1] = tiles[0] * tile_width, tiles[1] * tile_height
+    tiles[2] = (min(max(box[2] + CUT_MARGIN, rect[0] + least), width) - 1) // tile_width + 1
+    tiles[3] = (min(box[3] + CUT_MARGIN, height) - 1) // tile_height + 1
     rect[2] = min(tiles[2] * tile_width, width) - rect[0]
     rect[3] = min(tiles[3] * tile_height, height) - rect[1]
 
@@ -236,19 +237,23 @@ def _describe_parts(source, segment, mcus, distances, described):  # type: ignor
 
 
 @device_function
-def _describe_planes(frame, tiling, rect, tiles, row):  # type: ignore[no-untyped-def]
+def _describe_planes(frame, tiling, rect, tiles, factor, row):  # type: ignore[no-untyped-def]
     """Write where samples and pixels lie, from the first of the image."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
-    row[words.WIDTH], row[words.HEIGHT] = rect[2], rect[3]
+    luma, chroma = block_sides(h, v, factor)
+    row[words.WIDTH], row[words.HEIGHT] = (rect[2] + factor - 1) // factor, (rect[3] + factor - 1) // factor
+    row[words.SIDE], row[words.SIDE + 1] = luma, chroma
+    row[words.WIDER], row[words.TALLER] = h * luma // chroma, v * luma // chroma
     row[words.ACROSS], row[words.DOWN], row[words.COMPONENTS] = h, v, count
     row[words.INTERVAL] = tiling[INTERVAL]
     samples = 0
     for c in range(count):
-        stride = row[words.PER_ROW] * tiling[INTERVAL] * 8 * (h if c == 0 else 1)
+        across, down = (h * luma, v * luma) if c == 0 else (chroma, chroma)
+        stride = (row[words.PER_ROW] * tiling[INTERVAL] * across + 7) // 8 * 8
         row[words.PLANE + c], row[words.STRIDE + c] = samples, stride
-        samples += stride * (tiles[3] - tiles[1]) * 8 * (v if c == 0 else 1)
+        samples += stride * (tiles[3] - tiles[1]) * down
     row[words.SAMPLES] = samples
-    row[words.PITCH] = (rect[2] + 3) // 4 * 4
+    row[words.PITCH] = (row[words.WIDTH] + 3) // 4 * 4
 
 
 @device_function

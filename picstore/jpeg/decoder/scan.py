@@ -73,11 +73,18 @@ _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, 
 )
 
 
+@inlined
+def block_sides(h, v, factor):  # type: ignore[no-untyped-def]
+    """Return the samples of a side that a block of luma becomes, and one of chroma."""
+    luma = 8 // factor
+    return luma, 2 * luma if h == 2 and v == 2 and factor > 1 else luma
+
+
 @device_function
 def set_scale(frame, factor):  # type: ignore[no-untyped-def]
     """Set sizes of pixels and blocks for sides divided by 1, 2, 4 or 8, as libjpeg's jdmaster.c does."""
-    h, v, luma = frame[HORIZONTAL], frame[VERTICAL], 8 // factor
-    chroma = 2 * luma if h == 2 and v == 2 and factor > 1 else luma
+    h, v = frame[HORIZONTAL], frame[VERTICAL]
+    luma, chroma = block_sides(h, v, factor)
     frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT] = -(-frame[WIDTH] // factor), -(-frame[HEIGHT] // factor)
     frame[LUMA], frame[CHROMA] = luma, chroma
     frame[ACROSS], frame[DOWN] = h * luma // chroma, v * luma // chroma

@@ -117,6 +117,7 @@ class EncodedBatch:
     params: tuple[TransformParams, ...]  # of each group
     files: RecordFiles
     shown: I64  # (n,), the slot whose stream is decoded: another one's for a damaged record
+    factors: I64  # (n,), by which decoding divides the sides
     segments: SegmentTables | None = None  # for picstore's own decoder
 
     @property

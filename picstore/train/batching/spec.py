@@ -72,11 +72,6 @@ class OutputSpec:
         return cls(given[0], dtype, channels_last, plans[0].targets, plans[0].reducing_gap)
 
     @property
-    def decoded(self) -> bool:
-        """Whether images come as pixels."""
-        return self.form == "pixels"
-
-    @property
     def view_count(self) -> int:
         """Images that are made of each record."""
         return sum(group.count for group in self.groups)

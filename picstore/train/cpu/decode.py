@@ -70,7 +70,7 @@ def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, t
     return pixels, (left, upper)
 
 
-def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array) -> tuple[U8, tuple[int, int]]:
+def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: int = 1) -> tuple[U8, tuple[int, int]]:
     """Decode a box of a tiled JPEG, or of its rows of tiles under it, as ``decode_slot``.
 
     Args:
@@ -78,14 +78,15 @@ def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array) -> tuple[U8, 
         tiling: int64 (6,), of what is held, see ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom in pixels of what is held.
         lengths: uint16, of the segments.
+        factor: as for ``decode_slot``.
 
     Raises:
         ImageError: the stream is damaged.
     """
     tiled = TiledJpegs.from_streams([stream.data], tiling[None], [lengths])
-    part = decode_tiles(tiled, box[None])
+    part = decode_tiles(tiled, box[None], factor=factor)
     width, height = tiling[:2].tolist()
-    return part or (decode_rgb(stream, width=width, height=height), (0, 0))
+    return part or (decode_rgb(stream, width=width, height=height, factor=factor), (0, 0))
 
 
 def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str) -> U8:

@@ -29,7 +29,13 @@ from picstore.train.batching.host_batch import (
 )
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.batching.views_reach import boxes_to_cut, joint_reach
+from picstore.train.batching.views_reach import (
+    align_reach,
+    box_of_decoded,
+    boxes_to_cut,
+    joint_factors,
+    joint_reach,
+)
 from picstore.train.buffers import BufferPool, round_coarsely
 from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.targets import add_targets, empty_targets
@@ -55,12 +61,14 @@ class SegmentFiller:
     ) -> None:
         n = len(records)
         self._records, self._params, self._names = records, tuple(params), output.targets
-        self._reach = joint_reach([each.geometry for each in params], n)
+        geometries = [each.geometry for each in params]
+        self._factors: I64 = np.where(records.foreign, 1, joint_factors(geometries, n, output.reducing_gap))
+        self._reach = align_reach(joint_reach(geometries, n), self._factors)
         boxes = boxes_to_cut(records.to_held(self._reach, slice(None)), records.layouts[:, :2])
         self._starts, self._firsts = np.zeros((2, n + 1), np.int64)
         streams = records.addresses, records.sizes, records.layouts
         self._points = _find_points(records)
-        measure_tiles((*streams, boxes, self._points), self._starts, self._firsts)
+        measure_tiles((*streams, boxes, self._factors, self._points), self._starts, self._firsts)
         layout = SegmentLayout(int(self._starts[-1]), n, int(self._firsts[-1]))
         block = np.frombuffer(blocks.borrow(round_coarsely(layout.size)), dtype=np.uint8)[: layout.size]
         arrays: Any = SegmentTables.divide(layout, block)
@@ -81,6 +89,7 @@ class SegmentFiller:
             params=self._params,
             files=records.files(),
             shown=np.arange(n),
+            factors=self._factors,
             segments=self._segment_tables,
         )
         self.encoded: EncodedBatch | None = self._encoded
@@ -115,7 +124,7 @@ class SegmentFiller:
     def _describe(self, part: slice) -> None:
         """Run the kernel, and note what is held of each image."""
         records = self._records
-        streams = records.addresses, records.sizes, records.layouts, self._boxes, self._points
+        streams = records.addresses, records.sizes, records.layouts, self._boxes, self._factors, self._points
         described = self._segments, self._lengths, self._firsts
         images = self._rows, self._rects, self._results
         # The records keep the containers open.
@@ -134,18 +143,21 @@ class SegmentFiller:
 
     def _decode(self, slot: int, reason: str) -> None:
         """Decode an image on the CPU; ImageError for one that is damaged."""
-        pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=1)
+        factor = int(self._factors[slot])
+        pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=factor)
         self._segment_tables.pixels[slot] = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         self._segment_tables.refused[slot] = reason
-        self._encoded.boxes[slot] = left, top, pixels.shape[1], pixels.shape[0]
+        self._encoded.boxes[slot] = left, top, factor * pixels.shape[1], factor * pixels.shape[0]
 
     def _probe(self, slot: int) -> None:
         """Bring the CPU's pixels of a box."""
         tops = int(self._records.tops[slot])
         box = boxes_to_cut(self._records.to_held(self._reach[[slot]], [slot]), self._records.layouts[[slot], :2])[0]
-        pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=1)
+        factor = int(self._factors[slot])
+        pixels, origin = decode_slot(self._records, slot, self._reach[slot], factor=factor)
         box[1::2] += tops
-        inner = pixels[box[1] - top : box[3] - top, box[0] - left : box[2] - left]
+        left, top, right, bottom = box_of_decoded(box, origin, factor)
+        inner = pixels[top:bottom, left:right]
         self._segment_tables.probe = slot, np.ascontiguousarray(inner.transpose(2, 0, 1)), box
 
 

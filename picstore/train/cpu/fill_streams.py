@@ -46,6 +46,7 @@ class StreamFiller:
             params=self._params,
             files=records.files(),
             shown=np.arange(count),
+            factors=np.ones(count, dtype=np.int64),
         )
         self.encoded: EncodedBatch | None = self._encoded
         self.targets: list[GroupTargets] | None = empty_targets(output, count)

@@ -50,6 +50,7 @@ def augment(
     dtype: str = "uint8",
     channels_last: bool = False,
     out: torch.Tensor | None = None,
+    factors: npt.ArrayLike = 1,
 ) -> torch.Tensor | list[torch.Tensor]:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
@@ -65,6 +66,7 @@ def augment(
         dtype: of the outputs: uint8, float16, bfloat16 or float32.
         channels_last: the layout of the outputs.
         out: (n, 3, H, W) of that dtype and layout, dense, if all outputs have one size; None makes a new tensor.
+        factors: int (n,) or one for all, by which decoding divided the sides.
 
     Returns:
         ``out``, or a list of n (3, h, w) in one block of memory if sizes differ.
@@ -85,11 +87,12 @@ def augment(
         raise UsageError(f"origins have shape {origins.shape}; give left and top for each of {count} images")
     decoded = images if isinstance(images, DecodedImages) else DecodedImages.from_tensors(images)
     decoded, corners = _with_borders(decoded, origins, geometry)
-    params = make_resample_params(geometry, decoded.planes, decoded.sizes, corners)
+    by = np.broadcast_to(np.asarray(factors, dtype=np.int64), count)
+    params = make_resample_params(geometry, decoded.planes, decoded.sizes, corners, by)
     batch, result = _outputs(geometry, output, channels_last, decoded.device, out)
     phases = ColorPhases.from_program(program, geometry.size, floats=output != OutputDtype.UINT8)
     with torch.cuda.device(batch.device) if batch.is_cuda else contextlib.nullcontext():
-        indices, minified, params = minify_slanted(params, geometry, corners)
+        indices, minified, params = minify_slanted(params, geometry, corners, by)
         if len(indices) == 0:
             _launch_all([(make_descriptor_table(params, phases), batch, channels_last)])
             return result

@@ -85,18 +85,26 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
     return numbers, window, np.minimum(window, np.maximum(in_image, 1))
 
 
-def make_resample_params(geometry: Geometry, planes: I64, source_size: I64, origins: I64) -> ResampleParams:
+def make_resample_params(
+    geometry: Geometry, planes: I64, source_size: I64, origins: I64, factors: I64
+) -> ResampleParams:
     """Convert a geometry to parameters for decoded pixels, as ``train/cpu/render.py`` does for one image.
 
-    ``origins`` is ``augment``'s argument. UsageError for coordinates not finite or above 2**24.
+    ``origins`` and ``factors``, (n,), are ``augment``'s arguments. UsageError for coordinates not finite or above
+    2**24.
     """
-    clip = geometry.clip - np.concatenate([origins, origins], axis=1)
+    reduced = factors.max() > 1
+    clip = _in_decoded(geometry.clip, origins, factors)
     box = geometry.grid_box.copy()
     box[:, :2] -= origins
+    if reduced:
+        box /= factors[:, None]
     matrix, slanted = None, ~geometry.upright
     if slanted.any():  # the matrix of an upright image has no other numbers than its box
         matrix = geometry.grid_matrix.copy()
         matrix[:, :, 2] -= origins
+        if reduced:
+            matrix /= factors[:, None, None]
         # An empty clip shows nothing of the source, which upright resampling expresses as well.
         slanted &= (clip[:, :2] < clip[:, 2:]).all(axis=1)
     _check(box, matrix, clip, geometry.size)
@@ -121,7 +129,7 @@ def make_resample_params(geometry: Geometry, planes: I64, source_size: I64, orig
 
 
 def minify_slanted(
-    params: ResampleParams, geometry: Geometry, origins: I64
+    params: ResampleParams, geometry: Geometry, origins: I64, factors: I64
 ) -> tuple[I64, ResampleParams, ResampleParams]:
     """Split antialiased minification off slanted images: these are first resampled to the output's scale.
 
@@ -131,9 +139,9 @@ def minify_slanted(
     """
     if not params.slanted.any():
         return np.zeros(0, np.int64), params, params
-    larger = (geometry.scale > 1 + _TOLERANCE).any(axis=1)
+    larger = (geometry.scale > (factors * (1 + _TOLERANCE))[:, None]).any(axis=1)
     minified = params.slanted & geometry.minifies & larger
-    reach = geometry.window - np.concatenate([origins, origins], axis=1)
+    reach = _in_decoded(geometry.window, origins, factors)
     low, high = np.maximum(reach[:, :2], 0), np.minimum(reach[:, 2:], params.source_size)
     indices = np.flatnonzero(minified & (low < high).all(axis=1))
     low, extent = low[indices], (high - low)[indices]
@@ -156,6 +164,15 @@ def minify_slanted(
     changed["source_size"][indices], changed["map"][indices] = size, matrix.reshape(-1, 6)
     changed["clip"][indices] = np.concatenate([left_top, right_bottom], axis=1).astype(np.int64)
     return indices, smaller, replace(params, **changed)
+
+
+def _in_decoded(boxes: I64, origins: I64, factors: I64) -> I64:
+    """Convert boxes (n, 4) of source pixels to decoded pixels, rounded outwards."""
+    boxes = boxes - np.concatenate([origins, origins], axis=1)
+    if factors.max() > 1:
+        boxes[:, :2] //= factors[:, None]
+        boxes[:, 2:] = -(-boxes[:, 2:] // factors[:, None])
+    return boxes
 
 
 def _check(box: F64, matrix: F64 | None, clip: I64, size: I64) -> None:

@@ -17,6 +17,7 @@ from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.host_batch import EncodedBatch, HostBatch, SegmentTables
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import GroupSpec, OutputSpec
+from picstore.train.batching.views_reach import box_of_decoded
 from picstore.train.cuda.decode import Decode, decode_all
 from picstore.train.cuda.page_locked import lock_pages
 from picstore.train.transforms.geometry import Geometry
@@ -136,7 +137,7 @@ class DecodeTiles:
             parts.append(DecodedImages.from_tensors(list(tensors.values())))
         images = DecodedImages.join(parts)
         if tables.probe is not None and tables.count[slot := tables.probe[0]] and slot not in broken:
-            _check_pixels(images[int(number_of[slot])], encoded.boxes[slot], tables.probe)
+            _check_pixels(images[int(number_of[slot])], encoded, tables.probe)
         damage = _replace_broken(host, encoded, broken, strict=self.strict)
         if tensors or damage or not shows_all:
             images = images.select(number_of[encoded.shown])
@@ -151,15 +152,17 @@ def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> t
     arrays, first = tables.arrays, int(tables.first[slot])
     start, stop = encoded.bounds[slot].tolist()
     held = arrays["lengths"][first : first + int(arrays["images"][slot, HELD])]
-    pixels, (left, top) = decode_held(arrays["data"][start:stop], arrays["tilings"][slot], arrays["boxes"][slot], held)
-    encoded.boxes[slot] = left, encoded.boxes[slot, 1] + top, pixels.shape[1], pixels.shape[0]
+    stream, tiling, box = arrays["data"][start:stop], arrays["tilings"][slot], arrays["boxes"][slot]
+    factor = int(encoded.factors[slot])
+    pixels, (left, top) = decode_held(stream, tiling, box, held, factor=factor)
+    encoded.boxes[slot] = left, encoded.boxes[slot, 1] + top, factor * pixels.shape[1], factor * pixels.shape[0]
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
-def _check_pixels(image: torch.Tensor, rect: I64, probe: tuple[int, U8, I64]) -> None:
+def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, U8, I64]) -> None:
     """Compare an image with the CPU's pixels of a box in it; PicstoreError if they differ."""
-    _, expected, box = probe
-    left, top, right, bottom = (box - np.tile(rect[:2], 2)).tolist()
+    slot, expected, box = probe
+    left, top, right, bottom = box_of_decoded(box, encoded.boxes[slot, :2], int(encoded.factors[slot]))
     if not np.array_equal(image[:, top:bottom, left:right].cpu().numpy(), expected):
         raise PicstoreError(
             "the GPU decodes an image to other pixels than the CPU; give decoder='cpu' or 'torchvision', and report "
@@ -170,11 +173,13 @@ def _check_pixels(image: torch.Tensor, rect: I64, probe: tuple[int, U8, I64]) ->
 def _augment(host: HostBatch, encoded: EncodedBatch, images: Images, output: OutputSpec) -> Batch:
     """Augment the images that a batch shows on their device; labels and the rest stay in the host's memory."""
     shows_all = encoded.shows_all
-    origins = encoded.boxes[:, :2] if shows_all else encoded.boxes[encoded.shown, :2]
+    origins, factors = encoded.boxes[:, :2], encoded.factors
+    if not shows_all:
+        origins, factors = origins[encoded.shown], factors[encoded.shown]
     groups = []
     for params, group in zip(encoded.params, output.groups, strict=True):
         chosen = params if shows_all else params.select_slots(encoded.shown, count=group.count)
-        groups.append(augment_views(images, origins, chosen, output, group))
+        groups.append(augment_views(images, (origins, factors), chosen, output, group))
     return Batch.from_host(host, groups, output.groups)
 
 
@@ -194,15 +199,19 @@ def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, st
     return damage
 
 
-def augment_views(images: Images, origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec) -> Any:
+def augment_views(
+    images: Images, places: tuple[I64, I64], params: TransformParams, output: OutputSpec, group: GroupSpec
+) -> Any:
     """Resample and color decoded images (3, h, w): a group's views (count, N, 3, H, W), or count lists of N images.
 
-    ``origins``, int64 (n, 2), are left and top of each in its stored image.
+    ``places`` are int64 (n, 2), left and top of each in its stored image, and (n,), by how much decoding divided its
+    sides.
     """
     count, n = group.count, len(images)
     if count > 1:
-        images, origins = _select(images, np.tile(np.arange(n), count)), np.tile(origins, (count, 1))
-    made = augment_images(images, origins, params, output, group)
+        again = np.tile(np.arange(n), count)
+        images, places = _select(images, again), (places[0][again], places[1][again])
+    made = augment_images(images, places, params, output, group)
     if isinstance(made, list):
         return [made[k : k + n] for k in range(0, len(made), n)]
     return made.view(count, n, *made.shape[1:])
@@ -214,12 +223,13 @@ def _select(images: Images, numbers: I64) -> Images:
 
 
 def augment_images(
-    images: Images, origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec
+    images: Images, places: tuple[I64, I64], params: TransformParams, output: OutputSpec, group: GroupSpec
 ) -> torch.Tensor | list[torch.Tensor]:
     """Resample and color decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes."""
     from picstore.train.cuda.augment import augment  # with Triton
 
-    options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
+    origins, factors = places
+    options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last, "factors": factors}
     if group.stacked:
         return augment(images, origins, params.geometry, params.program, **options)
     made: Any = []
@@ -229,6 +239,7 @@ def augment_images(
         if len(rest) < len(images):
             chosen = _select(images, rest)
             params = params.select_slots(rest, count=1)
+        options["factors"] = factors[rest]
         made = augment(chosen, origins[rest], params.geometry, params.program, **options)
     by_slot = dict(zip(rest.tolist(), made, strict=True))
     listed = [by_slot[slot] if slot in by_slot else image.contiguous() for slot, image in enumerate(images)]

@@ -91,8 +91,8 @@ class PipelineRunner:
             decoder = "cpu"  # devices decode JPEGs only
         decoder = choose_decoder(decoder, device)
         output = replace(spec.output, form=_FORMS.get(decoder, "streams"))
-        if output.reducing_gap is not None and not output.decoded:
-            raise UsageError("decoders on a GPU decode at full size; leave out reducing_gap, or give decoder='cpu'")
+        if output.reducing_gap is not None and output.form == "streams":
+            raise UsageError(f"decoder={decoder!r} decodes at full size; leave out reducing_gap, or give another decoder")
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder

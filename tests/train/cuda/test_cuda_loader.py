@@ -403,6 +403,67 @@ def test_picstores_decoder_makes_the_cpus_pixels_bit_for_bit(
     one.close(), other.close()
 
 
+def gradients(seed: int, sampling: str = "420") -> bytes:
+    """A smooth JPEG of 40 × 24 pixels, with tiles."""
+    y, x = np.mgrid[:24, :40]
+    levels = np.stack([60 + x * 2.0 + seed, 200 - y * 3.0, 90 + x + y], 2).astype(np.uint8)
+    return add_restart_markers(simplejpeg.encode_jpeg(levels, 50, colorsubsampling=sampling))
+
+
+ROTATED: list[Any] = [picstore.RandomResizedCrop(9, scale=(0.5, 1.0)), picstore.RandomRotation(30)]
+TWICE = picstore.Views(large=(1, [picstore.Resize((9, 8))]), small=(2, [picstore.RandomResizedCrop(6)]))
+
+
+PART: list[Any] = [picstore.CenterCrop(20), picstore.Resize(5)]
+REDUCED: list[Any] = [(PART, 1.0, 4), ([picstore.Resize((3, 5))], 1.0, 8), (ROTATED, 1.0, 2), (TWICE, 1.0, 2)]
+REDUCED.append((PART, 9.0, 1))
+
+
+@pytest.mark.parametrize(("steps", "gap", "factor"), slow_except(REDUCED[:1], REDUCED), ids=lambda each: str(each)[:20])
+def test_images_that_are_decoded_smaller_are_the_cpus(
+    tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch, steps: Any, gap: float, factor: int
+) -> None:
+    use(FakeDecoder())
+    factors: list[int] = []
+    make = DecodeTiles.__call__
+
+    def count(self: DecodeTiles, host: Any) -> Any:
+        factors.extend(host.encoded.factors.tolist())
+        return make(self, host)
+
+    monkeypatch.setattr(DecodeTiles, "__call__", count)
+    records = [
+        Record(id=number, label=0, jpeg=data, info=parse_image_info(data))
+        for number, data in enumerate((gradients(0), gradients(9, "422")))
+    ]
+    path = write_dataset(tmp_path / "set", records)
+    one, other = ours_and_the_cpus(path, transform=steps, reducing_gap=gap, seed=3)
+    batch, expected = next(iter(one)), next(iter(other))
+    made, wanted = ([*each.images.values()] if steps is TWICE else [each.images] for each in (batch, expected))
+    assert all(torch.equal(a, b) for a, b in zip(made, wanted, strict=True))
+    assert max(factors) == factor and one.stats.fallbacks == 0
+    one.close(), other.close()
+
+
+@pytest.mark.slow
+def test_fallbacks_of_images_that_are_decoded_smaller_are_the_cpus(tmp_path: Path, use: Use) -> None:
+    """One without tiles, and one whose damage lies beside the crop."""
+    use(FakeDecoder())
+    sound = gradients(0)
+    plain = simplejpeg.encode_jpeg(simplejpeg.decode_jpeg(sound), 75)
+    end = sound.index(b"\xff\xd0")
+    broken = sound[: end - 2] + b"\xfe\xfe" + sound[end:]
+    records = [Record(id=k, label=0, jpeg=each, info=parse_image_info(sound)) for k, each in enumerate((sound, broken))]
+    records.append(replace(claiming(100, 40, 24), jpeg=plain, crc=None))
+    path = write_dataset(tmp_path / "set", records)
+    options = {"transform": PART, "reducing_gap": 1.0, "batch_size": 3}
+    one, other = ours_and_the_cpus(path, shuffle=False, **options)
+    batch, expected = next(iter(one)), next(iter(other))
+    assert batch.ids.tolist() == expected.ids.tolist() and torch.equal(batch.images, expected.images)
+    assert one.damaged == other.damaged and one.stats.fallbacks >= 2
+    one.close(), other.close()
+
+
 @pytest.mark.slow
 def test_images_that_the_gpus_decoder_refuses_are_the_cpus_and_counted(
     tmp_path: Path, use: Use, caplog: pytest.LogCaptureFixture

@@ -6,9 +6,10 @@ from picstore.jpeg import segment_words as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 _WORDS, _WIDTH, _HEIGHT = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.WIDTH), tl.constexpr(words.HEIGHT)
-_ACROSS, _DOWN = tl.constexpr(words.ACROSS), tl.constexpr(words.DOWN)
+_WIDER, _TALLER = tl.constexpr(words.WIDER), tl.constexpr(words.TALLER)
 _COMPONENTS, _PLANE = tl.constexpr(words.COMPONENTS), tl.constexpr(words.PLANE)
 _STRIDE, _PIXELS, _PITCH = tl.constexpr(words.STRIDE), tl.constexpr(words.PIXELS), tl.constexpr(words.PITCH)
+_SIDE = tl.constexpr(words.SIDE)
 
 
 @kernel
@@ -57,10 +58,11 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  
 @device_function
 def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):  # type: ignore[no-untyped-def]
     """Interpolate four samples of chroma."""
-    across, down = (tl.load(image + _ACROSS) - 1).to(tl.int32), (tl.load(image + _DOWN) - 1).to(tl.int32)
+    across, down = (tl.load(image + _WIDER) - 1).to(tl.int32), (tl.load(image + _TALLER) - 1).to(tl.int32)
     stride = tl.load(image + _STRIDE + COMPONENT)
     plane = planes + tl.load(image + _PLANE + COMPONENT)
     count, last_y = (width + across) >> across, ((height + down) >> down) - 1
+    interpolates = tl.load(image + _SIDE) > 1  # libjpeg repeats at 1/8
     near_y = y >> down
     near = plane + near_y * stride
     beside = plane + tl.minimum(tl.maximum(near_y + 2 * (y & 1) - 1, 0), last_y) * stride
@@ -68,7 +70,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
         n = x >> 1
         before, s0, s1, after = _columns(near, n, count, known)
         v0, v1, v2, v3 = s0, s0, s1, s1
-        if count > 2:  # libjpeg repeats narrower rows, down too
+        if (count > 2) & interpolates:  # libjpeg repeats narrower rows, down too
             if down == 1:
                 c_before, c0, c1, c_after = _columns(beside, n, count, known)
                 before, s0, s1, after = 3 * before + c_before, 3 * s0 + c0, 3 * s1 + c1, 3 * after + c_after
@@ -79,7 +81,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
                 v2, v3 = (3 * s1 + s0 + 1) >> 2, (3 * s1 + after + 2) >> 2
     else:
         v0, v1, v2, v3 = _bytes(_load_four(near + x, known))
-        if down == 1:
+        if (down == 1) & interpolates:
             c0, c1, c2, c3 = _bytes(_load_four(beside + x, known))
             bias = 1 + (y & 1)
             v0, v1, v2, v3 = 3 * v0 + c0 + bias, 3 * v1 + c1 + bias, 3 * v2 + c2 + bias, 3 * v3 + c3 + bias

@@ -225,9 +225,9 @@ def _launch(
     sum_differences[(-(-count // summed),)](
         segments, images, coefficients, count, n, SEGMENTS=summed, BLOCKS=SUMMED, **options["sum_differences"]
     )
-    inverse_dct[(-(-most // blocks), n)](
-        images, coefficients, arrays["quantization"], planes, LANES=blocks, **options["inverse_dct"]
-    )
+    grid, tables = (-(-most // blocks), n), arrays["quantization"]
+    for side in sorted({*rows[:, words.SIDE : words.SIDE + 2].ravel().tolist()} - {0}):
+        inverse_dct[grid](images, coefficients, tables, planes, SIDE=side, LANES=blocks, **options["inverse_dct"])
     to_rgb[(int(tiles.max()), n)](images, planes, pixels, ROWS=height, COLUMNS=width, **options["to_rgb"])
 
 

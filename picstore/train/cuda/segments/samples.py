@@ -1,4 +1,4 @@
-"""Samples of blocks by libjpeg's "islow" inverse DCT, by a lane for each block.
+"""Samples of blocks by libjpeg's "islow" inverse DCT, and by its reduced ones, by a lane for each block.
 
 Numbers wrap and saturate to 16 bits as in decoders for vectors, the CPU's too, so that absurd coefficients give equal
 pixels. Coefficients stay in zigzag order: all indexes are constants of the code.
@@ -6,6 +6,7 @@ pixels. Coefficients stay in zigzag order: all indexes are constants of the code
 
 from __future__ import annotations
 
+from picstore.jpeg import dct_constants
 from picstore.jpeg import segment_words as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
@@ -13,7 +14,9 @@ _WORDS, _ACROSS, _DOWN = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.ACR
 _COMPONENTS, _INTERVAL = tl.constexpr(words.COMPONENTS), tl.constexpr(words.INTERVAL)
 _PER_ROW, _FIRST_BLOCK = tl.constexpr(words.PER_ROW), tl.constexpr(words.FIRST_BLOCK)
 _BLOCKS, _QUANTIZATION = tl.constexpr(words.BLOCKS), tl.constexpr(words.QUANTIZATION)
-_PLANE, _STRIDE = tl.constexpr(words.PLANE), tl.constexpr(words.STRIDE)
+_PLANE, _STRIDE, _SIDE = tl.constexpr(words.PLANE), tl.constexpr(words.STRIDE), tl.constexpr(words.SIDE)
+_FOUR_EVEN, _TWO = tl.constexpr(dct_constants.FOUR_EVEN), tl.constexpr(dct_constants.TWO)
+_INNER, _OUTER = (tl.constexpr(each) for each in dct_constants.FOUR)
 
 # Position in zigzag order of each coefficient of a block (T.81, figure A.6).
 _ORDER = sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8)))
@@ -21,7 +24,9 @@ _ZIGZAG = tl.constexpr(tuple(_ORDER.index(k) for k in range(64)))
 
 
 @kernel
-def inverse_dct(images, coefficients, quantization, planes, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def inverse_dct(  # type: ignore[no-untyped-def]
+    images, coefficients, quantization, planes, SIDE: tl.constexpr, LANES: tl.constexpr
+):
     """Make the samples of LANES blocks of an image; the grid is (programs for the largest image, images).
 
     Args:
@@ -29,14 +34,17 @@ def inverse_dct(images, coefficients, quantization, planes, LANES: tl.constexpr)
         coefficients: int16 (blocks, 64), of ``entropy.decode_segments``.
         quantization: int16 (tables, 64), in zigzag order.
         planes: uint8, takes the samples of all components.
+        SIDE: 8, 4, 2 or 1: blocks that become fewer or more samples of a side are left out.
         LANES: blocks of a program.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     count = tl.load(image + _BLOCKS).to(tl.int32)
     if tl.program_id(0) * LANES >= count:
         return
+    of_luma, of_chroma = tl.load(image + _SIDE) == SIDE, tl.load(image + _SIDE + 1) == SIDE
+    if (of_luma | of_chroma) == 0:
+        return
     number = tl.program_id(0) * LANES + tl.arange(0, LANES)
-    known = number < count
     across, down = tl.load(image + _ACROSS).to(tl.int32), tl.load(image + _DOWN).to(tl.int32)
     luma = across * down
     per_mcu = luma
@@ -45,17 +53,33 @@ def inverse_dct(images, coefficients, quantization, planes, LANES: tl.constexpr)
     # Blocks lie tile by tile, so a segment's are neighbors.
     mcu, block = number // per_mcu, number % per_mcu
     component = tl.maximum(block - luma + 1, 0)
-    of_luma = component == 0
+    is_luma = component == 0
+    known = (number < count) & tl.where(is_luma, of_luma, of_chroma)
     columns = (tl.load(image + _INTERVAL) * tl.load(image + _PER_ROW)).to(tl.int32)
-    x = mcu % columns * tl.where(of_luma, across, 1) + tl.where(of_luma, block % across, 0)
-    y = mcu // columns * tl.where(of_luma, down, 1) + tl.where(of_luma, block // across, 0)
+    x = mcu % columns * tl.where(is_luma, across, 1) + tl.where(is_luma, block % across, 0)
+    y = mcu // columns * tl.where(is_luma, down, 1) + tl.where(is_luma, block // across, 0)
     stride = tl.load(image + _STRIDE + component)
-    out = planes + tl.load(image + _PLANE + component) + y.to(tl.int64) * 8 * stride + x * 8
-    first = tl.load(image + _FIRST_BLOCK)
-    c = _load_four_at_once(coefficients.to(tl.pointer_type(tl.int64)) + (first + number) * 16, known)
+    out = planes + tl.load(image + _PLANE + component) + y.to(tl.int64) * SIDE * stride + x * SIDE
+    block = coefficients.to(tl.pointer_type(tl.int64)) + (tl.load(image + _FIRST_BLOCK) + number) * 16
     table = quantization.to(tl.pointer_type(tl.int64)) + tl.load(image + _QUANTIZATION + component) * 16
-    q = _load_four_at_once(table, known)
-    below = tl.zeros((LANES,), tl.int32)
+    if SIDE == 1:
+        level = (tl.load(block, known, 0) << 48 >> 48) * (tl.load(table, known, 0) << 48 >> 48)
+        level = (level.to(tl.int32) + 4) >> 3
+        # libjpeg's table of samples has a period of 1024.
+        tl.store(out, _sample(((level + 512) & 1023) - 512).to(tl.uint8), known)
+    else:
+        c, q = _load_four_at_once(block, known), _load_four_at_once(table, known)
+        if SIDE == 8:
+            _store_eight(c, q, out, stride, known)
+        elif SIDE == 4:
+            _store_four(c, q, out, stride, known)
+        else:
+            _store_two(c, q, out, stride, known)
+
+
+@device_function
+def _store_eight(c, q, out, stride, known):  # type: ignore[no-untyped-def]
+    below = (_number(c, 0) * 0).to(tl.int32)
     for k in tl.static_range(8, 64):
         below |= _number(c, _ZIGZAG[k])
     flat = below == 0
@@ -91,6 +115,82 @@ def inverse_dct(images, coefficients, quantization, planes, LANES: tl.constexpr)
         eight = (out + i * stride).to(tl.pointer_type(tl.uint32))
         tl.store(eight, low, known)
         tl.store(eight + 1, high, known)
+
+
+@device_function
+def _store_four(c, q, out, stride, known):  # type: ignore[no-untyped-def]
+    """Make 4 × 4 samples, for which coefficients 4 of rows and columns do not matter (libjpeg's jidctred.c)."""
+    below = (_number(c, 0) * 0).to(tl.int32)
+    for k in tl.static_range(8, 64):
+        if k // 8 != 4:
+            below |= _number(c, _ZIGZAG[k])
+    flat = below == 0
+    made = ()
+    for i in tl.static_range(8):
+        if i != 4:
+            x0 = _product(c, q, _ZIGZAG[i])
+            x0 = tl.where(flat, x0 << 18 >> 18, x0)
+            made = made + _transform_to_four(
+                x0,
+                _product(c, q, _ZIGZAG[8 + i]),
+                _product(c, q, _ZIGZAG[16 + i]),
+                _product(c, q, _ZIGZAG[24 + i]),
+                _product(c, q, _ZIGZAG[40 + i]),
+                _product(c, q, _ZIGZAG[48 + i]),
+                _product(c, q, _ZIGZAG[56 + i]),
+                12,
+            )
+    for i in tl.static_range(4):
+        row = _transform_to_four(
+            made[i], made[4 + i], made[8 + i], made[12 + i], made[16 + i], made[20 + i], made[24 + i], 19
+        )
+        four = _sample(row[0]) | _sample(row[1]) << 8 | _sample(row[2]) << 16 | _sample(row[3]) << 24
+        tl.store((out + i * stride).to(tl.pointer_type(tl.uint32)), four, known)
+
+
+@device_function
+def _transform_to_four(x0, x1, x2, x3, x5, x6, x7, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Transform 8 numbers of 16 bits to 4 in one dimension."""
+    first = (x0 << 14) + (1 << (SHIFT - 1))
+    even = x2 * _FOUR_EVEN[0] + x6 * _FOUR_EVEN[1]
+    inner = x7 * _INNER[0] + x5 * _INNER[1] + x3 * _INNER[2] + x1 * _INNER[3]
+    outer = x7 * _OUTER[0] + x5 * _OUTER[1] + x3 * _OUTER[2] + x1 * _OUTER[3]
+    return (
+        _saturated(first + even + outer, SHIFT),
+        _saturated(first - even + inner, SHIFT),
+        _saturated(first - even - inner, SHIFT),
+        _saturated(first + even - outer, SHIFT),
+    )
+
+
+@device_function
+def _store_two(c, q, out, stride, known):  # type: ignore[no-untyped-def]
+    """Make 2 × 2 samples, for which even coefficients but 0 do not matter (libjpeg's jidctred.c)."""
+    low, high = _transform_to_two(c, q, 0)
+    l1, h1 = _transform_to_two(c, q, 1)
+    l3, h3 = _transform_to_two(c, q, 3)
+    l5, h5 = _transform_to_two(c, q, 5)
+    l7, h7 = _transform_to_two(c, q, 7)
+    _store_pair(low, l1, l3, l5, l7, out, known)
+    _store_pair(high, h1, h3, h5, h7, out + stride, known)
+
+
+@device_function
+def _transform_to_two(c, q, I: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: E741
+    """Transform the numbers of a column to 2."""
+    first = _product(c, q, _ZIGZAG[I]) << 15
+    odd = _product(c, q, _ZIGZAG[8 + I]) * _TWO[0] + _product(c, q, _ZIGZAG[24 + I]) * _TWO[1]
+    odd += _product(c, q, _ZIGZAG[40 + I]) * _TWO[2] + _product(c, q, _ZIGZAG[56 + I]) * _TWO[3]
+    return (first + odd + (1 << 12)) >> 13, (first - odd + (1 << 12)) >> 13
+
+
+@device_function
+def _store_pair(x0, x1, x3, x5, x7, out, known):  # type: ignore[no-untyped-def]
+    odd = _saturated(x1, 0) * _TWO[0] + _saturated(x3, 0) * _TWO[1]
+    odd += _saturated(x5, 0) * _TWO[2] + _saturated(x7, 0) * _TWO[3]
+    first = (x0 << 15) + (1 << 19)
+    two = _sample((first + odd) >> 20) | _sample((first - odd) >> 20) << 8
+    tl.store(out.to(tl.pointer_type(tl.uint16)), two.to(tl.uint16), known)
 
 
 @device_function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ import simplejpeg
 import torch
 from described import Described, describe
 from grids import slow_except
+from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode import decode
@@ -76,6 +78,35 @@ def test_pixels_of_all_samplings_odd_sizes_grey_and_boxes_are_the_cpus(chosen: l
         assert image.shape == (height, width, 3)
         inner = image[top - y : bottom - y, left - x : right - x]
         assert np.array_equal(inner, whole[top:bottom, left:right])
+
+
+SMALLER = [("422", 37, 9, 8), ("420", 35, 18, 2), ("444", 24, 9, 4), ("440", 9, 33, 8)]
+SMALLER += [("422", 21, 7, 2), ("422", 5, 9, 4), ("420", 19, 18, 8), ("440", 4, 18, 2), ("grey", 18, 9, 4)]
+
+
+@pytest.mark.parametrize("chosen", slow_except([SMALLER[:2]], [SMALLER[:2], SMALLER]), ids=len)
+def test_smaller_decodings_of_all_samplings_are_the_cpus(chosen: list[tuple[str, int, int, int]]) -> None:
+    random = np.random.default_rng(2)
+    jpegs, factors = [], [factor for *_, factor in chosen]
+    for kind, width, height, factor in chosen:
+        image = random.integers(0, 256, (-(-height // factor), -(-width // factor), 1 if kind == "grey" else 3))
+        blocks = image.repeat(factor, axis=0).repeat(factor, axis=1)[:height, :width]
+        jpegs.append(tiled(blocks.astype(np.uint8), kind, 30))
+    images, status = decode_described(describe(jpegs, factors=factors))
+    assert not status.any()
+    for jpeg, factor, image in zip(jpegs, factors, images, strict=True):
+        assert np.array_equal(image, decode(jpeg, factor=factor))
+
+
+def test_a_crop_that_is_decoded_smaller_has_enough_chroma_to_interpolate() -> None:
+    """The last segment alone has 5 pixels, one sample of chroma at 1/4; libjpeg repeats chroma up to two of a row."""
+    file = io.BytesIO()
+    Image.fromarray(smooth(37, 9)).save(file, "JPEG", quality=50, subsampling="4:2:2", restart_marker_blocks=1)
+    described = describe([file.getvalue()], [(36, 0, 37, 9)], factors=[4])
+    assert described.rects.tolist() == [[16, 0, 21, 9]]
+    (image,), status = decode_described(described)
+    assert not status.any()
+    assert np.array_equal(image[:, 5:], decode(file.getvalue(), factor=4)[:, 9:])
 
 
 def test_a_batch_of_many_blocks_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
