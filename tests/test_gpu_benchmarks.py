@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from grids import slow_except
 from pictures import saved, smooth
+from programs import run_program
 
-from benchmarks.child import call
 from benchmarks.gpu.expected import LOSSLESS, PREDICTED, QUALITY_90, expected
 from benchmarks.harness import Table
 from benchmarks.options import SUITES, WITHOUT_GPU, Options
@@ -22,6 +22,11 @@ pytest.importorskip("torchvision")
 pytest.importorskip("triton")
 
 ROOT = Path(__file__).resolve().parents[1]
+TABLE = """
+import json, sys
+from benchmarks.__main__ import run_table
+print(json.dumps(run_table(sys.argv[1], json.loads(sys.argv[2]))))
+"""
 TABLES = [name for name in SUITES["gpu"] if name not in ("compile", "peers")]  # which have tests of their own, or peers
 
 
@@ -33,7 +38,8 @@ def test_a_table_of_the_gpu_suite_runs_without_a_gpu(name: str, tmp_path: Path) 
         (photographs / "any" / f"{number}.jpg").write_bytes(saved(smooth(200 + number, 190), "JPEG"))
     (tmp_path / "work").mkdir()
     options = Options(photographs, tmp_path / "work", quick=True, device="cpu", seconds=1)
-    table = Table(**call("benchmarks.__main__:run_table", SUITES["gpu"][name], asdict(options)))
+    printed = run_program("-c", TABLE, SUITES["gpu"][name], json.dumps(asdict(options), default=str), cwd=ROOT)
+    table = Table(**json.loads(printed.splitlines()[-1]))
     assert len(table.rows) > 1
     assert [row for row in table.rows if row.get("problem") or row.get("problems")] == []
     if name == "kernels":

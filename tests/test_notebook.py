@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import run_program
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "tutorial.ipynb"
 # As a kernel does: cells share one namespace, and the value that a cell ends with is shown as HTML or as a picture.
@@ -43,14 +42,7 @@ def test_the_notebook_runs_and_shows_what_it_says(tmp_path: Path) -> None:
     pytest.importorskip("skimage")
     pytest.importorskip("matplotlib")
     (tmp_path / "cells.json").write_text(json.dumps(["".join(cell["source"]) for cell in code_cells()]))
-    done = subprocess.run(
-        [sys.executable, "-c", KERNEL, "cells.json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_program("-c", KERNEL, "cells.json", cwd=tmp_path)
     shown = [(name, kind) for name, kind, size in json.loads((tmp_path / "shown.json").read_text()) if size > 300]
     drawn = ("PngFigure", "_repr_png_")
     assert [each for each in shown if each[0] in ("Dataset", "Loader", "Batch") or each == drawn] == [

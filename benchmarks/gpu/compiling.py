@@ -71,7 +71,7 @@ def _decoding() -> list[Compiled]:
 def _augmentation() -> list[Compiled]:
     from picstore.train.cuda.augment import FIRST_OPTIONS, OPTIONS
     from picstore.train.cuda.filter_weights import LANES, make_weights
-    from picstore.train.cuda.kernels import blur_rows, run_phase
+    from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
 
     phase, scratch = {"table": "*i64", "phase": "i32"}, {"levels": "*u8", "rows": "*fp32"}
 
@@ -86,6 +86,8 @@ def _augmentation() -> list[Compiled]:
         "run_phase, a later one": run("*bf16", CHANNELS_LAST=1, FIRST=0),
         "run_phase, with a canvas": run("*bf16", CHANNELS_LAST=1, FIRST=0, CANVAS=1, COUNTED=1),
         "blur_rows": (blur_rows, {**phase, **scratch}, {}),
+        "displace_rows": (displace_rows, {**phase, "rows": "*fp32"}, {}),
+        "make_tables, of levels": (make_tables, phase, {}),
     }
     return [(name, *case, FIRST_OPTIONS if case[2].get("FIRST") else OPTIONS) for name, case in cases.items()]
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torchvision.io import ImageReadMode, decode_jpeg
 
 import picstore
+from benchmarks.child import call
 from benchmarks.dataset import write_dataset
 from benchmarks.gpu.expected import LOSSLESS, QUALITY_90, QUALITY_90_OPTIONS
 from benchmarks.harness import Sample
-from benchmarks.loaders.python_time import noise
+from benchmarks.interpreter import quicken
 from benchmarks.options import Options
 from picstore.train.pipeline import runner
 
@@ -39,12 +43,15 @@ class Device:
     """A GPU, or the CPU to try the tables without one."""
 
     def __init__(self, options: Options) -> None:
+        quicken()
         self.cuda = options.device != "cpu"
         self.device = torch.device(options.device)
         if self.cuda:
             self.device = torch.device("cuda", self.device.index or 0)
             torch.cuda.set_device(self.device)
         self.batch = 8 if options.quick else BATCH
+        self.size = SIZE if self.cuda else 32  # a CPU takes a second for the smallest step of training of 224
+        self.standard = [picstore.RandomResizedCrop(self.size), *STANDARD[1:]]
         self.seconds = options.seconds
         self.least = 0.0 if options.quick else LEAST
 
@@ -88,7 +95,7 @@ class Device:
 
     def loader(self, path: Path, **options: Any) -> picstore.Loader:
         """A loader to this device; picstore's decoder for GPUs takes a CPU too, where its kernels are interpreted."""
-        given = {"batch_size": self.batch, "transform": STANDARD, **options}
+        given = {"batch_size": self.batch, "transform": self.standard, **options}
         if self.cuda or options.get("decoder") != "picstore":
             return picstore.Loader(path, device=self.device, **given)
         with patch.object(runner, "choose_decoder", lambda name, _: name):
@@ -191,13 +198,32 @@ def datasets(device: Device, options: Options) -> dict[str, Path]:
 
 
 def write_tiny(options: Options, count: int) -> Path:
-    """Pictures of 16 × 16 pixels."""
+    """Pictures of 16 × 16 pixels, smooth ones: an interpreter takes seconds for the coefficients of noise."""
     path = options.work / f"tiny-{count}"
     if not path.exists():
+        ramp = np.linspace(0, 150, 16)
         with picstore.Writer(path, classes=["any"]) as writer:
             for number in range(count):
-                writer.add(noise(number % 64), label=0)
+                pixels = np.add.outer(ramp, ramp / 2)[..., None] + [number, 2 * number, 0]
+                writer.add(pixels.astype(np.uint8), label=0)
     return path
+
+
+def on_device(target: str, options: Options) -> Any:
+    """Call a function, "module:function", with the options; without a GPU where Triton's kernels are interpreted."""
+    return interpreted(target, options) if options.device == "cpu" else _call_here(target, options)
+
+
+def interpreted(target: str, options: Options) -> Any:
+    """Call a function, "module:function", with the options, here or in a child that interprets Triton's kernels."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return _call_here(target, options)
+    return call(target, asdict(options), environment={"TRITON_INTERPRET": "1"}, limit=3600)
+
+
+def _call_here(target: str, options: Options) -> Any:
+    module, _, function = target.partition(":")
+    return getattr(import_module(module), function)(asdict(options))
 
 
 def tensors(jpegs: Sequence[bytes]) -> list[torch.Tensor]:

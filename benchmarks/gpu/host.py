@@ -25,9 +25,8 @@ from unittest.mock import patch
 import numpy as np
 
 import picstore
-from benchmarks.child import call
 from benchmarks.dataset import write_dataset
-from benchmarks.gpu.device import STANDARD
+from benchmarks.gpu.device import STANDARD, interpreted
 from benchmarks.gpu.expected import QUALITY_90, QUALITY_90_OPTIONS
 from benchmarks.harness import MICROSECONDS, Case, Row, Sample, Table, measure
 from benchmarks.options import Options
@@ -40,9 +39,7 @@ _KEPT = 8  # batches that the training process takes in turn
 
 def host(options: Options) -> Table:
     """µs of CPU time for an image by stage, and what 2 cores can do."""
-    fields = {"photographs": str(options.photographs), "work": str(options.work), "quick": options.quick}
-    fields |= {"images": options.images, "rounds": options.rounds, "workers": options.workers}
-    return Table(**call("benchmarks.gpu.host:measure_host", fields, environment={"TRITON_INTERPRET": "1"}, limit=3600))
+    return Table(**interpreted("benchmarks.gpu.host:measure_host", options))
 
 
 def measure_host(fields: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,8 +14,7 @@ import numpy as np
 import torch
 
 import picstore
-from benchmarks.child import call
-from benchmarks.gpu.device import STANDARD, TINY, Device, datasets
+from benchmarks.gpu.device import STANDARD, TINY, Device, datasets, on_device
 from benchmarks.gpu.expected import LINK, expected
 from benchmarks.gpu.host import host_batches
 from benchmarks.harness import Row, Table, say
@@ -90,14 +88,6 @@ class _KeptTorch:
 def kernels(options: Options) -> Table:
     """Images/s of each kernel alone, of the copy to the GPU, and of all, with 2 data sets."""
     return Table(**on_device("benchmarks.gpu.kernels:measure_kernels", options))
-
-
-def on_device(target: str, options: Options) -> Any:
-    """Call a function, "module:function", with the options; without a GPU in a process that interprets the kernels."""
-    if options.device == "cpu":
-        return call(target, asdict(options), environment={"TRITON_INTERPRET": "1"}, limit=1800)
-    module, _, function = target.partition(":")
-    return getattr(import_module(module), function)(asdict(options))
 
 
 def measure_kernels(fields: dict[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
-from torchvision.models import resnet50
+from torchvision.models import resnet18, resnet50
 from torchvision.transforms import v2
 
 import picstore
-from benchmarks.gpu.device import SIZE, STANDARD, Device, dataset, datasets
+from benchmarks.gpu.device import Device, dataset, datasets, on_device
 from benchmarks.gpu.expected import ASKED_TRAINING, expected
-from benchmarks.gpu.kernels import Described, on_device
+from benchmarks.gpu.kernels import Described
 from benchmarks.harness import Case, Row, Sample, Table, measure, tabulate
 from benchmarks.options import Options
 
@@ -110,7 +110,8 @@ def _run_beside(device: Device, step: Callable[..., None], described: Described,
 
 def make_step(device: Device) -> Callable[[torch.Tensor, torch.Tensor], None]:
     torch.backends.cudnn.benchmark = True
-    network = resnet50(num_classes=1000).to(device.device, memory_format=torch.channels_last)
+    make = resnet50 if device.cuda else resnet18
+    network = make(num_classes=1000).to(device.device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
@@ -140,7 +141,7 @@ def _run(device: Device, step: Callable[..., None], batches: Any, seconds: float
 
 
 def _synthetic(device: Device) -> Batches:
-    images = torch.randn((device.batch, 3, SIZE, SIZE), device=device.device)
+    images = torch.randn((device.batch, 3, device.size, device.size), device=device.device)
     labels = torch.arange(device.batch, device=device.device) % 1000
     ready = images.to(torch.bfloat16, memory_format=torch.channels_last)
     while True:
@@ -148,7 +149,7 @@ def _synthetic(device: Device) -> Batches:
 
 
 def _picstore(device: Device, path: Any, **options: Any) -> Batches:
-    transform = [*STANDARD, picstore.Normalize(MEAN, STD)]
+    transform = [*device.standard, picstore.Normalize(MEAN, STD)]
     output = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
     loader = device.loader(path, transform=transform, **output, **options)
     try:
@@ -160,7 +161,7 @@ def _picstore(device: Device, path: Any, **options: Any) -> Batches:
 
 def _dataloader(device: Device, options: Options) -> Batches:
     """ImageFolder in workers, bytes to the GPU, normalized there."""
-    transform = v2.Compose([v2.RandomResizedCrop(SIZE), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+    transform = v2.Compose([v2.RandomResizedCrop(device.size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
     images = ImageFolder(str(options.photographs), transform=transform)
     workers = {"num_workers": 2 if options.quick else WORKERS, "persistent_workers": True}
     loader = DataLoader(images, device.batch, shuffle=True, drop_last=True, pin_memory=device.cuda, **workers)

@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.child import ROOT, FailedError, call
 from benchmarks.harness import Row, Table, say
+from benchmarks.interpreter import quicken
 from benchmarks.options import Options
 from benchmarks.torture.damage import (
     KINDS,
@@ -94,6 +95,7 @@ def _run_chunk(seed: int, count: int, size: str) -> dict[str, Any]:
 
 def run_chunk(seed: int, count: int, size: str) -> dict[str, Any]:
     """Make, decode and compare images in this process; returns counts and what went wrong."""
+    quicken()
     made = make_images(seed, count, size)
     codes, status, decoded = decode_interpreted(made, flush_left=seed % 2 == 0)
     counts: Counter[str] = Counter()

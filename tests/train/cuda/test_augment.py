@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -464,47 +462,6 @@ def test_images_elsewhere_than_the_kernels_are_refused() -> None:
 
 
 # Triton
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "kernel", ["first phase", "later phase", "canvas phase", "blur", "displacement", "tables", "weights"]
-)
-def test_the_kernels_compile_for_a_gpu_where_there_is_none(kernel: str, tmp_path: Path) -> None:
-    code = """
-import sys
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from picstore.train.cuda.augment import OPTIONS
-from picstore.train.cuda.filter_weights import LANES, make_weights
-from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
-
-def compile(kernel, types, **picks):
-    signature = {**types, **dict.fromkeys(picks, "constexpr")}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=picks)
-    assert triton.compile(source, target=GPUTarget("cuda", 90, 32), options=OPTIONS).asm["ptx"]
-
-words = {"table": "*i64", "phase": "i32"}
-scratch = {"levels": "*u8", "rows": "*fp32"}
-if sys.argv[1] == "blur":
-    compile(blur_rows, {**words, **scratch})
-elif sys.argv[1] == "displacement":
-    compile(displace_rows, {**words, "rows": "*fp32"})
-elif sys.argv[1] == "tables":
-    compile(make_tables, words)
-elif sys.argv[1] == "weights":
-    compile(make_weights, {"table": "*i64"}, LANES=LANES)
-else:
-    first, canvas = sys.argv[1] == "first phase", sys.argv[1] == "canvas phase"
-    types = {**words, "out": "*u8" if first else "*bf16", **scratch, "sums": "*i64"}
-    compile(run_phase, types, FIRST=first, CHANNELS_LAST=first, CANVAS=canvas, COUNTED=canvas)
-"""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    command = [sys.executable, "-c", code, kernel]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
