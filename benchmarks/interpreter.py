@@ -18,7 +18,7 @@ def quicken() -> None:
 
     The interpreter patches it at each call of a function too, a third of its time. It adds, subtracts and multiplies
     integers once more in 64 bits, for an assertion of no overflow that Triton leaves out as ``debug`` is off, and makes
-    a table of types for each result.
+    a table of types for each result. NumPy 2.4 and newer run with Triton 3.6 too.
     """
     if os.environ.get("TRITON_INTERPRET") != "1" or not find_spec("triton"):
         return
@@ -39,6 +39,13 @@ def quicken() -> None:
         return scope
 
     interpreter._patch_lang = patch_once
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_with_item(tensor: Any, scope: Any) -> None:  # Triton 3.6: int() of an array, which NumPy 2.4 refuses
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_with_item
     builder = interpreter.interpreter_builder
     if not builder.options.debug:
         builder.options = replace(builder.options, sanitize_overflow=False)

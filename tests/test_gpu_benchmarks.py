@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from dataclasses import asdict
 from importlib.metadata import requires
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grids import slow_except
 from pictures import saved, smooth
 from programs import run_program
 
+from benchmarks.dataset import write_dataset
 from benchmarks.gpu.expected import LOSSLESS, PREDICTED, QUALITY_90, expected
 from benchmarks.harness import Table
 from benchmarks.options import SUITES, WITHOUT_GPU, Options
@@ -20,6 +23,8 @@ from benchmarks.report import write_json
 
 pytest.importorskip("torchvision")
 pytest.importorskip("triton")
+
+from benchmarks.gpu import checks
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = """
@@ -45,6 +50,42 @@ def test_a_table_of_the_gpu_suite_runs_without_a_gpu(name: str, tmp_path: Path) 
     if name == "kernels":
         assert {row["step"] for row in table.rows} >= PREDICTED[LOSSLESS].keys()
         assert [row["predicted"] for row in table.rows if row["step"] == "to_rgb"] == ["585,000 to 2,900,000"]
+
+
+def test_a_conversion_that_was_broken_off_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photographs").mkdir()
+    (tmp_path / "photographs" / "a.jpg").write_bytes(saved(smooth(16, 16), "JPEG"))
+    options = Options(tmp_path / "photographs", tmp_path / "work")
+    options.work.mkdir()
+    killed = True
+
+    def convert(command: list[Any], **_: object) -> None:
+        out = Path(command[5])
+        out.mkdir()
+        if killed:
+            (out / "0000").mkdir()
+            raise KeyboardInterrupt
+        (out / "picstore.json").touch()
+
+    monkeypatch.setattr(subprocess, "run", convert)
+    with pytest.raises(KeyboardInterrupt):
+        write_dataset(options, copies=1)
+    killed = False
+    assert [path.name for path in write_dataset(options, copies=1).iterdir()] == ["picstore.json"]
+    assert not list(options.work.glob("*.part"))
+
+
+def test_an_nvjpeg_that_fails_leaves_the_checks_of_picstores_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = {"decoder": "picstore", "check": "any", "of": 1, "problems": 0}
+
+    def fail(*_: object) -> list[Any]:
+        raise RuntimeError("nvjpegCreate failed: 7\nmore")
+
+    monkeypatch.setattr(checks, "on_device", lambda *_: [passed])
+    monkeypatch.setattr(checks, "_check_nvjpeg", fail)
+    found = checks.checks(Options(Path(), Path(), device="cpu")).rows
+    assert found[0] == passed and len(found) == 2
+    assert found[1]["problem"] == "nvjpegCreate failed: 7"
 
 
 def test_tables_without_a_gpu_are_the_suites() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -23,18 +24,32 @@ BATCHES, SIZE = 200, 64
 
 def checks(options: Options) -> Table:
     """Corrupted batches of 200, differences from the CPU's decoder, records of an epoch that are missing or wrong."""
-    device, count = Device(options), 2 if options.quick else BATCHES
-    path = dataset(options)
-    loaded = {"decoder": device.nvjpeg}
+    device = Device(options)
+    rows: list[Row] = on_device("benchmarks.gpu.checks:check_picstore", options)
+    rows += _kept("nvJPEG", lambda: _check_nvjpeg(device, options))
+    for row in rows:
+        if row["problems"]:
+            row.setdefault("problem", "failed")
+    return Table(device.about, rows)
+
+
+def _kept(decoder: str, check: Callable[[], list[Row]]) -> list[Row]:
+    """Rows of checks, or one that says why there are none; those before it stay."""
+    try:
+        return check()
+    except Exception as error:  # of a decoder, a driver or an allocator
+        text = next(iter(str(error).splitlines()), type(error).__name__)
+        return [{"decoder": decoder, "check": "runs", "of": 1, "problems": 1, "problem": text}]
+
+
+def _check_nvjpeg(device: Device, options: Options) -> list[Row]:
+    """Check the installed decoder that uses nvJPEG; ``"auto"`` without a GPU."""
+    count, path, loaded = 2 if options.quick else BATCHES, dataset(options), {"decoder": device.nvjpeg}
     rows: list[Row] = [_corrupted(device, path, count, **loaded)]
     if device.cuda:
         rows.append(_pixels(device, path, count))
     rows += _epoch(device, path, **loaded)
-    rows = [{**loaded, **row} for row in rows] + on_device("benchmarks.gpu.checks:check_picstore", options)
-    for row in rows:
-        if row["problems"]:
-            row["problem"] = "failed"
-    return Table(device.about, rows)
+    return [{**loaded, **row} for row in rows]
 
 
 def check_picstore(fields: dict[str, Any]) -> list[Row]:
@@ -49,9 +64,13 @@ def check_picstore(fields: dict[str, Any]) -> list[Row]:
     # An interpreted batch takes half a second, so that none is made ahead.
     with nullcontext() if device.cuda else patch.multiple(pipeline_device, THREADS=1, _AHEAD=0):
         for photographs, path in datasets(device, options).items():
-            found = [_equal(device, path, count, loaded), _corrupted(device, path, count, **loaded)]
-            found += _epoch(device, path, **loaded)
-            rows += [{"decoder": f"picstore, {photographs}", **row} for row in found]
+            name = f"picstore, {photographs}"
+            for check in (
+                lambda path=path: [_equal(device, path, count, loaded)],
+                lambda path=path: [_corrupted(device, path, count, **loaded)],
+                lambda path=path: _epoch(device, path, **loaded),
+            ):
+                rows += [{"decoder": name, **row} for row in _kept(name, check)]
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The standard job to a GPU from the page cache, by data set, threads, decoder and process."""
+"""The standard job to a GPU from the page cache, by data set, threads, decoder and processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WARM = 8  # batches: kernels are compiled, memory is taken, each lane has read a
 
 
 def standard(options: Options) -> Table:
-    """Images/s of loaders with 1 to 16 threads, each decoder, in a process of its own or not."""
+    """Images/s of loaders with 1 to 16 threads, each decoder, in 1 to 4 processes of its own or in none."""
     device = Device(options)
     paths = datasets(device, options) if device.cuda else {LOSSLESS: dataset(options)}
     plan: list[tuple[str, dict[str, Any]]] = []
@@ -24,6 +24,7 @@ def standard(options: Options) -> Table:
             plan += [
                 (photographs, {"threads": 16, "decoder": name}) for name in ("picstore", "cpu", *device.decoders())
             ]
+            plan += [(photographs, {"threads": 16, "processes": count, "decoder": "picstore"}) for count in (2, 4)]
     more: list[dict[str, Any]] = [{"threads": threads} for threads in (16, 1, 2, 4, 8)]
     more += [{"threads": 16, "isolate": False}]
     decoder = {"decoder": "picstore"} if device.cuda else {}
@@ -62,6 +63,8 @@ def run_loader(device: Device, loader: Any, seconds: float) -> Sample:
         stats = loader.stats - before
         figures = {"µs of CPU here": cpu / images * 1e6, "µs of loader threads": stats.working / images * 1e6}
         figures["waited for batches, %"] = 100 * stats.waited_on_decode / wall
+        if device.cuda:
+            figures |= {"images left to the CPU": stats.fallbacks, "batches copied first": stats.copied}
         return Sample(images, wall, figures | engines.figures)
     finally:
         del batches

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,13 @@ def training(options: Options) -> Table:
     device, path = Device(options), dataset(options)
     loaders: dict[str, Callable[[], Batches]] = {"tensors on the GPU": lambda: _synthetic(device)}
     if device.cuda:
-        loaders["picstore, decoder picstore"] = lambda: _picstore(device, path, decoder="picstore")
+        loaders |= {
+            f"picstore, decoder picstore, {photographs}, processes {count}": partial(
+                _picstore, device, data, decoder="picstore", processes=count
+            )
+            for photographs, data in datasets(device, options).items()
+            for count in (1, 2)
+        }
     loaders |= {
         f"picstore, decoder {device.nvjpeg}": lambda: _picstore(device, path, decoder=device.nvjpeg),
         "ImageFolder and DataLoader": lambda: _dataloader(device, options),

@@ -26,10 +26,11 @@ def test_a_missing_compiler_is_named_with_what_to_install(monkeypatch: pytest.Mo
 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    build._find_compiler.cache_clear()
     with pytest.raises(MissingDependency, match="apt install gcc libc6-dev"), launching():
-        build._find_compiler("c")
-    build._find_compiler.cache_clear()
+        if hasattr(build, "_find_compiler"):
+            build._find_compiler.__wrapped__("c")  # around its cache
+        else:  # Triton 3.6
+            build._build("launcher", "launcher.c", str(tmp_path), [], [], [], [])
 
 
 def test_missing_headers_are_named_and_other_errors_stay() -> None:
