@@ -34,7 +34,7 @@ def checks(options: Options) -> Table:
 
 
 def _kept(decoder: str, check: Callable[[], list[Row]]) -> list[Row]:
-    """Rows of checks, or one that says why there are none; those before it stay."""
+    """Rows of checks, or one row that says why they failed."""
     try:
         return check()
     except Exception as error:  # of a decoder, a driver or an allocator

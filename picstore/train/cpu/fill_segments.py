@@ -42,13 +42,14 @@ from picstore.train.cpu.targets import add_targets, empty_targets
 
 _NO_TILES = "its segments form no rows of tiles"
 _REASONS = {**REASONS, WRONG_ENTRY_POINTS: "its entry points do not lie within its segments"}
-_fillers = count()  # that this process made
+PROBED = 16  # batches of a process that bring the CPU's pixels of an image: a loop may drop the first ones
+_probed = count()
 
 
 class SegmentFiller:
     """The tiles and targets of a batch while they are being described; a :class:`BatchFiller`.
 
-    The first batch of a process brings the CPU's pixels of an image, with which the GPU's are compared.
+    The first batches of a process bring the CPU's pixels of an image, with which the GPU's are compared.
 
     Attributes:
         images: uint8 (m,), the bytes.
@@ -94,7 +95,6 @@ class SegmentFiller:
         )
         self.encoded: EncodedBatch | None = self._encoded
         self.targets: list[GroupTargets] | None = empty_targets(output, n)
-        self._probes = next(_fillers) == 0
 
     def fill(self, slots: range) -> dict[int, Damage]:
         """Describe some images; returns by slot why one has no pixels."""
@@ -104,8 +104,9 @@ class SegmentFiller:
         codes = self._results[slots.start : slots.stop, 0]
         # A slot with neither a stream nor a kind for the GPU has a code too.
         chosen = slots if self.targets is not None else (slots.start + np.flatnonzero(codes)).tolist()
-        if self._probes and slots.start == 0:
-            chosen = sorted({0, *chosen})
+        probed = self._choose_probe(codes) if slots.start == 0 else -1
+        if probed >= 0:
+            chosen = sorted({probed, *chosen})
         for slot in chosen:
             if slot in records.problems or not records.sizes[slot, 0]:
                 continue
@@ -113,7 +114,7 @@ class SegmentFiller:
             try:
                 if code:
                     self._decode(slot, _REASONS.get(code, _NO_TILES))
-                elif self._probes and slot == 0:
+                elif slot == probed:
                     self._probe(slot)
             except ImageError as error:
                 wrong[slot] = str(error)
@@ -148,6 +149,11 @@ class SegmentFiller:
         self._segment_tables.pixels[slot] = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         self._segment_tables.refused[slot] = reason
         self._encoded.boxes[slot] = left, top, factor * pixels.shape[1], factor * pixels.shape[0]
+
+    def _choose_probe(self, codes: I64) -> int:
+        """Choose the first slot that the GPU decodes; -1 where there is none, or enough batches had one."""
+        described = np.flatnonzero(codes == 0)
+        return int(described[0]) if len(described) and next(_probed) < PROBED else -1
 
     def _probe(self, slot: int) -> None:
         """Bring the CPU's pixels of a box."""

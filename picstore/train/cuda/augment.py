@@ -37,8 +37,8 @@ _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 # A fused multiplication and addition rounds once where the CPU rounds twice; color would differ.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 # Of the phase that resamples: 6 programs fit on a multiprocessor. By itself the compiler takes 96 registers, for
-# bicubic warps; with 72 it spills on sm_80.
-FIRST_OPTIONS = {**OPTIONS, "maxnreg": 80}
+# bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
+FIRST_OPTIONS = OPTIONS if torch.version.hip else {**OPTIONS, "maxnreg": 80}
 
 
 def augment(

@@ -5,10 +5,11 @@ Without a GPU a decoder of this file takes the place of nvJPEG, and Triton's int
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from own_threads import our_threads
 from samples import picture
 
 import picstore
-from picstore.errors import Corrupt, ImageError, MissingDependency, UsageError
+from picstore.errors import Corrupt, ImageError, MissingDependency, PicstoreError, UsageError
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage import container_reader, row_reader
@@ -32,7 +33,7 @@ from picstore.storage.format.record import Record
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.cpu import decode
+from picstore.train.cpu import decode, fill_segments
 from picstore.train.cuda.decode import SOUND, choose_decoder, decode_all, load_decoder, with_index
 from picstore.train.pipeline import batch_threads, device_batch, runner
 from picstore.train.pipeline.device_batch import DecodeTiles
@@ -443,6 +444,32 @@ def test_images_that_are_decoded_smaller_are_the_cpus(
     assert all(torch.equal(a, b) for a, b in zip(made, wanted, strict=True))
     assert max(factors) == factor and one.stats.fallbacks == 0
     one.close(), other.close()
+
+
+@pytest.mark.parametrize("first", ["with tiles", "without tiles"])
+def test_a_gpu_that_makes_other_pixels_than_the_cpu_is_an_error(
+    tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    use(FakeDecoder())
+    plain = simplejpeg.encode_jpeg(TINY[0].astype(np.uint8)[:8, :8], 50)
+    tiles = add_restart_markers(plain)
+    good = Record(id=0, label=0, jpeg=tiles, info=parse_image_info(tiles))
+    records = [good] if first == "with tiles" else [replace(claiming(100, 8, 8), jpeg=plain, crc=None), good]
+    path = write_dataset(tmp_path / "set", records)
+    make, states = fill_segments.decode_slot, []
+
+    def decode_otherwise(*arguments: Any, **options: Any) -> Any:
+        pixels, origin = make(*arguments, **options)
+        return pixels ^ 1, origin
+
+    monkeypatch.setattr(fill_segments, "decode_slot", decode_otherwise)
+    for begin in (fill_segments.PROBED, 0):
+        monkeypatch.setattr(fill_segments, "_probed", count(begin))
+        one, other = ours_and_the_cpus(path, batch_size=len(records), transform=[], shuffle=False)
+        with pytest.raises(PicstoreError, match="other pixels than the CPU") if not begin else contextlib.nullcontext():
+            states.append(next(iter(one)))
+        one.close(), other.close()
+    assert len(states) == 1
 
 
 @pytest.mark.slow
