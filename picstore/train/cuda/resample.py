@@ -86,11 +86,10 @@ def _filtered(table, descriptor, y, x):  # type: ignore[no-untyped-def]
     weights = tl.load(table + WEIGHTS).to(tl.pointer_type(tl.int32))
     across, down = weights + tl.load(descriptor + AXES), weights + tl.load(descriptor + AXES + 1)
     taps_x, taps_y = tl.load(across), tl.load(down)
-    across += FIRSTS + x
-    down += FIRSTS + y
-    in_x, in_y = x < width, y < height
-    first_x, first_y = tl.load(across, in_x, 0), tl.load(down, in_y, 0)
-    missing_x, missing_y = tl.load(across + width, in_x, 0), tl.load(down + height, in_y, 0)
+    across += FIRSTS + tl.minimum(x, width - 1)  # what lies beyond the output is not stored
+    down += FIRSTS + tl.minimum(y, height - 1)
+    first_x, first_y = tl.load(across), tl.load(down)
+    missing_x, missing_y = tl.load(across + width), tl.load(down + height)
     red, green, blue = load_i32(descriptor, FILL), load_i32(descriptor, FILL + 1), load_i32(descriptor, FILL + 2)
     above_r, above_g, above_b = _beside(red, missing_y), _beside(green, missing_y), _beside(blue, missing_y)
     r = (red << _ROW_BITS) * missing_x + _HALF_PIXEL + y * 0
@@ -98,21 +97,25 @@ def _filtered(table, descriptor, y, x):  # type: ignore[no-untyped-def]
     b = (blue << _ROW_BITS) * missing_x + _HALF_PIXEL + y * 0
     source = tl.load(descriptor + ADDRESS).to(tl.pointer_type(tl.uint8))
     plane, pitch = tl.load(descriptor + PLANE), load_i32(descriptor, PITCH)
-    columns, lines = load_i32(descriptor, SOURCE), load_i32(descriptor, SOURCE + 1)
+    source_g, source_b = source + plane, source + 2 * plane
+    last_x, last_y = load_i32(descriptor, SOURCE) - 1, load_i32(descriptor, SOURCE + 1) - 1
+    across += 2 * width
     for u in range(taps_x):
-        weight_x = tl.load(across + (2 + u) * width, in_x, 0)
-        i = first_x + u
+        weight_x = tl.load(across + u * width)
+        i = tl.minimum(first_x + u, last_x)  # what lies beyond the image has no weight
         row_r = y * 0 + x * 0 + _HALF_ROW
         row_g = row_r
         row_b = row_r
-        for v in range(taps_y):
-            weight_y = tl.load(down + (2 + v) * height, in_y, 0)
-            j = first_y + v
-            known = (i < columns) & (j < lines)
-            pixel = source + j * pitch + i
-            row_r += weight_y * tl.load(pixel, known, 0).to(tl.int32)
-            row_g += weight_y * tl.load(pixel + plane, known, 0).to(tl.int32)
-            row_b += weight_y * tl.load(pixel + 2 * plane, known, 0).to(tl.int32)
+        j = first_y
+        weights_y = down + 2 * height
+        for _ in range(taps_y):
+            weight_y = tl.load(weights_y)
+            at = (tl.minimum(j, last_y) * pitch + i).to(tl.uint32)
+            row_r += weight_y * tl.load(source + at).to(tl.int32)
+            row_g += weight_y * tl.load(source_g + at).to(tl.int32)
+            row_b += weight_y * tl.load(source_b + at).to(tl.int32)
+            j += 1
+            weights_y += height
         r += weight_x * ((row_r >> _DROPPED) + above_r)
         g += weight_x * ((row_g >> _DROPPED) + above_g)
         b += weight_x * ((row_b >> _DROPPED) + above_b)
