@@ -25,6 +25,7 @@ from pictures import require
 from samples import jpeg
 
 import picstore
+from benchmarks.clusters import HEAD
 from picstore.errors import Corrupt, PicstoreError, Unfinished
 from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape, Shard
@@ -61,7 +62,7 @@ def nodes() -> Iterator[Any]:
         environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         from ray.cluster_utils import Cluster
 
-        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **HEAD})
         try:
             for _ in range(2):
                 started.add_node(num_cpus=1)
@@ -324,29 +325,36 @@ def test_errors_of_tasks_arrive_and_a_worker_that_is_lost_each_time_is_one(nodes
 
 
 @pytest.mark.slow
-def test_the_command_line_runs_on_the_cluster_and_says_nothing_of_it(nodes: Any, source: Path, tmp_path: Path) -> None:
+def test_the_command_line_runs_on_the_cluster_and_says_nothing_of_it(
+    nodes: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command connects by itself; others run in this process, as each connection has workers of its own."""
     arguments = ("--streams", 2, "--file-size", "16KiB", "--container-size", "8KiB", "--engine", "ray")
     done = picstore_command("convert", source.name, tmp_path / "train", *arguments, cwd=source.parent)
     assert said(done) == []
     assert "119 lossless, 0 reencoded, 1 failed" in done.stdout
-    verified = picstore_command("verify", "train", "--decode", "--engine", "ray", cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    verified = picstore_command("verify", "train", "--decode", "--engine", "ray")
     assert said(verified) == []
     assert verified.stdout.endswith(" files, no damage\n")
-    assert "119 images" in picstore_command("dupes", "train", "--engine", "ray", cwd=tmp_path).stdout
+    assert "119 images" in picstore_command("dupes", "train", "--engine", "ray").stdout
     for engine in ("local", "ray"):
-        exported = picstore_command("export", "train", engine, "--format", "mds", "--engine", engine, cwd=tmp_path)
+        exported = picstore_command("export", "train", engine, "--format", "mds", "--engine", engine)
         assert said(exported) == []
     assert tree(tmp_path / "ray") == tree(tmp_path / "local")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a second file system")  # noqa: S108
-def test_a_merge_to_another_file_system_is_copied_by_the_cluster(nodes: Any, source: Path, tmp_path: Path) -> None:
+def test_a_merge_to_another_file_system_is_copied_by_the_cluster(
+    nodes: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=1)
     for index in range(2):
         convert(open_source(source), tmp_path / str(index), options, shard=Shard(index, 2))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        done = picstore_command("merge", Path(memory) / "both", "0", "1", "--engine", "ray", cwd=tmp_path)
+        done = picstore_command("merge", Path(memory) / "both", "0", "1", "--engine", "ray")
         assert said(done) == []
         merge(tmp_path / "alone", [tmp_path / "0", tmp_path / "1"], workers=1)
         assert tree(Path(memory) / "both") == tree(tmp_path / "alone")

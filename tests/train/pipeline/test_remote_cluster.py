@@ -59,10 +59,10 @@ def test_a_mixture_and_the_ranks_of_a_training_have_the_same_batches(cluster: Si
         return picstore.DataMux(config, transform=CROP, seed=2, epoch_batches=17, **options)
 
     assert contents(mux(engine="ray", workers=2)) == contents(mux(isolate=False))
-    options = {"batch_size": 4, "transform": CROP, "world_size": 4}
-    remote = [picstore.Loader(path, engine="ray", workers=1, rank=rank, **options) for rank in range(4)]
+    options = {"batch_size": 4, "transform": CROP, "world_size": 2}
+    remote = [picstore.Loader(path, engine="ray", workers=1, rank=rank, **options) for rank in range(2)]
     together = [[flat(batch.asdict()) for batch in batches] for batches in zip(*remote, strict=True)]
-    local = [picstore.Loader(path, isolate=False, rank=rank, **options) for rank in range(4)]
+    local = [picstore.Loader(path, isolate=False, rank=rank, **options) for rank in range(2)]
     assert together == [[flat(batch.asdict()) for batch in batches] for batches in zip(*local, strict=True)]
     for loader in remote:
         loader.close()
@@ -79,7 +79,7 @@ def test_damage_of_a_remote_worker_is_raised_in_its_turn(cluster: SimulatedClust
     assert contents(picstore.Loader(copy, engine="ray", workers=2, **options)) == contents(
         picstore.Loader(copy, isolate=False, **options)
     )
-    strict = picstore.Loader(copy, engine="ray", workers=2, on_damage="raise", **options)
+    strict = picstore.Loader(copy, engine="ray", workers=1, on_damage="raise", **options)
     with pytest.raises(Corrupt, match=str(file)):
         contents(strict)
     strict.close()
