@@ -25,7 +25,7 @@ from pictures import require
 from samples import jpeg
 
 import picstore
-from benchmarks.clusters import HEAD
+from benchmarks.clusters import SimulatedCluster, simulated_cluster
 from picstore.errors import Corrupt, PicstoreError, Unfinished
 from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape, Shard
@@ -53,24 +53,11 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Any]:
+def nodes() -> Iterator[tuple[SimulatedCluster, Engine]]:
     """A cluster of three nodes with a core each, to which this process is connected; one is to be lost."""
     require(importlib.util.find_spec("ray"), "ray")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        environment.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)  # tasks of engine_tasks
-        environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        from ray.cluster_utils import Cluster
-
-        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **HEAD})
-        try:
-            for _ in range(2):
-                started.add_node(num_cpus=1)
-            environment.setenv("RAY_ADDRESS", started.address)
-            with ray.connect() as crew:
-                yield started, crew
-        finally:
-            started.shutdown()
+    with simulated_cluster(nodes=2, cpus=1, head_cpus=1) as cluster, ray.connect() as crew:
+        yield cluster, crew
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +234,7 @@ class LosesANode:
 
     def advance(self, count: int) -> None:
         if self._cluster is not None:
-            self._cluster.remove_node(self._cluster.list_all_nodes()[-1], allow_graceful=False)
+            self._cluster.lose(self._cluster.nodes[-1])
             self._cluster = None
         self.done += count
 
@@ -257,7 +244,7 @@ def test_what_ran_on_a_node_that_is_lost_runs_again_elsewhere(nodes: Any, tmp_pa
     cluster, crew = nodes
     assert crew == RayEngine(3)
     tasks = [tmp_path / name for name in "abc"]  # one for each node
-    lost = cluster.list_all_nodes()[-1]
+    lost = cluster.nodes[-1]
     thread = threading.Thread(target=lose, args=(cluster, lost, tasks))
     thread.start()
     counts: list[int] = []
@@ -274,7 +261,7 @@ def lose(cluster: Any, node: Any, tasks: list[Path]) -> None:
     """Take a node away when all tasks have begun; let the others go on, and the lost one when it began again."""
     wait_for(lambda: all(starts_of(task) for task in tasks))
     (lost,) = [task for task in tasks if starts_of(task) == [node.node_id]]
-    cluster.remove_node(node, allow_graceful=False)
+    cluster.lose(node)
     for task in tasks:
         if task != lost:
             task.with_suffix(".go").touch()
