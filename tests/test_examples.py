@@ -12,8 +12,6 @@ import random
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,9 +76,8 @@ def test_training_on_2_and_3_processes_has_equal_losses_and_evaluates_once(make_
     program, found = EXAMPLES / "train_ddp.py", {}
     for processes in (2, 3):
         if processes == 2:
-            launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-            command = [sys.executable, *launch, *map(str, [program, *options])]
-            output = subprocess.run(command, stdout=-1, text=True, cwd=tmp_path, check=True, timeout=120).stdout
+            launch = ["-c", "from torch.distributed.run import main; main()", "--standalone", "--nproc-per-node", 2]
+            output = run(*launch, program, *options, folder=tmp_path, modules=["torch.distributed.run"])
         else:
             output = run(program, *options, folder=tmp_path, ranks=processes)
         found[processes] = [float(line.split()[-1]) for line in losses(output)]

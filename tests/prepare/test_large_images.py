@@ -96,11 +96,6 @@ def measure(
 
 
 @pytest.mark.slow
-def test_images_take_at_most_the_memory_a_pixel_that_the_page_states(folder: Path) -> None:
-    measure(folder, 4096, "", ["plain.tif", "float.tif"])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("resize", ["", "longer:1000"], ids=["", "resize"])
 def test_images_of_every_kind_take_no_more_memory_a_pixel_than_stated(folder: Path, resize: str) -> None:
     measure(folder, 4096, resize, [kind[0] for kind in KINDS])

@@ -63,8 +63,10 @@ def take(iterator: Iterator[Batch], count: int) -> list[Batch]:
     return [next(iterator) for _ in range(count)]
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("context", "persistent"),
+    slow_except([("fork", False), ("fork", True)], [("fork", False), ("fork", True), ("spawn", False)]),
+)
 def test_workers_yield_the_loaders_batches_in_its_order_epoch_after_epoch(
     make_dataset: Make, context: str, persistent: bool
 ) -> None:

@@ -109,9 +109,8 @@ def test_workers_of_a_dataloader_make_the_same_items_and_follow_set_epoch(make_d
     expected = by_id(path, transform=CROP)
     dataset = picstore.MapDataset(path, transform=CROP)
     order = np.random.default_rng(0).permutation(60).tolist()
-    batches = DataLoader(
-        dataset, batch_size=8, sampler=order, num_workers=2, multiprocessing_context=context, persistent_workers=True
-    )
+    workers = {"num_workers": 1 if context == "spawn" else 2, "persistent_workers": True}  # each imports torch
+    batches = DataLoader(dataset, batch_size=8, sampler=order, multiprocessing_context=context, **workers)
     for epoch in (0, 1):
         dataset.set_epoch(epoch)
         images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))

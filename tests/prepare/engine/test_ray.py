@@ -25,6 +25,7 @@ from pictures import require
 from samples import jpeg
 
 import picstore
+from benchmarks.clusters import SimulatedCluster, simulated_cluster
 from picstore.errors import Corrupt, PicstoreError, Unfinished
 from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape, Shard
@@ -52,24 +53,11 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Any]:
+def nodes() -> Iterator[tuple[SimulatedCluster, Engine]]:
     """A cluster of three nodes with a core each, to which this process is connected; one is to be lost."""
     require(importlib.util.find_spec("ray"), "ray")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        environment.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)  # tasks of engine_tasks
-        environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        from ray.cluster_utils import Cluster
-
-        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        try:
-            for _ in range(2):
-                started.add_node(num_cpus=1)
-            environment.setenv("RAY_ADDRESS", started.address)
-            with ray.connect() as crew:
-                yield started, crew
-        finally:
-            started.shutdown()
+    with simulated_cluster(nodes=2, cpus=1, head_cpus=1) as cluster, ray.connect() as crew:
+        yield cluster, crew
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +234,7 @@ class LosesANode:
 
     def advance(self, count: int) -> None:
         if self._cluster is not None:
-            self._cluster.remove_node(self._cluster.list_all_nodes()[-1], allow_graceful=False)
+            self._cluster.lose(self._cluster.nodes[-1])
             self._cluster = None
         self.done += count
 
@@ -256,7 +244,7 @@ def test_what_ran_on_a_node_that_is_lost_runs_again_elsewhere(nodes: Any, tmp_pa
     cluster, crew = nodes
     assert crew == RayEngine(3)
     tasks = [tmp_path / name for name in "abc"]  # one for each node
-    lost = cluster.list_all_nodes()[-1]
+    lost = cluster.nodes[-1]
     thread = threading.Thread(target=lose, args=(cluster, lost, tasks))
     thread.start()
     counts: list[int] = []
@@ -273,7 +261,7 @@ def lose(cluster: Any, node: Any, tasks: list[Path]) -> None:
     """Take a node away when all tasks have begun; let the others go on, and the lost one when it began again."""
     wait_for(lambda: all(starts_of(task) for task in tasks))
     (lost,) = [task for task in tasks if starts_of(task) == [node.node_id]]
-    cluster.remove_node(node, allow_graceful=False)
+    cluster.lose(node)
     for task in tasks:
         if task != lost:
             task.with_suffix(".go").touch()
@@ -324,29 +312,36 @@ def test_errors_of_tasks_arrive_and_a_worker_that_is_lost_each_time_is_one(nodes
 
 
 @pytest.mark.slow
-def test_the_command_line_runs_on_the_cluster_and_says_nothing_of_it(nodes: Any, source: Path, tmp_path: Path) -> None:
+def test_the_command_line_runs_on_the_cluster_and_says_nothing_of_it(
+    nodes: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command connects by itself; others run in this process, as each connection has workers of its own."""
     arguments = ("--streams", 2, "--file-size", "16KiB", "--container-size", "8KiB", "--engine", "ray")
     done = picstore_command("convert", source.name, tmp_path / "train", *arguments, cwd=source.parent)
     assert said(done) == []
     assert "119 lossless, 0 reencoded, 1 failed" in done.stdout
-    verified = picstore_command("verify", "train", "--decode", "--engine", "ray", cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    verified = picstore_command("verify", "train", "--decode", "--engine", "ray")
     assert said(verified) == []
     assert verified.stdout.endswith(" files, no damage\n")
-    assert "119 images" in picstore_command("dupes", "train", "--engine", "ray", cwd=tmp_path).stdout
+    assert "119 images" in picstore_command("dupes", "train", "--engine", "ray").stdout
     for engine in ("local", "ray"):
-        exported = picstore_command("export", "train", engine, "--format", "mds", "--engine", engine, cwd=tmp_path)
+        exported = picstore_command("export", "train", engine, "--format", "mds", "--engine", engine)
         assert said(exported) == []
     assert tree(tmp_path / "ray") == tree(tmp_path / "local")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a second file system")  # noqa: S108
-def test_a_merge_to_another_file_system_is_copied_by_the_cluster(nodes: Any, source: Path, tmp_path: Path) -> None:
+def test_a_merge_to_another_file_system_is_copied_by_the_cluster(
+    nodes: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=1)
     for index in range(2):
         convert(open_source(source), tmp_path / str(index), options, shard=Shard(index, 2))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        done = picstore_command("merge", Path(memory) / "both", "0", "1", "--engine", "ray", cwd=tmp_path)
+        done = picstore_command("merge", Path(memory) / "both", "0", "1", "--engine", "ray")
         assert said(done) == []
         merge(tmp_path / "alone", [tmp_path / "0", tmp_path / "1"], workers=1)
         assert tree(Path(memory) / "both") == tree(tmp_path / "alone")

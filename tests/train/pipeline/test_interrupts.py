@@ -128,14 +128,14 @@ ENDS = {
     "sys.exit in the loop": ("for batch in loader: sys.exit(3)", 3),
     "an iterator that nobody asked": ("pass", 0),
     "a daemon thread in an epoch": (
-        "threading.Thread(target=lambda: [ids_of(loader) for _ in range(10**6)], daemon=True).start(); time.sleep(1)",
+        "threading.Thread(target=lambda: [ids_of(loader) for _ in range(10**6)], daemon=True).start(); time.sleep(0.5)",
         0,
     ),
     "three loaders in daemon threads": (
         "def train():\n"
         "    while True: list(loader_of(isolate=bool(loader._runner._count)))\n"
         "for _ in range(3): threading.Thread(target=train, daemon=True).start()\n"
-        "time.sleep(2)",
+        "time.sleep(1)",
         0,
     ),
     "a daemon thread collects a loader in a cycle": (

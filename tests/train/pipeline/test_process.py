@@ -288,7 +288,7 @@ def test_descriptors_arrive_where_python_acknowledges_them(
     monkeypatch.setattr(process, "_MAIN", "loader_faults:acknowledge")
     monkeypatch.setattr(multiprocessing.reduction, "ACKNOWLEDGE", True, raising=False)  # there before 3.14
     loader = loader_of(make_dataset(200), batch_size=2)
-    for _ in range(20):
+    for _ in range(10):
         assert len(list(loader)) == 100
 
 
