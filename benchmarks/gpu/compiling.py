@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.child import MissingError
+from benchmarks.gpu.machine_code import longest_loop, parse
 from benchmarks.harness import Row, Table
 from benchmarks.options import Options
 
@@ -32,7 +33,10 @@ def compiling(options: Options) -> Table:
         for name, kernel, types, constants, options_ in [*_decoding(), *_augmentation()]:
             row: Row = {"target": target, "kernel": name}
             try:
-                row |= _figures(_compile(kernel, types, constants, options_, target), target)
+                made = _compile(kernel, types, constants, options_, target)
+                row |= _figures(made, target)
+                if "SYMBOLS" in constants and target.startswith("sm_"):
+                    row |= _per_symbol(made, constants["SYMBOLS"])
             except Exception as error:  # of Triton's backends: each has its own
                 row["problem"] = str(error).strip().splitlines()[-1][:80]
             rows.append(row)
@@ -109,6 +113,12 @@ def _compile(
     return made
 
 
+def _per_symbol(made: dict[str, Any], symbols: int) -> Row:
+    """Instructions of a symbol of the entropy-coded data, and cycles for which they hold a warp up besides loads."""
+    instructions, cycles = longest_loop(parse(_disassemble(made["cubin"], "nvdisasm", "-c", "-hex")))
+    return {"instructions a symbol": instructions / symbols, "cycles a symbol": cycles / symbols}
+
+
 def _figures(made: dict[str, Any], target: str) -> Row:
     """Registers, spills and instructions of a compiled kernel."""
     if not target.startswith("sm_"):
@@ -117,17 +127,18 @@ def _figures(made: dict[str, Any], target: str) -> Row:
         spilled = int(numbers["vgpr_spill_count"]) + int(numbers["sgpr_spill_count"])
         code = len(re.findall(r"^\s+[sv]_\w+|^\s+(?:global|flat|buffer|ds)_\w+", text, re.MULTILINE))
         return {"registers": int(numbers["vgpr_count"]), "spilled": spilled, "instructions": code}
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(made["cubin"])
-        usage = _run("cuobjdump", "--dump-resource-usage", path)
-        code = len(re.findall(r"/\*[0-9a-f]{4,}\*/\s+\S", _run("nvdisasm", "-c", path)))
+    usage = _disassemble(made["cubin"], "cuobjdump", "--dump-resource-usage")
+    code = len(re.findall(r"/\*[0-9a-f]{4,}\*/\s+\S", _disassemble(made["cubin"], "nvdisasm", "-c")))
     found = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
     return {"registers": int(found["REG"]), "spilled": int(found["STACK"]) + int(found["LOCAL"]), "instructions": code}
 
 
-def _run(tool: str, *arguments: str | Path) -> str:
+def _disassemble(cubin: bytes, tool: str, *arguments: str) -> str:
+    """Run a tool of CUDA that Triton brings."""
     import triton
 
     path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / tool
-    return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "kernel.cubin").write_bytes(cubin)
+        command = [path, *arguments, Path(folder) / "kernel.cubin"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout

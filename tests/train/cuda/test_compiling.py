@@ -43,3 +43,4 @@ def test_the_kernels_compile_without_a_gpu(target: str, tmp_path: Path) -> None:
     ]
     assert all("problem" not in row and row["registers"] > 0 and row["instructions"] > 100 for row in rows), rows
     assert not target.startswith("sm_") or all(row["spilled"] == 0 for row in rows)
+    assert all(20 < row[f"{unit} a symbol"] < 400 for row in rows[1:2] for unit in ("instructions", "cycles"))
