@@ -48,6 +48,7 @@ from picstore.train.transforms.compose import TransformPlan
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.views import ViewGroup
 
+pytestmark = pytest.mark.usefixtures("no_earlier_threads")
 CONTAINER = 16 << 10
 READERS = 4
 # A reader may still hold what it has just handed over. A free-threaded Python leaves it to a reader that lives to free

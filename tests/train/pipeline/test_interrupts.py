@@ -31,6 +31,7 @@ from picstore.train.cpu import fill_images
 from picstore.train.pipeline import batch_threads
 
 Make = Callable[..., Path]
+pytestmark = pytest.mark.usefixtures("no_earlier_threads")
 LIMIT = 90  # seconds, of what takes two
 
 START = """
