@@ -22,7 +22,7 @@ from own_threads import our_threads
 from samples import picture
 
 import picstore
-from picstore.errors import Corrupt, ImageError, MissingDependency, UsageError
+from picstore.errors import Corrupt, ImageError, MissingDependency, PicstoreError, UsageError
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage import container_reader, row_reader
@@ -33,7 +33,7 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.cpu import decode
-from picstore.train.cuda.decode import SOUND, choose_decoder, decode_all, load_decoder, with_index
+from picstore.train.cuda.decode import SOUND, Decode, choose_decoder, decode_all, load_decoder, with_index
 from picstore.train.pipeline import batch_threads, device_batch, runner
 from picstore.train.pipeline.device_batch import DecodeTiles
 from picstore.train.transforms.batch_random import BatchRandom
@@ -62,14 +62,14 @@ class FakeDecoder:
         return [torch.from_numpy(simplejpeg.decode_jpeg(one, "RGB").transpose(2, 0, 1).copy()) for one in data]
 
 
-Use = Callable[[FakeDecoder], None]
+Use = Callable[[Decode], None]
 
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
     """Makes loaders with ``decoder="torchvision"`` take a decoder of ours, and those on the CPU decode at full size."""
 
-    def use(decoder: FakeDecoder) -> None:
+    def use(decoder: Decode) -> None:
         choose = runner.choose_decoder
 
         def choose_ours(name: str, device: torch.device) -> str:
@@ -88,7 +88,7 @@ def use_plainly(use: Use, monkeypatch: pytest.MonkeyPatch) -> Use:
     def corner(pictures: list[torch.Tensor], *_: object) -> torch.Tensor:
         return torch.stack([picture[:, :2, :2] for picture in pictures])
 
-    def use_plainly(decoder: FakeDecoder) -> None:
+    def use_plainly(decoder: Decode) -> None:
         use(decoder)
         monkeypatch.setattr(device_batch, "augment_images", corner)
 
@@ -326,6 +326,34 @@ def test_a_decoder_that_does_not_load_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "torchcodec", None)  # as if it were not installed
     with pytest.raises(MissingDependency, match="needs torchcodec"):
         load_decoder("torchcodec", torch.device("cuda"))
+
+
+def test_a_decoder_is_loaded_and_tried_once_for_all_iterations(
+    make_dataset: Make, use_plainly: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_plainly(FakeDecoder())
+    calls: list[str] = []
+    for name in ("load_decoder", "check_decoder"):
+        real = getattr(runner, name)
+        monkeypatch.setattr(runner, name, lambda *given, n=name, f=real: (calls.append(n), f(*given))[1])
+    one, _ = pair(make_dataset(3), batch_size=3, transform=[picstore.Resize((4, 4))])
+    for _ in range(2):
+        next(iter(one))  # left early, so that the next one begins anew
+    assert calls == ["load_decoder", "check_decoder"]
+    one.close()
+
+
+def test_a_decoder_that_fails_its_trial_ends_each_iteration(make_dataset: Make, use_plainly: Use) -> None:
+    def broken(streams: list[torch.Tensor]) -> list[torch.Tensor]:
+        raise RuntimeError("nvjpegDecodeBatched failed: 6")
+
+    use_plainly(broken)
+    one, _ = pair(make_dataset(3), batch_size=3, transform=[picstore.Resize((4, 4))])
+    for _ in range(2):
+        with pytest.raises(PicstoreError, match=r"tried with a sound image and fails: nvjpegDecodeBatched failed: 6"):
+            next(iter(one))
+    one.close()
+    assert our_threads() == []
 
 
 def test_a_decoder_for_a_gpu_is_refused_without_one() -> None:
