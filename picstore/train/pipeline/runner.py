@@ -92,7 +92,9 @@ class PipelineRunner:
         decoder = choose_decoder(decoder, device)
         output = replace(spec.output, form=_FORMS.get(decoder, "streams"))
         if output.reducing_gap is not None and output.form == "streams":
-            raise UsageError(f"decoder={decoder!r} decodes at full size; leave out reducing_gap, or give another decoder")
+            raise UsageError(
+                f"decoder={decoder!r} decodes at full size; leave out reducing_gap, or give another decoder"
+            )
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
