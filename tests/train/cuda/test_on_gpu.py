@@ -1,4 +1,4 @@
-"""Each decoder on a GPU against the CPU's loader; without a GPU the tests' own steps run on the CPU alone."""
+"""Each decoder on a GPU against the CPU's loader; without a GPU a stand-in for nvJPEG, or the loaders on the CPU."""
 
 from __future__ import annotations
 
