@@ -139,6 +139,7 @@ def test_less_than_whole_images_is_decoded(make_dataset: Make, use: Use) -> None
     assert np.mean(seen) < 0.5 * 200 * 150
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 def test_color_types_layouts_and_targets_are_those_of_the_cpu(make_dataset: Make, use: Use) -> None:
     use(FakeDecoder())
     steps = [*CROP, picstore.ColorJitter(0.2, 0.2, 0.2), picstore.Normalize((0.5,) * 3, (0.25,) * 3)]
@@ -372,6 +373,7 @@ BUCKETS = picstore.Buckets([(12, 8), (8, 12)], lambda size: [picstore.RandomResi
 SEQUENCES = picstore.Sequences([2, 4], lambda length: [picstore.ResizeToSequence(4, length)], tokens=8)
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize(
     ("transform", "size"), slow_except([], [(BUCKETS, 2), (SEQUENCES, None)]), ids=["buckets", "sequences"]
 )
@@ -414,6 +416,7 @@ def ours_and_the_cpus(path: Path, **options: Any) -> tuple[picstore.Loader, pics
 TURNED: list[Any] = [picstore.CenterCrop(7), picstore.RandomHorizontalFlip(), picstore.RandomInvert()]
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize(
     ("steps", "isolate"),
     slow_except([([], False)], [([], True), ([], False), (TURNED, False)]),
@@ -447,6 +450,7 @@ REDUCED: list[Any] = [(PART, 1.0, 4), ([picstore.Resize((3, 5))], 1.0, 8), (ROTA
 REDUCED.append((PART, 9.0, 1))
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize(("steps", "gap", "factor"), slow_except(REDUCED[:1], REDUCED), ids=lambda each: str(each)[:20])
 def test_images_that_are_decoded_smaller_are_the_cpus(
     tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch, steps: Any, gap: float, factor: int
@@ -473,6 +477,7 @@ def test_images_that_are_decoded_smaller_are_the_cpus(
     one.close(), other.close()
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.slow
 def test_fallbacks_of_images_that_are_decoded_smaller_are_the_cpus(tmp_path: Path, use: Use) -> None:
     """One without tiles, and one whose damage lies beside the crop."""
@@ -492,6 +497,7 @@ def test_fallbacks_of_images_that_are_decoded_smaller_are_the_cpus(tmp_path: Pat
     one.close(), other.close()
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.slow
 def test_images_that_the_gpus_decoder_refuses_are_the_cpus_and_counted(
     tmp_path: Path, use: Use, caplog: pytest.LogCaptureFixture
@@ -510,6 +516,7 @@ def test_images_that_the_gpus_decoder_refuses_are_the_cpus_and_counted(
     one.close(), other.close()
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.slow
 @pytest.mark.parametrize(("whole", "damaged"), [(False, 0), (True, 1)], ids=["beside the crop", "in the image"])
 def test_the_cpu_decides_whether_a_segment_that_the_gpu_flags_is_damage(
@@ -555,6 +562,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return parts
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["whole", "in part", "set aside"])
 def test_long_segments_are_decoded_in_parts_however_they_are_read(
@@ -581,6 +589,7 @@ def test_long_segments_are_decoded_in_parts_however_they_are_read(
     one.close(), other.close()
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.slow
 def test_entry_points_that_are_wrong_cost_a_fallback_and_no_pixels(
     tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch

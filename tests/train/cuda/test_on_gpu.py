@@ -46,6 +46,7 @@ def options(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
         monkeypatch.setattr(decode, "decode_rgb", decode_rgb)
     if request.param == STAND_IN.values[0]:
+        request.getfixturevalue("nothing_ahead")
         monkeypatch.setattr(runner, "choose_decoder", lambda name, _: "cpu" if name == "auto" else name)
         monkeypatch.setattr(runner, "load_decoder", lambda *_: stand_in)
     return {"device": device, "decoder": decoder}
