@@ -173,8 +173,9 @@ class PipelineRunner:
     def _load_decoder(self, device: torch.device) -> Decode:
         """The decoder of streams for a device, which was tried once."""
         if device not in self._decoders:
-            self._decoders[device] = decode = load_decoder(self._decoder, device)
+            decode = load_decoder(self._decoder, device)
             check_decoder(decode, device)
+            self._decoders[device] = decode
         return self._decoders[device]
 
     def keep(self, position: tuple[int, int], batches: Delivery) -> None:

@@ -76,7 +76,7 @@ class _Mix(BatchTransform):
         if chance >= self._p:
             return images, labels
         images, weight = self._mix(images, symmetric_beta(self._alpha, *numbers[:2]), *numbers[2:])
-        return images, labels.mul(weight).add_(labels.roll(1, 0), alpha=1 - weight)
+        return images, _average(labels, weight)
 
     @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
@@ -116,7 +116,7 @@ class MixUp(_Mix):
     needs_floats = True
 
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
-        return images.mul(weight).add_(images.roll(1, 0), alpha=1 - weight), weight
+        return _average(images, weight), weight
 
 
 class CutMix(_Mix):
@@ -133,6 +133,14 @@ class CutMix(_Mix):
         mixed = images.clone()
         mixed[..., top:bottom, left:right] = images.roll(1, 0)[..., top:bottom, left:right]
         return mixed, 1 - (right - left) * (bottom - top) / (width * height)
+
+
+def _average(values: Tensor, weight: float) -> Tensor:
+    """Weigh each row and the one before it; each product and each sum is rounded by itself.
+
+    ``add_(alpha=...)`` fuses them on one device and not on another, whose batches would differ.
+    """
+    return values.mul(weight).add_(values.roll(1, 0).mul_(1 - weight))
 
 
 def _span(center: int, extent: int, weight: float) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.cpu import decode, fill_segments
-from picstore.train.cuda.decode import SOUND, choose_decoder, decode_all, load_decoder, with_index
+from picstore.train.cuda.decode import SOUND, Decode, choose_decoder, decode_all, load_decoder, with_index
 from picstore.train.pipeline import batch_threads, device_batch, runner
 from picstore.train.pipeline.device_batch import DecodeTiles
 from picstore.train.transforms.batch_random import BatchRandom
@@ -63,14 +63,14 @@ class FakeDecoder:
         return [torch.from_numpy(simplejpeg.decode_jpeg(one, "RGB").transpose(2, 0, 1).copy()) for one in data]
 
 
-Use = Callable[[FakeDecoder], None]
+Use = Callable[[Decode], None]
 
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
     """Makes loaders with ``decoder="torchvision"`` take a decoder of ours, and those on the CPU decode at full size."""
 
-    def use(decoder: FakeDecoder) -> None:
+    def use(decoder: Decode) -> None:
         choose = runner.choose_decoder
 
         def choose_ours(name: str, device: torch.device) -> str:
@@ -89,7 +89,7 @@ def use_plainly(use: Use, monkeypatch: pytest.MonkeyPatch) -> Use:
     def corner(pictures: list[torch.Tensor], *_: object) -> torch.Tensor:
         return torch.stack([picture[:, :2, :2] for picture in pictures])
 
-    def use_plainly(decoder: FakeDecoder) -> None:
+    def use_plainly(decoder: Decode) -> None:
         use(decoder)
         monkeypatch.setattr(device_batch, "augment_images", corner)
 
@@ -140,6 +140,7 @@ def test_less_than_whole_images_is_decoded(make_dataset: Make, use: Use) -> None
     assert np.mean(seen) < 0.5 * 200 * 150
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 def test_color_types_layouts_and_targets_are_those_of_the_cpu(make_dataset: Make, use: Use) -> None:
     use(FakeDecoder())
     steps = [*CROP, picstore.ColorJitter(0.2, 0.2, 0.2), picstore.Normalize((0.5,) * 3, (0.25,) * 3)]
@@ -329,6 +330,34 @@ def test_a_decoder_that_does_not_load_says_what_to_install(monkeypatch: pytest.M
         load_decoder("torchcodec", torch.device("cuda"))
 
 
+def test_a_decoder_is_loaded_and_tried_once_for_all_iterations(
+    make_dataset: Make, use_plainly: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_plainly(FakeDecoder())
+    calls: list[str] = []
+    for name in ("load_decoder", "check_decoder"):
+        real = getattr(runner, name)
+        monkeypatch.setattr(runner, name, lambda *given, n=name, f=real: (calls.append(n), f(*given))[1])
+    one, _ = pair(make_dataset(3), batch_size=3, transform=[picstore.Resize((4, 4))])
+    for _ in range(2):
+        next(iter(one))  # left early, so that the next one begins anew
+    assert calls == ["load_decoder", "check_decoder"]
+    one.close()
+
+
+def test_a_decoder_that_fails_its_trial_ends_each_iteration(make_dataset: Make, use_plainly: Use) -> None:
+    def broken(streams: list[torch.Tensor]) -> list[torch.Tensor]:
+        raise RuntimeError("nvjpegDecodeBatched failed: 6")
+
+    use_plainly(broken)
+    one, _ = pair(make_dataset(3), batch_size=3, transform=[picstore.Resize((4, 4))])
+    for _ in range(2):
+        with pytest.raises(PicstoreError, match=r"tried with a sound image and fails: nvjpegDecodeBatched failed: 6"):
+            next(iter(one))
+    one.close()
+    assert our_threads() == []
+
+
 def test_a_decoder_for_a_gpu_is_refused_without_one() -> None:
     gpu = torch.device("cuda")
     assert choose_decoder("auto", CPU) == choose_decoder("cpu", gpu) == "cpu"
@@ -345,6 +374,7 @@ BUCKETS = picstore.Buckets([(12, 8), (8, 12)], lambda size: [picstore.RandomResi
 SEQUENCES = picstore.Sequences([2, 4], lambda length: [picstore.ResizeToSequence(4, length)], tokens=8)
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize(
     ("transform", "size"), slow_except([], [(BUCKETS, 2), (SEQUENCES, None)]), ids=["buckets", "sequences"]
 )
@@ -387,6 +417,7 @@ def ours_and_the_cpus(path: Path, **options: Any) -> tuple[picstore.Loader, pics
 TURNED: list[Any] = [picstore.CenterCrop(7), picstore.RandomHorizontalFlip(), picstore.RandomInvert()]
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize(
     ("steps", "isolate"),
     slow_except([([], False)], [([], True), ([], False), (TURNED, False)]),
@@ -420,6 +451,7 @@ REDUCED: list[Any] = [(PART, 1.0, 4), ([picstore.Resize((3, 5))], 1.0, 8), (ROTA
 REDUCED.append((PART, 9.0, 1))
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize(("steps", "gap", "factor"), slow_except(REDUCED[:1], REDUCED), ids=lambda each: str(each)[:20])
 def test_images_that_are_decoded_smaller_are_the_cpus(
     tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch, steps: Any, gap: float, factor: int
@@ -472,6 +504,7 @@ def test_a_gpu_that_makes_other_pixels_than_the_cpu_is_an_error(
     assert len(states) == 1
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.slow
 def test_fallbacks_of_images_that_are_decoded_smaller_are_the_cpus(tmp_path: Path, use: Use) -> None:
     """One without tiles, and one whose damage lies beside the crop."""
@@ -491,6 +524,7 @@ def test_fallbacks_of_images_that_are_decoded_smaller_are_the_cpus(tmp_path: Pat
     one.close(), other.close()
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.slow
 def test_images_that_the_gpus_decoder_refuses_are_the_cpus_and_counted(
     tmp_path: Path, use: Use, caplog: pytest.LogCaptureFixture
@@ -509,6 +543,7 @@ def test_images_that_the_gpus_decoder_refuses_are_the_cpus_and_counted(
     one.close(), other.close()
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.slow
 @pytest.mark.parametrize(("whole", "damaged"), [(False, 0), (True, 1)], ids=["beside the crop", "in the image"])
 def test_the_cpu_decides_whether_a_segment_that_the_gpu_flags_is_damage(
@@ -554,6 +589,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return parts
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["whole", "in part", "set aside"])
 def test_long_segments_are_decoded_in_parts_however_they_are_read(
@@ -580,6 +616,7 @@ def test_long_segments_are_decoded_in_parts_however_they_are_read(
     one.close(), other.close()
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.slow
 def test_entry_points_that_are_wrong_cost_a_fallback_and_no_pixels(
     tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch

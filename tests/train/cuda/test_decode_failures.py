@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 from picstore.errors import PicstoreError, UsageError
 from picstore.train.cuda.decode import SOUND, check_decoder, check_determinism, decode_all
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
 WRAPPED = "Error while decoding JPEG images: "  # torchvision rethrows every error as a RuntimeError with these words
 
 
@@ -29,7 +30,7 @@ class Decoder:
     """Fails as ``fails`` says of the first bytes of a call's streams; notes the calls."""
 
     def __init__(self, fails: Callable[[list[int]], Exception | None]) -> None:
-        self.calls: list[int] = []
+        self.calls: list[Any] = []
         self._fails = fails
 
     def __call__(self, streams: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -40,9 +41,9 @@ class Decoder:
         return [image() for _ in streams]
 
 
-def run(decoder: Decoder, count: int, bad: int | None = None) -> None:
+def run(decoder: Decoder, count: int, bad: int | None = None, *, device: torch.device = CPU) -> None:
     streams = [stream(number == bad) for number in range(count)]
-    made = decode_all(streams, np.ones((count, 2), np.int64), decode=decoder, device=CPU)
+    made = decode_all(streams, np.ones((count, 2), np.int64), decode=decoder, device=device)
     refused = 0 if bad is None else 1
     assert [number for number, each in enumerate(made.images) if each is None] == [bad] * refused
     assert [*made.problems] == [bad] * refused and len(made.refused) == refused
@@ -77,6 +78,43 @@ def test_memory_that_runs_out_makes_smaller_calls_and_is_then_an_error(error: Ex
     with pytest.raises(torch.cuda.OutOfMemoryError):
         run(decoder, 4)
     assert decoder.calls == [4, 4, 2, 1]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is asked of a GPU that is not there, in order; tests add a decoder's calls."""
+    asked: list[Any] = []
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None:
+            self.device = device
+
+        def synchronize(self) -> None:
+            asked.append(f"wait for the stream of {self.device}")
+
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: asked.append(f"wait for {device}"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("free memory"))
+    return asked
+
+
+WAIT, WAIT_FOR_ALL, FREE = "wait for the stream of cuda:1", "wait for cuda:1", "free memory"
+
+
+def test_a_gpu_is_waited_for_before_each_call_and_after_each_that_fails(asked: list[Any]) -> None:
+    """nvJPEG's engine writes before earlier work of its stream is done, and after its call has failed."""
+    decoder = Decoder(lambda firsts: RuntimeError(f"{WRAPPED}Failed to decode: 6") if any(firsts) else None)
+    decoder.calls = asked
+    run(decoder, 2, bad=0, device=GPU)
+    assert asked == [WAIT, 2, WAIT_FOR_ALL, WAIT, 1, WAIT_FOR_ALL, WAIT, 1]
+
+
+def test_torchs_free_memory_is_given_back_before_smaller_calls(asked: list[Any]) -> None:
+    error = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+    decoder = Decoder(lambda firsts: error if len(firsts) > 1 else None)
+    decoder.calls = asked
+    run(decoder, 2, device=GPU)
+    assert asked == [*(2 * [WAIT, 2, WAIT_FOR_ALL, FREE]), *(2 * [WAIT, 1])]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +164,10 @@ def deterministic() -> Iterator[None]:
 
 @pytest.mark.usefixtures("deterministic")
 def test_memory_that_torch_fills_after_decoding_is_refused() -> None:
-    with pytest.raises(UsageError, match="fill_uninitialized_memory = False"):
-        check_determinism()
+    decoder = Decoder(lambda firsts: None)
+    for refused in (check_determinism, lambda: run(decoder, 1, device=GPU)):
+        with pytest.raises(UsageError, match="fill_uninitialized_memory = False"):
+            refused()
+    assert decoder.calls == []
     torch.utils.deterministic.fill_uninitialized_memory = False
     check_determinism()

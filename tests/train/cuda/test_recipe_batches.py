@@ -40,7 +40,7 @@ DTYPES = ["float32", "float16", "bfloat16"]
 @pytest.fixture(
     params=[pytest.param("cpu", marks=pytest.mark.interpreted), pytest.param("cuda", marks=pytest.mark.cuda)]
 )
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, nothing_ahead: None) -> str:
     """Where the kernels run: on the CPU, interpreted, or on a GPU."""
     if (request.param == "cpu") != INTERPRETED:
         pytest.skip("Triton runs kernels on the CPU where TRITON_INTERPRET=1, on the GPU elsewhere")

@@ -15,9 +15,11 @@ from picstore.errors import MissingDependency
 
 pytest.importorskip("triton")
 
-from picstore.train.cuda import augment
+from picstore.jpeg import segment_words
+from picstore.train.cuda import augment, triton_jit
 from picstore.train.cuda.color_phases import ColorPhases
 from picstore.train.cuda.descriptor_table import DescriptorTable
+from picstore.train.cuda.segments import decode
 from picstore.train.cuda.triton_jit import launching
 
 
@@ -67,3 +69,17 @@ def test_threads_launch_in_turn_and_each_table_begins_at_16_bytes(monkeypatch: p
     for thread in threads:
         thread.join()
     assert most == 1 and places == [0] * 12
+
+
+def test_the_decoders_kernels_are_launched_in_turn_with_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone: list[bool] = []
+
+    def launch(*_: Any) -> None:
+        alone.append(triton_jit._LAUNCHING.locked())
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
+
+    monkeypatch.setattr(decode, "_launch", launch)
+    rows, sums = np.zeros((1, segment_words.IMAGE_WORDS), np.int64), np.zeros(5, np.int64)
+    with pytest.raises(MissingDependency, match="apt install gcc libc6-dev"):
+        decode._decode_part({"data": torch.empty(0, dtype=torch.uint8)}, rows, slice(0, 1), sums)
+    assert alone == [True]

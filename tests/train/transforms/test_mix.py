@@ -57,6 +57,32 @@ def test_mixup_has_torchvisions_arithmetic(make_dataset: Make, dtype: torch.dtyp
     assert len(weights) == 5
 
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_mixup_rounds_each_product_and_each_sum_by_itself(device: str, dtype: torch.dtype) -> None:
+    """As NumPy does it image by image: a device that fused two operations would make other batches."""
+    images = torch.randn(3, 3, 16, 33, generator=torch.Generator().manual_seed(1)).to(dtype)
+    labels = torch.tensor([2, 0, 1])
+    weight = symmetric_beta(0.8, *BatchRandom(5, 0, [0]).uniform(5)[0, 1:3].tolist())
+
+    def rounded(values: np.ndarray) -> np.ndarray:
+        return torch.from_numpy(values).to(dtype).float().numpy()
+
+    def mixed(rows: np.ndarray, round_to: Callable[[np.ndarray], np.ndarray]) -> torch.Tensor:
+        shares = np.float32(weight), np.float32(1 - weight)
+        pairs = ([round_to(share * rows[k - j]) for j, share in enumerate(shares)] for k in range(3))
+        return torch.from_numpy(np.stack([round_to(one + other) for one, other in pairs]))
+
+    mix = picstore.MixUp(0.8, 3, label_smoothing=0.1)
+    ours, soft = mix(images.to(device), labels.to(device), BatchRandom(5, 0, [0]))
+    even = np.eye(3, dtype=np.float32)[labels] * np.float32(0.9) + np.float32(0.1 / 3)
+    assert torch.equal(ours.cpu(), mixed(images.float().numpy(), rounded).to(dtype))
+    assert torch.equal(soft.cpu(), mixed(even, lambda values: values))
+
+
 @pytest.mark.parametrize("transform", [CROP, FLOATS])
 def test_cutmix_has_torchvisions_arithmetic(make_dataset: Make, transform: list[Any]) -> None:
     path = make_dataset(80)
