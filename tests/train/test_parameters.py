@@ -73,7 +73,7 @@ def test_the_joint_reach_is_around_all_that_are_not_empty(pairs: list[Any]) -> N
 
 def test_the_joint_factor_is_the_least_of_all_views() -> None:
     views: list[Any] = [SimpleNamespace(decode_factors=lambda gap, by=by: np.array(by)) for by in ([8, 1], [2, 4])]
-    assert joint_factors(views, 2, None).tolist() == [2, 1]
+    assert joint_factors(views, 2, 1.0).tolist() == [2, 1]
 
 
 @given(st.lists(box, min_size=1, max_size=4), st.sampled_from((1, 2, 4, 8)))
