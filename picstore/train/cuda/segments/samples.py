@@ -85,31 +85,9 @@ def _store_eight(c, q, out, stride, known):  # type: ignore[no-untyped-def]
     flat = below == 0
     made = ()
     for i in tl.static_range(8):
-        x0 = _product(c, q, _ZIGZAG[i])
-        x0 = tl.where(flat, x0 << 18 >> 18, x0)
-        made = made + _transform(
-            x0,
-            _product(c, q, _ZIGZAG[8 + i]),
-            _product(c, q, _ZIGZAG[16 + i]),
-            _product(c, q, _ZIGZAG[24 + i]),
-            _product(c, q, _ZIGZAG[32 + i]),
-            _product(c, q, _ZIGZAG[40 + i]),
-            _product(c, q, _ZIGZAG[48 + i]),
-            _product(c, q, _ZIGZAG[56 + i]),
-            11,
-        )
+        made = made + _transform(_column(c, q, flat, i), 11)
     for i in tl.static_range(8):
-        row = _transform(
-            made[i],
-            made[8 + i],
-            made[16 + i],
-            made[24 + i],
-            made[32 + i],
-            made[40 + i],
-            made[48 + i],
-            made[56 + i],
-            18,
-        )
+        row = _transform(_every(made, 8, i), 18)
         low = _sample(row[0]) | _sample(row[1]) << 8 | _sample(row[2]) << 16 | _sample(row[3]) << 24
         high = _sample(row[4]) | _sample(row[5]) << 8 | _sample(row[6]) << 16 | _sample(row[7]) << 24
         eight = (out + i * stride).to(tl.pointer_type(tl.uint32))
@@ -119,7 +97,10 @@ def _store_eight(c, q, out, stride, known):  # type: ignore[no-untyped-def]
 
 @device_function
 def _store_four(c, q, out, stride, known):  # type: ignore[no-untyped-def]
-    """Make 4 × 4 samples, for which coefficients 4 of rows and columns do not matter (libjpeg's jidctred.c)."""
+    """Make 4 × 4 samples, for which coefficients 4 of rows and columns do not matter (libjpeg's jidctred.c).
+
+    What they make is read by nothing, so the compiler leaves it out.
+    """
     below = (_number(c, 0) * 0).to(tl.int32)
     for k in tl.static_range(8, 64):
         if k // 8 != 4:
@@ -127,30 +108,17 @@ def _store_four(c, q, out, stride, known):  # type: ignore[no-untyped-def]
     flat = below == 0
     made = ()
     for i in tl.static_range(8):
-        if i != 4:
-            x0 = _product(c, q, _ZIGZAG[i])
-            x0 = tl.where(flat, x0 << 18 >> 18, x0)
-            made = made + _transform_to_four(
-                x0,
-                _product(c, q, _ZIGZAG[8 + i]),
-                _product(c, q, _ZIGZAG[16 + i]),
-                _product(c, q, _ZIGZAG[24 + i]),
-                _product(c, q, _ZIGZAG[40 + i]),
-                _product(c, q, _ZIGZAG[48 + i]),
-                _product(c, q, _ZIGZAG[56 + i]),
-                12,
-            )
+        made = made + _transform_to_four(_column(c, q, flat, i), 12)
     for i in tl.static_range(4):
-        row = _transform_to_four(
-            made[i], made[4 + i], made[8 + i], made[12 + i], made[16 + i], made[20 + i], made[24 + i], 19
-        )
+        row = _transform_to_four(_every(made, 4, i), 19)
         four = _sample(row[0]) | _sample(row[1]) << 8 | _sample(row[2]) << 16 | _sample(row[3]) << 24
         tl.store((out + i * stride).to(tl.pointer_type(tl.uint32)), four, known)
 
 
 @device_function
-def _transform_to_four(x0, x1, x2, x3, x5, x6, x7, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Transform 8 numbers of 16 bits to 4 in one dimension."""
+def _transform_to_four(x, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Transform 8 numbers of 16 bits to 4 in one dimension; number 4 does not matter."""
+    x0, x1, x2, x3, _, x5, x6, x7 = x
     first = (x0 << 14) + (1 << (SHIFT - 1))
     even = x2 * _FOUR_EVEN[0] + x6 * _FOUR_EVEN[1]
     inner = x7 * _INNER[0] + x5 * _INNER[1] + x3 * _INNER[2] + x1 * _INNER[3]
@@ -194,8 +162,9 @@ def _store_pair(x0, x1, x3, x5, x7, out, known):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _transform(x0, x1, x2, x3, x4, x5, x6, x7, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _transform(x, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
     """Transform 8 numbers of 16 bits in one dimension; constants as in libjpeg's jidctint.c, with 13 bits."""
+    x0, x1, x2, x3, x4, x5, x6, x7 = x
     rounding = 1 << (SHIFT - 1)
     sum04 = (_wrapped(x0 + x4) << 13) + rounding
     difference04 = (_wrapped(x0 - x4) << 13) + rounding
@@ -219,6 +188,25 @@ def _transform(x0, x1, x2, x3, x4, x5, x6, x7, SHIFT: tl.constexpr):  # type: ig
         _saturated(e1 - o1, SHIFT),
         _saturated(e0 - o0, SHIFT),
     )
+
+
+@device_function
+def _column(c, q, flat, I: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: E741
+    """Dequantize a column; ``flat`` tells of blocks of one row of coefficients, which decoders for vectors wrap."""
+    first = _product(c, q, _ZIGZAG[I])
+    column = (tl.where(flat, first << 18 >> 18, first),)
+    for k in tl.static_range(1, 8):
+        column = column + (_product(c, q, _ZIGZAG[8 * k + I]),)  # type: ignore[assignment]  # noqa: RUF005 - Triton unpacks none
+    return column
+
+
+@device_function
+def _every(made, STEP: tl.constexpr, I: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: E741
+    """Take numbers I, I + STEP and so on of 8 columns of STEP numbers."""
+    row = ()
+    for k in tl.static_range(8):
+        row = row + (made[STEP * k + I],)  # type: ignore[assignment]  # noqa: RUF005
+    return row
 
 
 @device_function
