@@ -147,28 +147,37 @@ class PipelineRunner:
             if begun[:2] == (os.getpid(), position):
                 return begun[2]
             begun[2].close()
-        source: HostSource
+        device = with_index(self._device)
+        make = self._maker(
+            device
+        )  # before anything is started, which a decoder that fails its trial would leave running
+        source = self._start_source(span)
+        stage: DeviceStage = (
+            TensorStage(source, output=self._spec.output, device=device)
+            if make is None
+            else AheadStage(source, make=make, device=device)
+        )
+        return Delivery(stage, self._counter, self._damage_log)
+
+    def _maker(self, device: torch.device) -> MakeBatch | None:
+        """What makes batches on a device; None on the CPU, where they are made."""
+        output, strict = self._spec.output, self._damage_log.strict
+        if output.form == "segments":
+            return DecodeTiles(output, device, strict)
+        if output.form == "streams":
+            return DecodeStreams(output, device, self._load_decoder(device), strict)
+        return CopyPixels(output, device) if device.type == "cuda" else None
+
+    def _start_source(self, span: Span) -> HostSource:
+        """Start what makes a span's batches in the host's memory."""
         if self._remote is not None:
-            source = self._on_cluster(self._remote, span)
-        elif self._count and not Worker.current().count:
-            source = self._in_processes(span)
-        elif self._count > 1:
+            return self._on_cluster(self._remote, span)
+        if self._count and not Worker.current().count:
+            return self._in_processes(span)
+        if self._count > 1:
             text = f"processes is {self._count}, and a DataLoader's workers are processes already"
             raise UsageError(f"{text}; leave it out, or iterate the loader itself")
-        else:
-            source = self._in_threads(span)
-        device = with_index(self._device)
-        output, strict = self._spec.output, self._damage_log.strict
-        make: MakeBatch
-        if output.form == "segments":
-            make = DecodeTiles(output, device, strict)
-        elif output.form == "streams":
-            make = DecodeStreams(output, device, self._load_decoder(device), strict)
-        elif device.type == "cuda":
-            make = CopyPixels(output, device)
-        else:
-            return Delivery(TensorStage(source, output=output, device=device), self._counter, self._damage_log)
-        return Delivery(AheadStage(source, make=make, device=device), self._counter, self._damage_log)
+        return self._in_threads(span)
 
     def _load_decoder(self, device: torch.device) -> Decode:
         """The decoder of streams for a device, which was tried once."""

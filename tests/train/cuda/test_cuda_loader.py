@@ -345,17 +345,21 @@ def test_a_decoder_is_loaded_and_tried_once_for_all_iterations(
     one.close()
 
 
-def test_a_decoder_that_fails_its_trial_ends_each_iteration(make_dataset: Make, use_plainly: Use) -> None:
+def test_a_decoder_that_fails_its_trial_ends_an_iteration_before_a_start(
+    make_dataset: Make, use_plainly: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(streams: list[torch.Tensor]) -> list[torch.Tensor]:
         raise RuntimeError("nvjpegDecodeBatched failed: 6")
 
     use_plainly(broken)
+    started: list[Any] = []
+    monkeypatch.setattr(runner.PipelineRunner, "_in_threads", lambda _, span: started.append(span))
     one, _ = pair(make_dataset(3), batch_size=3, transform=[picstore.Resize((4, 4))])
     for _ in range(2):
         with pytest.raises(PicstoreError, match=r"tried with a sound image and fails: nvjpegDecodeBatched failed: 6"):
             next(iter(one))
     one.close()
-    assert our_threads() == []
+    assert started == [] and our_threads() == []
 
 
 def test_a_decoder_for_a_gpu_is_refused_without_one() -> None:
