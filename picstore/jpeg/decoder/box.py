@@ -13,7 +13,7 @@ import numpy as np
 
 from picstore.arrays import I64, U8
 from picstore.jpeg.bit_reader import TOO_SHORT, unstuff_segment
-from picstore.jpeg.cut import PREFETCH_ROWS, TiledJpegs, is_grid, prefetch_tile_row, tile_row_ranges
+from picstore.jpeg.cut import MIN_CUT_WIDTH, PREFETCH_ROWS, TiledJpegs, is_grid, prefetch_tile_row, tile_row_ranges
 from picstore.jpeg.decoder import parse, scan
 from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, begin, decode_rows, has_room
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
@@ -127,7 +127,7 @@ def least_width(factor):  # type: ignore[no-untyped-def]
     They become more chroma samples than ``decoder.color`` takes for a row too narrow to interpolate, as the image's may
     not be.
     """
-    return 4 * factor + 1
+    return (MIN_CUT_WIDTH - 1) * factor + 1
 
 
 @device_function
