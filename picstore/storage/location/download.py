@@ -6,6 +6,8 @@ repeated here, by one rule for requests and answers.
 
 from __future__ import annotations
 
+import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,12 @@ from picstore.errors import PicstoreError
 from picstore.storage.location.base import Buffer, Range
 
 T = TypeVar("T")
+
+logger = logging.getLogger("picstore")
+
+TELL_AFTER = 10.0  # seconds without an answer of a store before the user is told
+_TELL_AGAIN = 60.0  # seconds between two messages of a process, whose readers all wait for the same store
+_told = -math.inf  # time.monotonic() of the last message
 
 _PIECE = 1 << 20  # bytes; pieces as they come have 8 KiB, and 8 MiB of them take 10 ms of Python
 
@@ -68,20 +76,35 @@ class Retries:
         return {"max_retries": self.most, "retry_timeout": timedelta(seconds=self.seconds), "backoff": backoff}
 
 
-def persist(request: Callable[[], T], waits: Iterator[float]) -> T:
-    """Call a function again after each wait, until it does not raise Unreachable."""
+def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | None = None) -> T:
+    """Call a function again after each wait, until it does not raise Unreachable.
+
+    Args:
+        request: the function.
+        waits: seconds to wait before each further call.
+        since: ``time.monotonic()`` of the store's last sign of life; now by default.
+    """
+    began = time.monotonic() if since is None else since
     while True:
         try:
             return request()
         except Unreachable as failure:  # noqa: PERF203 - a request takes longer
-            _wait(waits, failure)
+            _wait(waits, failure, began)
 
 
-def _wait(waits: Iterator[float], failure: Unreachable) -> None:
-    """Wait before a retry; raises ``failure`` if it is too late for one."""
+def _wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
+    """Wait before a retry; raises ``failure`` if it is too late for one.
+
+    A store that gave nothing for :data:`TELL_AFTER` seconds is logged, at most once a minute in a process.
+    """
+    global _told
     seconds = next(waits, None)
     if seconds is None:
         raise failure
+    now = time.monotonic()
+    if now - since >= TELL_AFTER and now - _told >= _TELL_AGAIN:
+        _told = now
+        logger.warning("%s; tried for %.0f s, and trying again", failure, now - since)
     time.sleep(seconds)
 
 
@@ -117,6 +140,7 @@ class Download:
         self._get, self._stream, self._retries, self._file = get, stream, retries, file
         self._until = retries.deadline()
         self._waits = retries.waits(self._until)
+        self._alive = time.monotonic()  # the last time that the store gave bytes, or that it was first asked
         self._at = begin
         whole = None if end is None else (begin, end)
         self._answer = persist(lambda: get(whole), self._waits)
@@ -140,6 +164,7 @@ class Download:
                 return
             if self._at > before:  # waits are for stores that give nothing
                 self._waits = self._retries.waits(self._until)
+                self._alive = time.monotonic()
             self._resume(failure)
             least = 1  # every further answer brings the end nearer, however early it is cut
 
@@ -152,9 +177,9 @@ class Download:
 
     def _resume(self, failure: Unreachable) -> None:
         """Ask for the rest; raises ``failure`` if it is too late for that."""
-        _wait(self._waits, failure)
+        _wait(self._waits, failure, self._alive)
         try:
-            self._answer = persist(lambda: self._get((self._at, self.end)), self._waits)
+            self._answer = persist(lambda: self._get((self._at, self.end)), self._waits, since=self._alive)
             pairs = [(self.meta[name], self._answer.meta[name]) for name in ("size", "e_tag", "last_modified")]
             changed = any(before != after for before, after in pairs if None not in (before, after))
         except OutOfRange:

@@ -46,6 +46,8 @@ _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header mis
 _TLS = re.compile(
     r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
 )
+# Codings that change the bytes of an answer. "identity" does not, nor "aws-chunked", which some clients store.
+_COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress"})
 _NO_RETRIES = Retries(0)
 _clients: dict[tuple[int, str, Retries], Any] = {}  # by process too; a forked one does not use its parent's
 
@@ -133,7 +135,14 @@ class RemoteFile(Location):
 
         def get(range_: Range | None) -> Any:
             with self._translated(file):
-                return library().get(client, self.key, options={} if range_ is None else {"range": range_})
+                answer = library().get(client, self.key, options={} if range_ is None else {"range": range_})
+            coding = str(answer.attributes.get("Content-Encoding", "")).strip().lower()
+            if coding in _COMPRESSIONS:
+                raise PicstoreError(
+                    f"{file}: the server compresses its answers (Content-Encoding: {coding}), so they are not the "
+                    "bytes of the file; turn this off for the file"
+                )
+            return answer
 
         def stream(answer: Any, least: int) -> Iterator[Buffer]:
             with self._translated(file):
@@ -233,6 +242,8 @@ class RemoteFile(Location):
             )
         if "169.254.169.254" in text:  # asked for credentials on a cloud's machines when none are given
             return Unreachable(f"{file}: there are no credentials; {self._credentials}")
+        if "Content-Length Header missing" in text:
+            return PicstoreError(f"{file}: the server does not state the length of its answers (Content-Length)")
         what = redact(" ".join(text.partition("<")[0].split()).rstrip(": "))
         what = f"{file} cannot be reached; check the network and {_ENDPOINT_HINTS[self.scheme]}: {what}"
         return PicstoreError(what) if _REFUSED.search(text) else Unreachable(what)

@@ -145,6 +145,7 @@ class HubFile(WebFile):
 
 
 def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
+    headers = {**headers, "accept-encoding": "identity"}  # ranges of compressed bytes are of no use
     options = {"timeout": "120s", "allow_http": url.startswith("http://"), "default_headers": headers}
     return library().store.HTTPStore(url, client_options=options, retry_config=rule.config())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import logging
+import math
 import random
 import ssl
 import time
@@ -17,7 +19,7 @@ from web_server import WebServer
 
 import picstore
 from picstore.errors import Damage, PicstoreError
-from picstore.storage.location import remote_file
+from picstore.storage.location import download, remote_file
 from picstore.storage.location.download import Retries
 from picstore.storage.location.resolve import Location, locate
 
@@ -168,6 +170,49 @@ def test_retries_end_after_their_time_whatever_the_clock_on_the_wall_says(monkey
         now[0] += seconds
         spent.append(seconds)
     assert 180 <= sum(spent) <= 195
+
+
+@pytest.mark.parametrize("headers", [{"Content-Encoding": "gzip"}, {"Content-Encoding": "br"}])
+def test_answers_that_a_server_compresses_are_an_error_and_no_damage(
+    bad_server: BadServer, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    answer = bad_server.send
+    monkeypatch.setattr(
+        bad_server,
+        "send",
+        lambda handler, status, body, more=None: answer(handler, status, body, {**(more or {}), **headers}),
+    )
+    with pytest.raises(PicstoreError, match="compresses its answers") as caught:
+        locate(f"{bad_server.url}/file").read(0, 9000, file="x")
+    assert not isinstance(caught.value, Damage)
+    assert len(bad_server.requests) == 1
+
+
+def test_a_server_that_states_no_length_is_named_as_such(
+    bad_server: BadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str]) -> None:
+        handler.send_response(status)
+        for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+
+    monkeypatch.setattr(bad_server, "send", send)
+    with pytest.raises(PicstoreError, match="does not state the length of its answers"):
+        locate(f"{bad_server.url}/file").read(0, 9000, file="x")
+
+
+def test_a_store_that_stays_away_is_told_of_once(
+    bad_server: BadServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(download, "TELL_AFTER", 0.0)
+    monkeypatch.setattr(download, "_told", -math.inf)
+    bad_server.cuts, bad_server.part = 4, 0
+    with caplog.at_level(logging.WARNING, "picstore"):
+        read_pieces(locate(f"{bad_server.url}/file"))
+    assert len(caplog.messages) == 1
+    assert "cannot be reached" in caplog.text
 
 
 # TLS
