@@ -191,7 +191,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[n
     source = array_at(addresses[0], sizes[0], np.uint8)
     lengths = array_at(addresses[1], sizes[1], np.uint16)
     frame = _find_frame(source, tiling)
-    if frame and is_grid(source.size, tiling, lengths):
+    if frame and is_grid(source.size, tiling, lengths) and holds_box(tiling, box):
         return _cut_tiles(source, tiling, lengths, box, frame, out, start, rect)
     copy_bytes(out, start, source, 0, source.size)
     rect[0], rect[1], rect[2], rect[3] = 0, 0, tiling[WIDTH], tiling[HEIGHT]
@@ -227,6 +227,15 @@ def is_grid(size, tiling, lengths):  # type: ignore[no-untyped-def]
     for k in range(lengths.size):
         total += np.int64(lengths[k])
     return total == size
+
+
+@device_function
+def holds_box(tiling, box):  # type: ignore[no-untyped-def]
+    """Test whether a box is not empty and lies within the image of a tiling, which may be some rows of a larger one.
+
+    Kernels that take the tiles under a box ask this first: they would read and write beyond their memory otherwise.
+    """
+    return 0 <= box[0] < box[2] <= tiling[WIDTH] and 0 <= box[1] < box[3] <= tiling[HEIGHT]
 
 
 @device_function

@@ -14,7 +14,7 @@ import numpy as np
 
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
-from picstore.train.batching.gather import BatchRecords, gather_records
+from picstore.train.batching.gather import BatchRecords, EpochContainer, gather_records
 from picstore.train.batching.parameters import TransformParams, make_params
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.batching.views_reach import align_reach, joint_factors
@@ -137,17 +137,17 @@ def _time_stages(
     sources = (TrainingSource(loader.dataset, 0, plan=plan),)
     shard = RankShard(records=len(loader.dataset), lanes=default_lanes(1), batch=batch_size)
     output, buffers = OutputSpec.from_plans([plan]), BufferPools()
-    containers: dict[tuple[int, int], Container] = {}
+    containers: dict[EpochContainer, Container] = {}
     clock, size = Clock(), 0
     requests = DatasetOrder(shard, seed=0).requests(sources, epoch=0)
     for number, request in enumerate(islice(requests, _WARM_UP + batches)):
         if number == _WARM_UP:
             clock, size = Clock(), 0
-        keys = {(0, int(k)) for k in np.unique(request[0].samples.container)}
+        keys = {(0, 0, int(k)) for k in np.unique(request[0].samples.container)}
         containers = {key: container for key, container in containers.items() if key in keys}
         for key in keys - set(containers):
             with clock.stage("read"):
-                containers[key] = loader.dataset.containers.read(key[1], allocate=buffers.containers.borrow)
+                containers[key] = loader.dataset.containers.read(key[2], allocate=buffers.containers.borrow)
             size += containers[key].size
         with clock.stage("plan"):
             records = gather_records(request, containers, sources=sources)

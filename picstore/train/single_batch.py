@@ -11,7 +11,7 @@ import numpy as np
 from picstore.errors import Damage
 from picstore.storage.location.resolve import map_concurrently
 from picstore.train.batching.columns import look_up_columns
-from picstore.train.batching.gather import BatchRecords, ReadResult, gather_records
+from picstore.train.batching.gather import BatchRecords, EpochContainer, ReadResult, gather_records
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.parameters import TransformParams, make_params
 from picstore.train.batching.read_alone import read_alone
@@ -37,19 +37,19 @@ def read_records(
     """Read the records of a batch alone, of large images the rows of tiles that the transforms need.
 
     Args:
-        request: of which each container is in one part.
+        request: of which each container is in one part, or in several of different epochs.
         replace: read the containers of damaged records whole, so that others take their places as in a loader.
 
     Raises:
         Damage, NotADataset: without ``replace``, nothing can be read of a record's container.
         Damage: a source has no sound record in the batch.
     """
-    held: dict[tuple[int, int], ReadResult] = {}
+    held: dict[EpochContainer, ReadResult] = {}
     for wanted in request:
         read = partial(_read_container, wanted, sources[wanted.source], max_pixels, replace)
         numbers = np.unique(wanted.samples.container).tolist()
         found = zip(numbers, map_concurrently(read, numbers), strict=True)
-        held.update(((wanted.source, number), container) for number, container in found)
+        held.update(((wanted.source, wanted.epoch, number), container) for number, container in found)
     return gather_records(request, held, sources=sources, max_pixels=max_pixels)
 
 

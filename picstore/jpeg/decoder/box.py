@@ -13,13 +13,22 @@ import numpy as np
 
 from picstore.arrays import I64, U8
 from picstore.jpeg.bit_reader import TOO_SHORT, unstuff_segment
-from picstore.jpeg.cut import MIN_CUT_WIDTH, PREFETCH_ROWS, TiledJpegs, is_grid, prefetch_tile_row, tile_row_ranges
+from picstore.jpeg.cut import (
+    MIN_CUT_WIDTH,
+    PREFETCH_ROWS,
+    TiledJpegs,
+    holds_box,
+    is_grid,
+    prefetch_tile_row,
+    tile_row_ranges,
+)
 from picstore.jpeg.decoder import parse, scan
 from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, begin, decode_rows, has_room
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, inlined, kernel
 
 NO_GRID = -30  # the segments form no rows of tiles, or contradict the headers
+OUTSIDE = -32  # the box is empty, or does not lie within what is held of the image
 _u64 = np.uint64
 
 
@@ -40,7 +49,8 @@ def decode_box(
 
     Returns:
         uint8 (height, width, 3) and int64 (4,): left, top, width and height in the image of what was decoded. Pixels
-        outside of the box may have any value. None for a stream that is damaged, of another kind or not tiled.
+        outside of the box may have any value. None for a stream that is damaged, of another kind or not tiled, and
+        where the box does not lie within it.
     """
     rect = np.empty(4, np.int64)
     rows = tiled.addresses[0], tiled.sizes[0], tiled.tilings[0], np.ascontiguousarray(box, np.int64), factor
@@ -74,13 +84,15 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: i
             the box are not written.
 
     Returns:
-        As ``decode.open_stream``, or NO_GRID.
+        As ``decode.open_stream``, or NO_GRID, or OUTSIDE.
     """
     frame, tables, _, _, scratch, segments = workspace
     source = array_at(addresses[0], sizes[0], np.uint8)
     lengths = array_at(addresses[1], sizes[1], np.uint16)
     if not is_grid(source.size, tiling, lengths):
         return NO_GRID
+    if not holds_box(tiling, box):
+        return OUTSIDE
     code = parse.parse_frame(addresses[0], source.size, frame, _u64(tables.ctypes.data))
     if code:
         return code

@@ -12,9 +12,9 @@ import numpy as np
 
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.bit_reader import BAD_MARKER, TOO_SHORT
-from picstore.jpeg.cut import is_grid
+from picstore.jpeg.cut import holds_box, is_grid
 from picstore.jpeg.decoder import parse
-from picstore.jpeg.decoder.box import NO_GRID, has_tiling, least_width
+from picstore.jpeg.decoder.box import NO_GRID, OUTSIDE, has_tiling, least_width
 from picstore.jpeg.decoder.scan import block_sides
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, copy_bytes, device_function, inlined, kernel
@@ -43,7 +43,7 @@ def measure_tiles(streams, starts, firsts):  # type: ignore[no-untyped-def]
     for i in range(sizes.shape[0]):
         lengths, tiling = array_at(addresses[i, 1], sizes[i, 1], np.uint16), tilings[i]
         starts[i + 1], firsts[i + 1] = starts[i], firsts[i]
-        if is_grid(sizes[i, 0], tiling, lengths):
+        if is_grid(sizes[i, 0], tiling, lengths) and holds_box(tiling, boxes[i]):
             _choose_tiles(tiling, boxes[i], factors[i], rect, tiles)
             held, per_row = tiling[HEADER], _tiles_of_row(tiling, lengths)
             for k in range(tiles[1] * per_row, tiles[3] * per_row):
@@ -101,6 +101,8 @@ def _check(source, lengths, tiling, box, frame):  # type: ignore[no-untyped-def]
     """Parse the headers, and check the markers of an image that is wanted whole; 0 or a negative code."""
     if not is_grid(source.size, tiling, lengths):
         return NO_GRID
+    if not holds_box(tiling, box):
+        return OUTSIDE
     code = parse.parse_frame(_u64(source.ctypes.data), source.size, frame, _u64(0))
     if code:
         return code

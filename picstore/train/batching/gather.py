@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from picstore.arrays import I64, U16, U64, Bools, Table
-from picstore.errors import Corrupt, Damage
-from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
+from picstore.errors import Corrupt, Damage, PicstoreError
+from picstore.jpeg.tiles import HEIGHT, MAX_PIXELS_A_BYTE, MCU_HEIGHT, rows_to_cut
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import ENTRY, FOREIGN, MCU_SIZES, SEGMENT, join_entries
@@ -19,11 +19,16 @@ from picstore.storage.location.resolve import Root
 from picstore.train.batching.damage import next_sound, replacements
 from picstore.train.batching.host_batch import RecordFiles
 from picstore.train.batching.spec import MAX_PIXELS
+from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.compose import TARGETS
 
 Lengths: TypeAlias = U16
 ReadResult: TypeAlias = "Container | Damage"  # a container, or why nothing of it can be read
+# Source, epoch and number. Each epoch has its own crops, and its own records that are read alone: what was read of a
+# container for one epoch is not what another epoch needs.
+EpochContainer: TypeAlias = tuple[int, int, int]
+ReadContainers: TypeAlias = Mapping[EpochContainer, ReadResult]
 
 _ENTRY_BYTES = f"V{ENTRY.itemsize}"
 _MCU_SIZES = np.array(MCU_SIZES)  # by code of sampling
@@ -125,6 +130,22 @@ class BatchRecords:
         moved: I64 = boxes - self.tops[slots][:, None] * np.array([0, 1, 0, 1])
         return moved
 
+    def check_reach(self, reach: I64) -> None:
+        """Raise PicstoreError if rows of tiles that the views of a slot reach, int64 (n, 4), were not read."""
+        slots = np.flatnonzero((self.sizes[:, 0] > 0) & (self.layouts[:, HEIGHT] < self.image_sizes[:, 1]))
+        if not len(slots):
+            return
+        layouts = layouts_of(self.entries[slots])
+        rows = rows_to_cut(boxes_to_cut(reach[slots], layouts[:, :2]), layouts)
+        tops, height = self.tops[slots], layouts[:, MCU_HEIGHT]
+        bottoms = tops + self.layouts[slots, HEIGHT]
+        missing = (rows[:, 0] * height < tops) | (np.minimum(rows[:, 1] * height, layouts[:, HEIGHT]) > bottoms)
+        for k in np.flatnonzero(missing).tolist():
+            raise PicstoreError(
+                f"record {self.ids[slots[k]]} needs rows {rows[k, 0]} to {rows[k, 1] - 1} of its tiles, and pixels "
+                f"{tops[k]} to {bottoms[k] - 1} from the top were read: a fault of picstore, please report it"
+            )
+
     def corrupt(self, problems: Mapping[int, str]) -> dict[int, Damage]:
         """The errors of slots, given the problem of each."""
         ids = self.ids
@@ -153,12 +174,12 @@ def layouts_of(entries: Table) -> I64:
 
 def gather_records(
     requests: Sequence[SourceRequest],
-    containers: Mapping[tuple[int, int], ReadResult],
+    containers: ReadContainers,
     *,
     sources: Sequence[TrainingSource],
     max_pixels: int = MAX_PIXELS,
 ) -> BatchRecords:
-    """Collect the records of a batch, each slot of which is in one request, from containers by source and number.
+    """Collect the records of a batch, each slot of which is in one request, from what was read of containers.
 
     An image of more than ``max_pixels`` is a problem of its slot, as is one of more than its stream can hold. Slots
     with problems have the size of the image that will replace theirs.
@@ -194,7 +215,7 @@ def _refuse_large(records: BatchRecords, max_pixels: int) -> None:
 def _gather_source(
     records: BatchRecords,
     request: SourceRequest,
-    containers: Mapping[tuple[int, int], ReadResult],
+    containers: ReadContainers,
     *,
     source: TrainingSource,
 ) -> None:
@@ -206,7 +227,8 @@ def _gather_source(
     starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
     found = []
     for number, start, end in zip(numbers[starts].tolist(), starts, [*starts[1:], len(slots)], strict=True):
-        container, here, mine = containers[request.source, number], slots[start:end], wanted[start:end]
+        key = request.source, request.epoch, number
+        container, here, mine = containers[key], slots[start:end], wanted[start:end]
         if isinstance(container, Damage):
             records.problems.update((slot, container) for slot in here.tolist())
             continue

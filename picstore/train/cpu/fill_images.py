@@ -54,6 +54,7 @@ class ImageFiller:
         self._records, self._params, self._output = records, params, output
         self._factors: I64 = np.where(records.foreign, 1, joint_factors(geometries, n, output.reducing_gap))
         self._reach = align_reach(joint_reach(geometries, n), self._factors)
+        records.check_reach(self._reach)
         self._fused = FusedKernel(geometries, self._reach, self._factors, records.foreign)
         self._dtype = OutputDtype.from_dtype(output.dtype)
         self._uncolored = all(each.program.empty for each in params)

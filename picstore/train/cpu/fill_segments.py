@@ -14,6 +14,7 @@ import numpy as np
 
 from picstore.arrays import I64, U8
 from picstore.errors import Damage, ImageError
+from picstore.jpeg.decoder.box import OUTSIDE
 from picstore.jpeg.decoder.decode import REASONS
 from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS, describe_tiles, measure_tiles
 from picstore.jpeg.tiles import HEIGHT, MCU_HEIGHT
@@ -41,7 +42,11 @@ from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.targets import add_targets, empty_targets
 
 _NO_TILES = "its segments form no rows of tiles"
-_REASONS = {**REASONS, WRONG_ENTRY_POINTS: "its entry points do not lie within its segments"}
+_REASONS = {
+    **REASONS,
+    WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
+    OUTSIDE: "its box does not lie within what was read of it",
+}
 PROBED = 16  # batches of a process that bring the CPU's pixels of an image: a loop may drop the first ones
 _probed = count()
 
@@ -65,6 +70,7 @@ class SegmentFiller:
         geometries = [each.geometry for each in params]
         self._factors: I64 = np.where(records.foreign, 1, joint_factors(geometries, n, output.reducing_gap))
         self._reach = align_reach(joint_reach(geometries, n), self._factors)
+        records.check_reach(self._reach)
         boxes = boxes_to_cut(records.to_held(self._reach, slice(None)), records.layouts[:, :2])
         self._starts, self._firsts = np.zeros((2, n + 1), np.int64)
         streams = records.addresses, records.sizes, records.layouts

@@ -36,6 +36,7 @@ class StreamFiller:
         count = len(records)
         self._records, self._params = records, tuple(params)
         self._reach = joint_reach([each.geometry for each in params], count)
+        records.check_reach(self._reach)
         self._names = output.targets
         self._starts = np.concatenate([[0], np.cumsum(records.sizes[:, 0])])
         self._data = np.frombuffer(blocks.borrow(max(1, int(self._starts[-1]))), dtype=np.uint8)

@@ -26,7 +26,7 @@ from picstore.errors import Damage
 from picstore.train.batching.collate import run_collate
 from picstore.train.batching.columns import look_up_columns
 from picstore.train.batching.damage import replace_damaged
-from picstore.train.batching.gather import BatchRecords, ReadResult, gather_records
+from picstore.train.batching.gather import BatchRecords, EpochContainer, ReadContainers, ReadResult, gather_records
 from picstore.train.batching.host_batch import BatchFiller, HostBatch
 from picstore.train.batching.parameters import make_params
 from picstore.train.batching.spec import OutputSpec, PipelineSpec
@@ -234,30 +234,28 @@ class Pipeline:
             filled[-1].add_done_callback(countdown.count)
         return finished
 
-    def _collect(self, requested: _RequestedBatch) -> dict[tuple[int, int], ReadResult]:
+    def _collect(self, requested: _RequestedBatch) -> ReadContainers:
         """Wait for the containers of a batch, or their records that were set aside or read alone."""
-        found: dict[tuple[int, int], ReadResult] = {}
+        found: dict[EpochContainer, ReadResult] = {}
         for wanted in requested.request:
             if wanted.samples.held is not None:
                 waited = Counter(wanted.samples.container[wanted.samples.held == SET_ASIDE].tolist())
                 for number, count in waited.items():
-                    found[wanted.source, number] = self._aside.take((wanted.source, wanted.epoch, number), count)
+                    key = wanted.source, wanted.epoch, number
+                    found[key] = self._aside.take(key, count)
         # A whole container holds what was set aside of it too; so do the records that are read alone.
-        for key in sorted(requested.futures, key=lambda key: not key.records):
-            found[key.source, key.number] = requested.futures[key].result()
+        for read in sorted(requested.futures, key=lambda read: not read.records):
+            found[read.source, read.epoch, read.number] = requested.futures[read].result()
         return found
 
-    def _set_aside(self, request: BatchRequest, containers: dict[tuple[int, int], ReadResult]) -> None:
+    def _set_aside(self, request: BatchRequest, containers: ReadContainers) -> None:
         """Keep records of the containers that lanes are done with after a batch."""
         for wanted in request:
             for run in wanted.leaving:
                 if len(run.records):
-                    self._aside.keep(
-                        (wanted.source, wanted.epoch, run.container),
-                        containers[wanted.source, run.container],
-                        run.records,
-                        attachments=bool(self._spec.sources[wanted.source].plan.targets),
-                    )
+                    key = wanted.source, wanted.epoch, run.container
+                    attachments = bool(self._spec.sources[wanted.source].plan.targets)
+                    self._aside.keep(key, containers[key], run.records, attachments=attachments)
 
     def _fill(self, filler: BatchFiller, chunk: range) -> dict[int, Damage]:
         with self._counter.timed("working"):

@@ -8,9 +8,7 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.errors import Damage
-from picstore.train.batching.gather import ReadResult
-
-Key = tuple[int, int, int]  # source, epoch, container
+from picstore.train.batching.gather import EpochContainer, ReadResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +22,9 @@ class SetAside:
     """Records by container, of which each is kept until the last of its samples has come."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Key, _Waiting] = {}
+        self._waiting: dict[EpochContainer, _Waiting] = {}
 
-    def keep(self, key: Key, container: ReadResult, records: I64, *, attachments: bool) -> None:
+    def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
         """Copy records, of which one comes for each sample, out of a container.
 
         A damaged one stays with its container, of which another record will replace it.
@@ -39,7 +37,7 @@ class SetAside:
             container = container.extract(records, attachments=attachments)
         self._waiting[key] = _Waiting(records, samples, container)
 
-    def take(self, key: Key, samples: int) -> ReadResult:
+    def take(self, key: EpochContainer, samples: int) -> ReadResult:
         """Records of a container for some more samples."""
         waiting = self._waiting.pop(key)
         if waiting.samples > samples:

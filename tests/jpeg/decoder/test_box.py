@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import simplejpeg
 from coefficients import least
+from described import describe
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import picture
 
 import picstore
-from picstore.jpeg.cut import TiledJpegs
-from picstore.jpeg.decoder.box import decode_box
+from picstore.jpeg.cut import TiledJpegs, cut_all
+from picstore.jpeg.decoder.box import OUTSIDE, decode_box
 from picstore.jpeg.decoder.decode import decode
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import find_restart_segments
@@ -127,6 +128,28 @@ def test_damage_in_tiles_of_the_box_is_noticed_and_beside_it_none() -> None:
         assert (found is None) == (2 <= column <= 4)
         if found is not None:
             np.testing.assert_array_equal(inside(*found, (40, 10, 70, 50)), decode(jpeg)[10:50, 40:70])
+
+
+BOXES_OUTSIDE = [
+    (-17, 0, 9, 9),
+    (0, -17, 9, 9),
+    (0, 0, 129, 9),
+    (0, 40, 9, 65),
+    (9, 9, 9, 20),
+    (0, 70, 9, 90),
+    (50, 9, 9, 20),
+]
+
+
+@pytest.mark.parametrize("box", BOXES_OUTSIDE)
+def test_a_box_that_the_rows_do_not_hold_is_refused_by_every_kernel(box: tuple[int, int, int, int]) -> None:
+    jpeg = stored(128, 64, "420", 1)
+    held, boxes = tiled(jpeg), np.array([box])
+    assert decode_box(held, boxes[0]) is None
+    out, offsets, rects = np.zeros(2 * len(jpeg), np.uint8), np.zeros(2, np.int64), np.zeros((1, 4), np.int64)
+    cut_all(held.addresses, held.sizes, held.tilings, boxes, out, offsets, rects)
+    assert out[: offsets[1]].tobytes() == jpeg and not out[offsets[1] :].any()
+    assert describe([jpeg], [box]).codes.tolist() == [OUTSIDE]
 
 
 def test_a_tile_is_read_up_to_the_right_edge_of_the_box() -> None:

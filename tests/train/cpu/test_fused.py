@@ -46,7 +46,7 @@ def made(
     sources = (TrainingSource(dataset, 0, plan=plan),)
     numbers = np.arange(len(container))
     request = SourceRequest(0, 0, Samples(np.zeros_like(numbers), numbers, numbers, numbers < 0), numbers)
-    records = gather_records([request], {(0, 0): container}, sources=sources)
+    records = gather_records([request], {(0, 0, 0): container}, sources=sources)
     params = make_params([request], records.ids, records.image_sizes, sources=sources, extras=records.extras)
     filler = ImageFiller(records, params, OutputSpec.from_plans([plan], **output), BufferPool(1))
     return records, filler, filler.fill(range(len(records)))
