@@ -7,6 +7,7 @@ name the value by its path in the document."""
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -135,8 +136,8 @@ class _Document:
         """List of coordinates within ±MAX_COORDINATE, whose length is a multiple of ``multiple``."""
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")
-        if values and not -MAX_COORDINATE <= min(values) <= max(values) <= MAX_COORDINATE:
-            self.refuse(path, f"a number beyond ±{MAX_COORDINATE:,}")
+        if not all(-MAX_COORDINATE <= value <= MAX_COORDINATE for value in values):
+            self.refuse(path, f"a number beyond ±{MAX_COORDINATE:,}, or NaN")
         return list(values)
 
 
@@ -191,6 +192,7 @@ def _object_fields(
     if type(crowd) is not int or crowd not in (0, 1):
         document.refuse(f"{path}.iscrowd", "neither 0 nor 1")
     area = annotation.get("area")
+    area = None if isinstance(area, float) and math.isnan(area) else area
     if area is not None and not (type(area) in (int, float) and 0 <= area < MAX_COORDINATE**2):
         document.refuse(f"{path}.area", "not a number of pixels")
     flat = document.numbers(annotation.get("keypoints", []), f"{path}.keypoints", "x, y, visibility, x, …", multiple=3)
@@ -227,7 +229,7 @@ def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[flo
         counts, size = value.get("counts"), value.get("size")
         if isinstance(counts, list):
             document.numbers(counts, f"{path}.counts", "a list of numbers")
-        elif not isinstance(counts, str):
+        elif not (isinstance(counts, str) and counts.isascii()):
             document.refuse(f"{path}.counts", "neither run lengths nor their text")
         if len(document.numbers(size, f"{path}.size", "[height, width]")) != 2:
             document.refuse(f"{path}.size", "not [height, width]")

@@ -18,7 +18,7 @@ from picstore.errors import Corrupt, NotADataset, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.inputs import Listing
-from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.json_stream import json_value
 from picstore.prepare.sources.raw_pixels import read_rgb
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
@@ -130,20 +130,25 @@ def _sample(
         if type_ in (_FLOAT, _INTEGER):
             sample.extra[name] = values[name].item()
         elif type_ == _JSON:
-            sample.extra[name] = _read_json(file, int(values[name]["offset"]), int(values[name]["size"]))
+            offset, size = int(values[name]["offset"]), int(values[name]["size"])
+            try:
+                sample.extra[name] = _read_json(file, offset, size, skipped)
+            except ValueError as error:
+                what = f"field {printable(name)} (not JSON that a record can hold)"
+                if name == label:
+                    raise Corrupt(what, file.printable_path, offset) from error
+                skipped[what] += 1
         elif name != names[0]:
             skipped[f"field {printable(name)} of type {_NAMES.get(type_, 'array')}"] += 1
     sample.label = pop_label(sample.extra, label)
     return sample
 
 
-def _read_json(file: SourceFile, offset: int, size: int) -> Any:
+def _read_json(file: SourceFile, offset: int, size: int, skipped: SkippedFields) -> Any:
+    """Read a JSON field, which ends with a zero byte; ValueError if it is damaged or too large for a record."""
     if size > MAX_EXTRA:
-        raise Corrupt(f"a JSON field of {size:,} bytes", file.printable_path, offset)
-    value = json_object(b'{"value":%s}' % file.read(offset, size).partition(b"\0")[0])
-    if value is None:
-        raise Corrupt("a JSON field that is no JSON", file.printable_path, offset)
-    return value["value"]
+        raise ValueError(f"{size:,} bytes")
+    return json_value(file.read(offset, size).partition(b"\0")[0], skipped)
 
 
 def recognizes(probe: SourceProbe) -> bool:

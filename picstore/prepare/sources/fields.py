@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
+from picstore.prepare.sources.source_file import printable
 
 Label: TypeAlias = "int | str | None"
+_MAX_REMARKS = 20  # on fields
 # Usual names in lower case, the preferred first.
 IMAGE_FIELDS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "images", "x", "data", "bytes", "image_bytes")
 LABEL_FIELDS = ("label", "labels", "cls", "class", "class_id", "target", "category", "fine_label", "y", "class_name")
@@ -74,6 +76,18 @@ class SkippedFields(Counter[str]):
     """Counts of fields that records do not take over, by description."""
 
     def remarks(self) -> Iterator[str]:
-        """One line per field, counted when the iterator is consumed: after all samples were read."""
-        for what, count in sorted(self.items()):
+        """One line per field, counted when the iterator is consumed: after all samples were read.
+
+        Of many fields, such as names of files that have several dots, the most frequent have lines of their own.
+        """
+        for what, count in sorted(self.most_common(_MAX_REMARKS)):
             yield f"{what}: left out of {count:,} samples"
+        if others := len(self) - _MAX_REMARKS if len(self) > _MAX_REMARKS else 0:
+            count = self.total() - sum(count for _, count in self.most_common(_MAX_REMARKS))
+            yield f"{others:,} other fields: left out of {count:,} samples"
+
+    def merge(self, extra: dict[str, Any], inner: dict[str, Any]) -> None:
+        """Add the members of an inner object to a sample's fields, and count fields that give way to members."""
+        for name in extra.keys() & inner.keys():
+            self[f"field {printable(name)}, which an inner object has too"] += 1
+        extra |= inner

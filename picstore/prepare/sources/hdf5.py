@@ -14,6 +14,7 @@ from picstore.errors import Corrupt, Damage, ImageError, TooLarge, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.fields import choose_image, choose_label, pop_label
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
+from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
@@ -121,7 +122,7 @@ def _samples(
         size -= sum(len(value) for name in texts for value in rows_read[name])
         if size < 0:
             raise Corrupt("rows that share their texts", printable(str(path)))
-        columns = {name: [_to_json(value) for value in values] for name, values in rows_read.items()}
+        columns = {name: [_text(value) for value in values] for name, values in rows_read.items()}
         for k in range(stop - start):
             name = printable(f"{path.name}/{image}/{start + k}")
             sample = SourceSample(name, str(path), start + k, reader=read_hdf5, key=image.encode())
@@ -130,10 +131,8 @@ def _samples(
             yield sample
 
 
-def _to_json(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return None if isinstance(value, float) and not -1e308 <= value <= 1e308 else value
+def _text(value: Any) -> Any:
+    return decode_text(value) if isinstance(value, bytes) else value
 
 
 @functools.lru_cache(1)

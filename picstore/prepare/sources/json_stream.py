@@ -1,35 +1,87 @@
-"""JSON of sources: json_object parses a small object, JsonItems reads a large document item by item, with offsets."""
+"""JSON of sources: json_value parses a small document, JsonItems reads a large one item by item, with offsets."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
+
+from picstore.prepare.sources.source_file import printable
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+_BOM = b"\xef\xbb\xbf"
+MAX_DIGITS = 4300  # of an integer, the limit of Python's int()
+
+# Python's decoder takes NaN and Infinity, which other programs write too. ``metadata`` makes null of them.
+_DECODER = json.JSONDecoder()
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+class _RepeatedKey(ValueError):
+    """An object has a key twice."""
 
 
-def json_object(text: bytes) -> dict[str, Any] | None:
-    """Parse a JSON object; None for damaged text, any other value, and NaN."""
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise _RepeatedKey
+    return members
+
+
+_UNIQUE_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
+def json_object(text: bytes, skipped: Counter[str] | None = None) -> dict[str, Any] | None:
+    """Parse a JSON object as :func:`json_value` does; None for damaged text and any other value."""
     try:
-        value = _DECODER.decode(text.decode("utf-8"))
-    except (ValueError, RecursionError):
+        value = json_value(text, skipped)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def json_value(text: bytes, skipped: Counter[str] | None = None) -> Any:
+    """Parse a JSON value; ValueError for damaged text, and for one that is nested too deep to be parsed.
+
+    Bytes that are not UTF-8 become surrogates, and NaN, infinities and integers of more than 4,300 digits become floats
+    that are not finite. Of a key that an object has twice the last value is taken, and ``skipped`` counts the others.
+    """
+    try:
+        return _UNIQUE_DECODER.decode(text.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    except ValueError:
+        return _decode_odd(text, Counter() if skipped is None else skipped)
+
+
+def _decode_odd(text: bytes, skipped: Counter[str]) -> Any:
+    """Parse JSON with integers of any length, repeated keys, invalid UTF-8 and a byte-order mark."""
+
+    def last(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            skipped.update(f"key {printable(key)} that comes again in its object" for key in members if counts[key] > 1)
+        return members
+
+    def integer(digits: str) -> float:
+        return int(digits) if len(digits) <= MAX_DIGITS else math.inf
+
+    try:
+        decoded = text.removeprefix(_BOM).decode("utf-8", "surrogateescape")
+        return json.loads(decoded, object_pairs_hook=last, parse_int=integer)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 class JsonItems:
     """A JSON object with members that are long lists; parsed whole it would take 5 to 10 times its size.
 
-    All methods raise ValueError or RecursionError if the text is not JSON (RFC 8259: neither NaN nor Infinity).
+    All methods raise ValueError or RecursionError if the text is not JSON. NaN and Infinity become floats.
     """
 
     def __init__(self, text: str) -> None:

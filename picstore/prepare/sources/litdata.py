@@ -21,6 +21,7 @@ from picstore.prepare.sources.compressed import CompressedBlock, DecompressedBlo
 from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.index_json import checked_count, listed_file, read_index
 from picstore.prepare.sources.inputs import Listing
+from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
@@ -177,19 +178,16 @@ def _sample(name_of_chunk: str, number: int, stored: _Stored, layout: _Layout) -
             sample.offset, sample.size = position, size
             sample.reader, sample.key = reader_in_block(kind, stored.block)
         elif kind in _NUMBERS or kind in ("str", "text"):
-            sample.extra[name] = _decode(kind, file.read(position, size), file.printable_path, position)
+            try:
+                data = file.read(position, size)
+                sample.extra[name] = struct.unpack(_NUMBERS[kind], data)[0] if kind in _NUMBERS else decode_text(data)
+            except struct.error as error:
+                raise Corrupt(f"field {name!r} is not a value of type {kind}", file.printable_path, position) from error
         else:
             layout.skipped[f"field {printable(name)} (written as {kind})"] += 1
         position += size
     sample.label = pop_label(sample.extra, layout.label)
     return sample
-
-
-def _decode(kind: str, data: bytes, file: str, offset: int) -> Any:
-    try:
-        return struct.unpack(_NUMBERS[kind], data)[0] if kind in _NUMBERS else data.decode("utf-8")
-    except (struct.error, ValueError) as error:
-        raise Corrupt(f"not a value of type {kind}", file, offset) from error
 
 
 def recognizes(probe: SourceProbe) -> bool:

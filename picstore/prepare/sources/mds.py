@@ -7,6 +7,7 @@ columns that have no fixed one, then the columns by name.
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from picstore.prepare.sources.compressed import CODECS, CompressedBlock, Decompr
 from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.index_json import checked_count, listed_file, read_index
 from picstore.prepare.sources.inputs import Input, Listing
-from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.json_stream import MAX_DIGITS, json_value
+from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
@@ -79,6 +81,8 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
     columns = tuple(
         (str(n), str(e), checked_count(s or 0, index)) for n, e, s in zip(names, encodings, sizes, strict=False)
     )
+    if len(set(names)) < len(names):
+        raise UsageError(f"{index}: two columns of one name in {', '.join(map(str, names))}; rename one")
     samples, raw = checked_count(entry.get("samples"), index), entry.get("raw_data")
     raw = raw if isinstance(raw, dict) else {}
     plain = listed_file(folder, raw.get("basename"))
@@ -134,7 +138,13 @@ def _sample(
             sample.offset, sample.size = position, size
             sample.reader, sample.key = reader_in_block(encoding, shard.block)
         elif encoding in _NUMBERS or encoding in _TEXTS:
-            sample.extra[name] = _decode(encoding, file.read(position, size), file.printable_path, position)
+            try:
+                sample.extra[name] = _decode(encoding, file.read(position, size), skipped)
+            except (ValueError, IndexError) as error:
+                what = f"column {printable(name)} (not a value of type {encoding})"
+                if name == label:
+                    raise Corrupt(what, file.printable_path, position) from error
+                skipped[what] += 1
         elif encoding == "bytes":
             if size:
                 column, (reader, key) = printable(name), reader_in_block(encoding, shard.block)
@@ -146,21 +156,19 @@ def _sample(
         position += size
     sample.label = pop_label(sample.extra, label)
     if isinstance(sample.extra.get(_EXTRA), dict):
-        sample.extra |= sample.extra.pop(_EXTRA)
+        skipped.merge(sample.extra, sample.extra.pop(_EXTRA))
     return sample
 
 
-def _decode(encoding: str, data: bytes, file: str, offset: int) -> Any:
-    try:
-        if encoding == "json":
-            return json_object(b'{"value":%s}' % data)["value"]  # type: ignore[index]
-        if encoding in ("str_int", "str_float"):
-            return (int if encoding == "str_int" else float)(data.decode("ascii"))
-        if encoding.startswith("str"):
-            return data.decode("utf-8")
-        return np.frombuffer(data, _NUMBERS[encoding])[0].item()
-    except (ValueError, TypeError, IndexError) as error:
-        raise Corrupt(f"not a value of type {encoding}", file, offset) from error
+def _decode(encoding: str, data: bytes, skipped: SkippedFields) -> Any:
+    """Decode a column's value; ValueError or IndexError if the bytes are not of its type."""
+    if encoding == "json":
+        return json_value(data, skipped)
+    if encoding == "str_int":
+        return int(data) if len(data) <= MAX_DIGITS else math.inf
+    if encoding == "str_float":
+        return float(data)
+    return decode_text(data) if encoding.startswith("str") else np.frombuffer(data, _NUMBERS[encoding])[0].item()
 
 
 def recognizes(probe: SourceProbe) -> bool:

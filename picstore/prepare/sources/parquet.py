@@ -6,6 +6,7 @@ import functools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from picstore.errors import Damage, ImageError, UsageError
@@ -13,6 +14,7 @@ from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_lib
 from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import printable, visible_entries
@@ -50,12 +52,11 @@ def list_parquet(location: Location, *, image_field: str | None = None, label_fi
     _import_parquet()
     files = _files(location)
     skipped = SkippedFields()
-    schema = _schema(files[0][1], image_field, label_field, skipped)
-    samples = (sample for name, file in files for sample in end_at_damage(_samples(file, name, schema), file))
+    schema = _schema(files[0][1], image_field, label_field)
+    samples = (sample for name, file in files for sample in end_at_damage(_samples(file, name, schema, skipped), file))
     splits = sorted({file.name.partition("-")[0] for _, file in files if "-of-" in file.name})
     remarks = [f"{location} holds the splits {', '.join(splits)}: all of them are taken"] if len(splits) > 1 else []
-    remarks += [f"{what}: left out" for what in sorted(skipped)]
-    return build_listing("parquet", samples, classes=schema.classes, remarks=remarks)
+    return build_listing("parquet", samples, classes=schema.classes, remarks=chain(remarks, skipped.remarks()))
 
 
 def _import_parquet() -> Any:
@@ -89,7 +90,7 @@ def _files(location: Location) -> list[tuple[str, Location]]:
     return [(name, location / name) for name in found]
 
 
-def _schema(file: Location, image_field: str | None, label_field: str | None, skipped: SkippedFields) -> _Schema:
+def _schema(file: Location, image_field: str | None, label_field: str | None) -> _Schema:
     import pyarrow as pa
 
     try:
@@ -97,11 +98,12 @@ def _schema(file: Location, image_field: str | None, label_field: str | None, sk
             schema = opened.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
         raise Damage(f"not a Parquet file: {error}", printable(str(file))) from error
+    if len(set(schema.names)) < len(schema.names):
+        raise UsageError(f"{file}: two columns of one name in {', '.join(schema.names)}; rename one")
     binary = [field.name for field in schema if _is_binary(field.type)]
     images = [field.name for field in schema if _is_image(field.type)] or binary
     image = choose_image(image_field, images, file)
     others = [name for name in schema.names if name != image and name not in binary]
-    skipped.update(f"binary column {printable(name)}" for name in binary if name != image)
     label = choose_label(label_field, others, file)
     features = _features(schema.metadata or {})
     if label is None and len(named := [name for name in others if _classes(features.get(name))]) == 1:
@@ -134,19 +136,23 @@ def _classes(feature: Any) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
-def _samples(file: Location, name: str, schema: _Schema) -> Iterator[SourceSample]:
+def _samples(file: Location, name: str, schema: _Schema, skipped: SkippedFields) -> Iterator[SourceSample]:
     import pyarrow as pa
 
     path, number = str(file), 0  # one object for all inputs
     try:
         with _import_parquet().ParquetFile(_openable(file)) as opened:
+            for column in set(opened.schema_arrow.names) - {schema.image, *schema.others}:
+                skipped[f"binary column {printable(column)}"] += opened.metadata.num_rows
             for group in range(opened.num_row_groups):
                 for row, values in enumerate(_rows(opened, group, schema.others)):
                     key = _ROW.pack(group, row) + schema.image.encode()
                     row_name = printable(f"{name}/{number}")
-                    if schema.json_extra and isinstance(text := values.get("extra"), str):
-                        del values["extra"]
-                        values |= json_object(text.encode()) or {}
+                    if schema.json_extra and isinstance(values.get("extra"), str):
+                        inner = json_object(values.pop("extra").encode("utf-8", "surrogateescape"), skipped)
+                        if inner is None:
+                            skipped["column extra (not a JSON object)"] += 1
+                        skipped.merge(values, inner or {})
                     sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key)
                     sample.label = pop_label(sample.extra, schema.label)
                     yield sample
@@ -163,19 +169,36 @@ def _rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterator[dict[st
             yield {}
         return
     for batch in opened.iter_batches(_ROWS_PER_READ, row_groups=[group], columns=list(columns)):
-        for row in batch.to_pylist():
-            yield {name: _to_json(value) for name, value in row.items() if value is not None}
+        for row in zip(*map(_values, batch.columns), strict=True):
+            yield {name: value for name, value in zip(batch.schema.names, row, strict=True) if value is not None}
 
 
-def _to_json(value: Any) -> Any:
-    """Value as JSON: dates and decimals as text; bytes and values that are not finite as null."""
-    if isinstance(value, dict):
-        return {str(name): _to_json(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_json(inner) for inner in value]
-    if isinstance(value, (bytes, type(None))) or (isinstance(value, float) and not -1e308 <= value <= 1e308):
+def _values(column: Any) -> list[Any]:
+    """Convert a column to Python's values; one by one if some are not UTF-8, or beyond Python's dates."""
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):  # UnicodeDecodeError is a ValueError
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: Any) -> Any:
+    import pyarrow as pa
+
+    types = pa.types
+    if not scalar.is_valid:
         return None
-    return value if isinstance(value, (bool, int, float, str)) else str(value)
+    if types.is_dictionary(scalar.type):
+        return _value(scalar.value)
+    if types.is_string(scalar.type) or types.is_large_string(scalar.type) or types.is_string_view(scalar.type):
+        return decode_text(scalar.as_buffer().to_pybytes())
+    if types.is_struct(scalar.type):
+        return {name: _value(scalar[name]) for name in scalar}
+    if types.is_nested(scalar.type):
+        return [_value(inner) for inner in scalar.values]
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return scalar.cast(pa.string()).as_py()
 
 
 class _OpenFile:

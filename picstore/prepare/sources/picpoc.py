@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from picstore.errors import Corrupt, PicstoreError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.fields import SkippedFields
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
@@ -34,8 +35,9 @@ def list_picpoc(location: Location) -> Listing:
     A file whose writer died has no directory; its containers are found by walking their headers.
     """
     names = [f"{stream}/{file}" for stream in _numbers(location, folders=True) for file in _numbers(location / stream)]
-    per_file = (end_at_damage(_samples(location / name, name), location / name, name) for name in names)
-    return build_listing("picpoc", (sample for samples in per_file for sample in samples))
+    skipped = SkippedFields()
+    per_file = (end_at_damage(_samples(location / name, name, skipped), location / name, name) for name in names)
+    return build_listing("picpoc", (sample for samples in per_file for sample in samples), remarks=skipped.remarks())
 
 
 def _numbers(location: Location, *, folders: bool = False) -> list[str]:
@@ -44,11 +46,11 @@ def _numbers(location: Location, *, folders: bool = False) -> list[str]:
     return sorted(found, key=int)
 
 
-def _samples(location: Location, name: str) -> Iterator[SourceSample]:
+def _samples(location: Location, name: str, skipped: SkippedFields) -> Iterator[SourceSample]:
     with SourceFile(location) as file:
         number = 0
         for start, end in _containers(file):
-            for sample in end_at_damage(_records(file, start, end, name, number), location, name):
+            for sample in end_at_damage(_records(file, start, end, name, number, skipped), location, name):
                 number += 1
                 yield sample
 
@@ -80,7 +82,9 @@ def _containers_by_header(file: SourceFile) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _records(file: SourceFile, start: int, end: int, name: str, number: int) -> Iterator[SourceSample]:
+def _records(
+    file: SourceFile, start: int, end: int, name: str, number: int, skipped: SkippedFields
+) -> Iterator[SourceSample]:
     magic, count, size, _ = _CONTAINER_HEAD.unpack(file.read(start, _CONTAINER_HEAD.size))
     offset, stop = start + _CONTAINER_HEAD.size, start + _CONTAINER_HEAD.size + size
     if magic != _CONTAINER or stop > end:
@@ -93,8 +97,10 @@ def _records(file: SourceFile, start: int, end: int, name: str, number: int) -> 
         if magic != _RECORD or image > _MAX_IMAGE or extra > _MAX_EXTRA or offset + length > stop:
             raise Corrupt("no record", file.printable_path, offset)
         sample = SourceSample(f"{name}/{number + k}", file.path, offset + _RECORD_HEAD.size, image, label)
-        sample.extra = json_object(file.read(sample.offset + image, extra)) or {}
-        sample.extra["serial"] = serial
+        found = json_object(file.read(sample.offset + image, extra), skipped) if extra else {}
+        if found is None:
+            skipped["extra (not a JSON object)"] += 1
+        sample.extra = {**(found or {}), "serial": serial}
         yield sample
         offset += length
 

@@ -11,8 +11,8 @@ from picstore.errors import Damage, UsageError
 from picstore.prepare.sources.fields import Label
 from picstore.prepare.sources.input_table import InputTable, PackedInputs
 from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.metadata import OddValues, extra_as_json
 from picstore.prepare.sources.source_file import printable
-from picstore.storage.format.record import extra_to_json
 from picstore.storage.location.resolve import Where, locate
 
 _INTEGER = re.compile(r"[+-]?\d{1,19}")
@@ -24,7 +24,7 @@ class SourceSample:
 
     Attributes:
         label: a number, a name, or None for unknown; a text of digits counts as a name here.
-        extra: all other fields that JSON can hold.
+        extra: all other fields, with any values; see :mod:`picstore.prepare.sources.metadata`.
 
     The other attributes are :class:`Input`'s.
     """
@@ -54,12 +54,14 @@ class PackedListing:
         labels: by the labels of ``inputs``; none if these are numbers of classes.
         attachments: names of attachments.
         notes: what the user is told.
+        odd: values of extras that were changed.
     """
 
     inputs: PackedInputs
     labels: tuple[Label, ...]
     attachments: tuple[str, ...]
     notes: Notes
+    odd: OddValues
 
 
 class ListingBuilder:
@@ -71,6 +73,7 @@ class ListingBuilder:
 
     def __init__(self) -> None:
         self.notes: Notes = {}
+        self._odd = OddValues()
         self._inputs = InputTable()
         self._turns: dict[Label, int] = {}  # of labels, in the order in which they come
         self._packed: dict[int, tuple[Label, ...]] = {}  # labels by group
@@ -82,7 +85,7 @@ class ListingBuilder:
     def add(self, item: Input | SourceSample) -> None:
         """Add an input, whose label is the number of a class, or a sample."""
         if isinstance(item, SourceSample):
-            item = _to_input(item, self._turns.setdefault(item.label, len(self._turns)))
+            item = _to_input(item, self._turns.setdefault(item.label, len(self._turns)), self._odd)
         self._inputs.append(item)
         for name, _ in item.attachments:
             self._attachments[name] = None
@@ -98,10 +101,12 @@ class ListingBuilder:
         self._packed[self._inputs.add_packed(found.inputs)] = found.labels
         self._attachments.update(dict.fromkeys(found.attachments))
         self.add_notes(found.notes)
+        self._odd.update(found.odd)
 
     def pack(self) -> PackedListing:
         """Pack what was found."""
-        return PackedListing(self._inputs.pack(), tuple(self._turns), tuple(self._attachments), self.notes)
+        attachments = tuple(self._attachments)
+        return PackedListing(self._inputs.pack(), tuple(self._turns), attachments, self.notes, self._odd)
 
     def build(self, kind: str, *, classes: Sequence[str] = (), remarks: Iterable[str] = ()) -> Listing:
         """Build the listing; labels of samples that are names are numbered by sorted name, unless all are integers.
@@ -118,7 +123,7 @@ class ListingBuilder:
             if found:
                 self._inputs.number_labels([number_of[label] for label in found], group=group)
         chosen = [printable(name) for name in classes or names]
-        return Listing(kind, self._inputs, chosen, tuple(self._attachments), list(remarks))
+        return Listing(kind, self._inputs, chosen, tuple(self._attachments), [*remarks, *self._odd.remarks()])
 
 
 def build_listing(
@@ -145,15 +150,11 @@ def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
     return listing
 
 
-def _to_input(sample: SourceSample, label: int) -> Input:
-    extra, problem = b"", sample.problem
-    try:
-        extra = extra_to_json(sample.extra or None)
-    except UsageError as error:
-        problem = problem or str(error)
+def _to_input(sample: SourceSample, label: int, odd: OddValues) -> Input:
+    extra = extra_as_json(sample.extra, odd, name=sample.name) if sample.extra else b""
     attachments, reader, key = sample.attachments, sample.reader, sample.key
     bounds = (sample.path, sample.offset, sample.size)
-    return Input(sample.name, label, *bounds, problem, extra, attachments=attachments, reader=reader, key=key)
+    return Input(sample.name, label, *bounds, sample.problem, extra, attachments=attachments, reader=reader, key=key)
 
 
 def _number_labels(labels: Sequence[Label]) -> tuple[list[int], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ from typing import Any
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.fields import choose_image, choose_label, to_label
+from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, to_label
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import SourceSample, build_listing, refuse_all_elsewhere
@@ -47,7 +49,10 @@ def list_table(
     """
     base = location.parent if root is None else locate(root)
     if _suffix(location) in _JSON_LINES:
-        listing = build_listing("table", _samples(location, base, _json_rows(location), image_field, label_field))
+        skipped = SkippedFields()
+        rows = _json_rows(location, skipped)
+        samples = _samples(location, base, rows, image_field, label_field, skipped)
+        listing = build_listing("table", samples, remarks=skipped.remarks())
     else:
         parts = _csv_parts(location, base, image_field, label_field)
         listing = list_parts(_list_csv_part, parts, engine).build("table")
@@ -99,7 +104,7 @@ def _list_csv_part(part: _CsvPart) -> FoundPart:
         with SourceFile(part.table) as file:
             data = file.read(part.bounds[0], part.bounds[1] - part.bounds[0])
     rows = _csv_rows(part.table, _text(data), part.names, part.lines)
-    return FoundPart(list(_samples(part.table, part.root, rows, *part.fields)))
+    return FoundPart(list(_samples(part.table, part.root, rows, *part.fields, SkippedFields())))
 
 
 def _suffix(location: Location) -> str:
@@ -120,9 +125,11 @@ def _delimiter(location: Location) -> str:
     return _DELIMITERS.get(_suffix(location), ",")
 
 
-def _csv_rows(
-    location: Location, text: str, names: list[str] | None, lines: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
+# A row's line number, and its values by column or the problem why it has none.
+_Row = tuple[int, dict[str, Any] | str]
+
+
+def _csv_rows(location: Location, text: str, names: list[str] | None, lines: int) -> Iterator[_Row]:
     """Rows with their line numbers; without ``names`` the first row has them. ``lines`` precede the text."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(location), strict=True)
     try:
@@ -133,38 +140,43 @@ def _csv_rows(
             number = lines + reader.line_num
             if row:
                 if len(row) != len(names):
-                    raise UsageError(f"{location} line {number}: {len(row)} values; give {len(names)}, one a column")
-                yield number, dict(zip(names, row, strict=True))
+                    yield number, f"{len(row)} values; give {len(names)}, one a column"
+                else:
+                    yield number, dict(zip(names, row, strict=True))
     except csv.Error as error:
         raise UsageError(f"{location} line {lines + reader.line_num}: {error}") from error
 
 
-def _json_rows(location: Location) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(_text(_read(location)).split("\n"), start=1):
+def _json_rows(location: Location, skipped: SkippedFields) -> Iterator[_Row]:
+    for number, line in enumerate(_read(location).removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
         if line.strip():
-            row = json_object(line.encode("utf-8", "surrogateescape"))
-            if row is None:
-                raise UsageError(f"{location} line {number}: no JSON object: {printable(line[:80])!r}")
-            yield number, row
+            row = json_object(line, skipped)
+            yield number, f"no JSON object: {printable(decode_text(line[:80]))!r}" if row is None else row
 
 
 def _samples(
     table: Location,
     root: Location,
-    rows: Iterator[tuple[int, dict[str, Any]]],
+    rows: Iterator[_Row],
     image_field: str | None,
     label_field: str | None,
+    skipped: SkippedFields,
 ) -> Iterator[SourceSample]:
     image = label = None
     for number, row in rows:
         row_name = f"{table} line {number}"
+        if isinstance(row, str):
+            yield SourceSample(printable(f"{table.name} line {number}"), str(table), problem=f"line {number}: {row}")
+            continue
         if image is None:
             image = choose_image(image_field, row, table, _PATH_FIELDS)
         if label is None and label_field in (None, *row):
             label = choose_label(label_field, row, table)
         name = row.pop(str(image), None)
         if not isinstance(name, str) or not name:
-            raise UsageError(f"{row_name}: no {image}; give the path of an image")
+            problem = f"line {number}: no {image}; give the path of an image"
+            yield SourceSample(printable(f"{table.name} line {number}"), str(table), problem=problem)
+            continue
         sample = SourceSample(printable(name), str(root))
         try:
             sample.path = str(named_file(root, name))
@@ -177,8 +189,8 @@ def _samples(
             raise UsageError(f"{row_name}: {error}") from error
         sample.attachments = _attachments(row, root, row_name)
         if isinstance(row.get(_EXTRA), dict):
-            row |= row.pop(_EXTRA)
-        sample.extra = {key: printable(v) if isinstance(v, str) else v for key, v in row.items() if v != ""}
+            skipped.merge(row, row.pop(_EXTRA))
+        sample.extra = {key: value for key, value in row.items() if value != ""}
         yield sample
 
 

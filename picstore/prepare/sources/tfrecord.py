@@ -23,6 +23,7 @@ from picstore.prepare.sources.fields import (
 )
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import Listing
+from picstore.prepare.sources.metadata import decode_if_text
 from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, read_varint, to_signed
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
@@ -97,7 +98,7 @@ def _sample(
 ) -> SourceSample:
     sample = SourceSample(name, file.path)
     try:
-        features = dict(_features(file, start, length))
+        features = _features(file, start, length)
         binary = {key: found[0] for key, (kind, found) in features.items() if kind == _BYTES and len(found) == 1}
         image = _choose_image(fields[0], binary, file)
     except Corrupt as error:
@@ -125,9 +126,10 @@ def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile)
     return choose_image(given, binary, file.printable_path, _IMAGES)
 
 
-def _features(file: SourceFile, start: int, length: int) -> Iterator[tuple[str, tuple[int, list[Field]]]]:
-    """Name, kind and values of every feature of an example; of too many values one more than the limit."""
+def _features(file: SourceFile, start: int, length: int) -> dict[str, tuple[int, list[Field]]]:
+    """Kind and values of every feature of an example by name; of too many values one more than the limit."""
     count = 0
+    by_name: dict[str, tuple[int, list[Field]]] = {}
     for features in _submessages(file, start, length, 1):
         for entry in _submessages(file, features.start, features.size, 1):
             count += 1
@@ -137,11 +139,14 @@ def _features(file: SourceFile, start: int, length: int) -> Iterator[tuple[str, 
             pair = {field.number: field for field in fields if field.number in (1, 2)}
             if 1 not in pair or 2 not in pair or pair[1].size > _MAX_VALUE:
                 raise Corrupt("a feature without name or value", file.printable_path, entry.start)
-            name = file.read(pair[1].start, pair[1].size).decode("utf-8", "backslashreplace")
+            name = file.read(pair[1].start, pair[1].size).decode("utf-8", "surrogateescape")
+            if name in by_name:
+                raise Corrupt(f"the feature {printable(name)} comes twice", file.printable_path, entry.start)
             for lists in fields_of(file.read, pair[2].start, pair[2].size, file=file.printable_path):
                 found = fields_of(file.read, lists.start, lists.size, file=file.printable_path)
                 ones = (field for field in found if field.number == 1)
-                yield name, (lists.number, list(itertools.islice(ones, _MAX_VALUE + 1)))
+                by_name[name] = lists.number, list(itertools.islice(ones, _MAX_VALUE + 1))
+    return by_name
 
 
 def _submessages(file: SourceFile, start: int, length: int, number: int) -> Iterator[Field]:
@@ -155,10 +160,8 @@ def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None
     if len(found) > _MAX_VALUE or sum(field.size for field in found) > _MAX_VALUE:
         return None
     if kind == _BYTES:
-        try:
-            return [file.read(field.start, field.size).decode("utf-8") for field in found]
-        except UnicodeDecodeError:
-            return None
+        texts = [decode_if_text(file.read(field.start, field.size)) for field in found]
+        return None if None in texts else texts
     values: list[Any] = []
     for field in found:
         if field.wire == VARINT:

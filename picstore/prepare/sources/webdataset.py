@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,8 +18,9 @@ from picstore.prepare.sources.fields import Label, SkippedFields, to_label
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.parts import FoundPart, list_parts
-from picstore.prepare.sources.samples import SourceSample, end_at_damage
+from picstore.prepare.sources.samples import Notes, SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.tars import Member, members_of
 from picstore.storage.format.record import MAX_EXTRA
@@ -28,26 +30,47 @@ IMAGES = frozenset(
     ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
 ) | {"avif", "heic", "heif", "jxl", "jp2", "exr", "dds", "tga", "image", "img"}
 _LABELS = ("cls", "cls2", "class")
+_JSON = ("json", "jsn")
 _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", *_LABELS))
 _PROBED_MEMBERS = 64  # to tell a WebDataset from a tar of images
+_FURTHER = "further image "  # in notes, before the field
+_MAX_NAMED = 5  # fields in a remark
 
 
-def list_webdataset(location: Location, *, engine: Engine | None = None) -> Listing:
+def list_webdataset(location: Location, *, image_field: str | None = None, engine: Engine | None = None) -> Listing:
     """List samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
-    The first image of a sample is its image; further ones, and fields .bin, become attachments: ``seg.png`` is ``seg``.
-    ``cls`` is the label, an integer or a name; without it ``label`` of the JSON is. JSON objects and texts become the
-    extra; all other fields, pickles among them, are skipped.
+    The image of a sample is the field ``image_field``, by default its first image; further images, and fields .bin,
+    become attachments: ``seg.png`` is ``seg``. ``cls`` is the label, an integer or a name; without it ``label`` of the
+    JSON is. JSON objects and texts become the extra; all other fields, pickles among them, are skipped.
+
+    A sample with a field twice, also in other capitals, fails: each of its images is an input with that problem.
     """
-    found = list_parts(_list_tar, list(shard_files(location, ".tar")), engine)
-    skipped = SkippedFields({what: count for what, (count, _) in found.notes.items()})
-    return found.build("webdataset", remarks=skipped.remarks())
+    tars = [
+        (tar, None if image_field is None else image_field.lower().lstrip(".")) for tar in shard_files(location, ".tar")
+    ]
+    found = list_parts(_list_tar, tars, engine)
+    further = {what: note for what, note in found.notes.items() if what.startswith(_FURTHER)}
+    skipped = SkippedFields({what: count for what, (count, _) in found.notes.items() if what not in further})
+    return found.build("webdataset", remarks=itertools.chain(_further_images(further), skipped.remarks()))
 
 
-def _list_tar(tar: Location) -> FoundPart:
+def _further_images(notes: Notes) -> Iterator[str]:
+    """Yield a remark on the images that became attachments of others, if there are any."""
+    if notes:
+        count, example = sum(count for count, _ in notes.values()), min(example for _, example in notes.values())
+        fields = sorted(what.removeprefix(_FURTHER) for what in notes)
+        names = ", ".join(f".{field}" for field in fields[:_MAX_NAMED]) + ", …" * (len(fields) > _MAX_NAMED)
+        became = "1 image is an attachment" if count == 1 else f"{count:,} images are attachments"
+        yield f"{became} of another image of the same key ({names}): {example}; --image-field names the image's field"
+
+
+def _list_tar(part: tuple[Location, str | None]) -> FoundPart:
+    tar, image_field = part
     skipped = SkippedFields()
-    samples = list(end_at_damage(_samples(tar, skipped), tar))
-    return FoundPart(samples, {what: (count, "") for what, count in skipped.items()})
+    notes: Notes = {}
+    samples = list(end_at_damage(_samples(tar, image_field, skipped, notes), tar))
+    return FoundPart(samples, notes | {what: (count, "") for what, count in skipped.items()})
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -57,51 +80,82 @@ def split_name(name: str) -> tuple[str, str]:
     return folder + slash + base, field.lower()
 
 
-def _samples(tar: Location, skipped: SkippedFields) -> Iterator[SourceSample]:
+def _samples(tar: Location, image_field: str | None, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
     with SourceFile(tar) as file:
         # Members of macOS (._x) and of webdataset itself (__index__) are no samples.
         members = (m for m in members_of(str(tar)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
         # A tar that breaks off loses its last sample, whose label may be missing.
         for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
-            yield _sample(file, key, list(group), skipped)
+            found = [(split_name(member.name)[1], member) for member in group]
+            fields = dict(found)
+            if len(fields) == len(found):
+                yield _sample(file, key, fields, image_field, skipped, notes)
+            else:
+                yield from _ambiguous(file, key, found)
 
 
-def _sample(file: SourceFile, key: str, members: list[Member], skipped: SkippedFields) -> SourceSample:
+def _ambiguous(file: SourceFile, key: str, members: list[tuple[str, Member]]) -> Iterator[SourceSample]:
+    """Yield an input that fails for each image of a sample with a field twice, which leaves open what belongs where."""
+    counts = Counter(field for field, _ in members)
+    twice = ", ".join(printable(os.path.basename(member.name)) for field, member in members if counts[field] > 1)  # noqa: PTH119
+    problem = f"a field comes twice in this sample: {twice}"
+    images = [member.name for field, member in members if _is_image(field)]
+    for name in images or [key]:
+        yield SourceSample(printable(f"{file.name}/{name}"), file.path, problem=problem)
+
+
+def _is_image(field: str) -> bool:
+    return field.rpartition(".")[2] in IMAGES
+
+
+def _sample(
+    file: SourceFile,
+    key: str,
+    fields: dict[str, Member],
+    image_field: str | None,
+    skipped: SkippedFields,
+    notes: Notes,
+) -> SourceSample:
     tar = file.name
-    fields = {split_name(member.name)[1]: member for member in members}
-    images = [field for field in fields if field.rpartition(".")[2] in IMAGES or field.endswith(".bin")]
-    images.sort(key=lambda field: ("." in field, field.endswith(".bin")))  # jpg before seg.png
+    # jpg before seg.png, and attachments that are no images last.
+    images = sorted(filter(_is_image, fields), key=lambda field: "." in field)
+    chosen = next(iter(images), None) if image_field is None else image_field
+    images += [field for field in fields if field.endswith(".bin")]
     extra: dict[str, Any] = {}
-    for field, member in fields.items():
-        if field not in images and not _read_field(file, field, member, extra):
+    # JSON comes first, so that a member with the name of one of its fields takes that field's place.
+    for field, member in sorted(fields.items(), key=lambda each: each[0] not in _JSON):
+        if field not in (chosen, *images) and not _read_field(file, field, member, extra, skipped):
             skipped[f"field .{printable(field)}"] += 1
     label = _pop_label(extra)
-    if not images or images[0].endswith(".bin"):
+    if chosen is None or chosen not in fields:
         listed = ", ".join(f".{printable(field)}" for field in fields)
-        return SourceSample(printable(f"{tar}/{key}"), file.path, problem=f"no image among {listed}")
-    image, *others = (fields[field] for field in images)
-    named = [field.rpartition(".")[0] or field for field in images[1:]]
-    named = named if len(set(named)) == len(named) else images[1:]
+        what = "image" if image_field is None else f"field .{printable(image_field)}"
+        return SourceSample(printable(f"{tar}/{key}"), file.path, problem=f"no {what} among {listed}")
+    image, others = fields[chosen], [field for field in images if field != chosen]
+    named = [field.rpartition(".")[0] or field for field in others]
+    named = named if len(set(named)) == len(named) else others
     attachments = tuple(
-        (printable(field), Input(printable(f"{tar}/{member.name}"), -1, file.path, member.offset_data, member.size))
-        for field, member in zip(named, others, strict=True)
+        (printable(name), Input(printable(f"{tar}/{member.name}"), -1, file.path, member.offset_data, member.size))
+        for name, member in zip(named, map(fields.__getitem__, others), strict=True)
     )
     name = printable(f"{tar}/{image.name}")
+    for field in filter(_is_image, others):
+        count, example = notes.get(_FURTHER + printable(field), (0, ""))
+        notes[_FURTHER + printable(field)] = count + 1, example or f"{printable(fields[field].name)} of {name}"
     return SourceSample(name, file.path, image.offset_data, image.size, label, extra, attachments=attachments)
 
 
-def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, Any]) -> bool:
+def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, Any], skipped: SkippedFields) -> bool:
     """Put a text or JSON object into the extra; returns False for any other field."""
     if member.size > MAX_EXTRA:
         return False
-    if field in ("json", "jsn"):
-        value = json_object(file.read(member.offset_data, member.size))
-        if value is not None:
-            extra.update(value)
+    if field in _JSON:
+        value = json_object(file.read(member.offset_data, member.size), skipped)
+        skipped.merge(extra, value or {})
         return value is not None
     if field in _TEXTS:
-        text = file.read(member.offset_data, member.size).decode("utf-8", "backslashreplace")
-        extra[field] = text.strip() if field in _LABELS else text
+        text = decode_text(file.read(member.offset_data, member.size))
+        skipped.merge(extra, {field: text.strip() if field in _LABELS else text})
         return True
     return False
 
@@ -133,4 +187,6 @@ def _has_pairs(tar: Location) -> bool:
     return any(one == other for one, other in itertools.pairwise(keys))
 
 
-FORMAT = SourceFormat(list_webdataset, recognizes=recognizes, object_stores=True, takes_engine=True)
+FORMAT = SourceFormat(
+    list_webdataset, options=("image_field",), recognizes=recognizes, object_stores=True, takes_engine=True
+)

@@ -37,7 +37,8 @@ def test_hdf5_of_variable_length_bytes_and_of_pixels_is_read(tmp_path: Path) -> 
     assert images(listing) == JPEGS
     assert labels(listing) == [0, 1, 2, 0, 1, 2]
     assert extras(listing)[:2] == [{"name": "cat", "score": 0.5}, {"name": "dog", "score": None}]
-    assert listing.remarks == ["data set train/features: left out"]
+    assert listing.remarks[0] == "data set train/features: left out"
+    assert listing.remarks[1].endswith("null now: 1 (in score)")
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])

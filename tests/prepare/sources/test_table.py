@@ -43,8 +43,8 @@ def test_a_jsonl_gives_paths_labels_extra_and_attachments(tmp_path: Path) -> Non
         ("a.csv", "path,path\na,b\n", "two columns of one name"),
         ("a.csv", "x,y\n1,2\n", "--image-field"),
         ("a.csv", "path,label\n,2\n", "line 2: no path"),
-        ("a.jsonl", '{"path": "a"}\n[1]\n', "line 2: no JSON object"),
-        ("a.jsonl", '{"path": "a", "x": NaN}', "line 1: no JSON object"),
+        ("a.jsonl", "[1]\n", "line 1: no JSON object"),
+        ("a.jsonl", '{"path": "a", "x": NoN}', "line 1: no JSON object"),
         ("a.jsonl", '{"path": "a", "label": 0.5}', "0.5 is no label"),
         ("a.jsonl", '{"path": 7}', "no path"),
         ("a.jsonl", '{"path": "a", "attachments": {"m": "../../etc/passwd"}}', "leads out of the folder"),
@@ -55,6 +55,27 @@ def test_a_row_that_is_not_what_it_should_be_is_refused_with_its_line(
 ) -> None:
     with pytest.raises(UsageError, match=reason.replace("(", r"\(")):
         open_source(put(tmp_path / name, text.encode()))
+
+
+def test_a_damaged_row_fails_alone_and_its_neighbors_stay(tmp_path: Path) -> None:
+    put(tmp_path / "a.jpg", JPEGS[0])
+    for name, text in (
+        ("t.csv", "path,label\na.jpg,1\na.jpg\na.jpg,1,2\n,1\na.jpg,1\n"),
+        (
+            "t.jsonl",
+            '{"path": "a.jpg", "label": 1}\n[1]\n{"path": "a.jpg", "la\n{"label": 1}\n{"path": "a.jpg", "label": 1}\n',
+        ),
+    ):
+        listing = open_source(put(tmp_path / name, text.encode()))
+        assert [one.problem.partition(":")[0] for one in listing.inputs] == [
+            "",
+            *(f"line {k}" for k in LINES[name]),
+            "",
+        ]
+        assert [one.label for one in listing.inputs if not one.problem] == [1, 1]
+
+
+LINES = {"t.csv": [3, 4, 5], "t.jsonl": [2, 3, 4]}
 
 
 def test_a_path_that_no_file_can_have_is_refused_alone(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from source_files import (
     labels,
     library,
     make_tar,
+    problems,
     put,
 )
 
@@ -74,3 +75,39 @@ def test_a_tar_cut_off_or_compressed_ends_in_an_input_that_says_so(tmp_path: Pat
 def test_tars_without_pairs_stay_imagenet(tmp_path: Path) -> None:
     make_tar(tmp_path / "n01.tar", [("n01_1.JPEG", JPEGS[0]), ("n01_2.JPEG", JPEGS[1])])
     assert open_source(tmp_path).kind == "imagenet"
+
+
+def test_a_field_that_comes_twice_fails_each_image_of_its_sample(tmp_path: Path) -> None:
+    for second in ("a.jpg", "a.JPG", "a.Jpg"):
+        members = [("a.jpg", JPEGS[0]), ("a.cls", b"1"), (second, JPEGS[1]), ("b.jpg", JPEGS[2]), ("b.cls", b"2")]
+        listing = open_source(make_tar(tmp_path / "a.tar", members), kind="webdataset")
+        assert [one.name for one in listing.inputs] == ["a.tar/a.jpg", f"a.tar/{second}", "a.tar/b.jpg"]
+        assert problems(listing) == [f"a field comes twice in this sample: a.jpg, {second}"] * 2
+        assert labels(listing)[2] == 2
+    members = [("a.jpg", JPEGS[0]), ("a.cls", b"1"), ("a.CLS", b"2"), ("b.txt", b"x"), ("b.txt", b"y")]
+    listing = open_source(make_tar(tmp_path / "b.tar", members), kind="webdataset")
+    assert problems(listing) == [f"a field comes twice in this sample: {it}" for it in ("a.cls, a.CLS", "b.txt, b.txt")]
+
+
+def test_further_images_are_named_in_a_remark_and_the_user_can_choose(tmp_path: Path) -> None:
+    members = [(f"v1.0_{k}.jpg", JPEGS[k]) for k in range(3)] + [("x.png", JPEGS[3]), ("x.jpg", JPEGS[4])]
+    tar = make_tar(tmp_path / "a.tar", members)
+    listing = open_source(tar, kind="webdataset")
+    assert images(listing) == [JPEGS[0], JPEGS[3]]
+    what = "3 images are attachments of another image of the same key (.0_1.jpg, .0_2.jpg, .jpg): "
+    assert listing.remarks[0].startswith(what + "v1.0_1.jpg of a.tar/v1.0_0.jpg")
+    chosen = open_source(tar, kind="webdataset", image_field="JPG")
+    assert problems(chosen) == ["no field .jpg among .0_0.jpg, .0_1.jpg, .0_2.jpg"]
+    assert read_input(chosen.inputs[1]) == JPEGS[4]
+    assert dict(chosen.inputs[1].attachments).keys() == {"png"}
+
+
+def test_a_text_takes_the_place_of_a_field_of_the_json_and_is_remarked_on(tmp_path: Path) -> None:
+    members = [("a.cls", b"1"), ("a.txt", b"caf\xe9"), ("a.json", b'{"cls": 5, "txt": 1, "x": 2}'), ("a.jpg", JPEGS[0])]
+    listing = open_source(make_tar(tmp_path / "a.tar", members), kind="webdataset")
+    assert (labels(listing), extras(listing)) == ([1], [{"txt": "caf\ufffd", "x": 2}])
+    assert [line.partition(",")[0] for line in listing.remarks] == [
+        "field cls",
+        "field txt",
+        "texts that are not UTF-8",
+    ]

@@ -1,0 +1,157 @@
+"""Metadata of samples as JSON: the rule of all sources for values that JSON cannot hold.
+
+An odd value never costs the image, the label or another field. A source puts values into the extra as its format has
+them, texts decoded by :func:`decode_text`, and :func:`extra_as_json` makes JSON of them:
+
+    NaN, infinity, an integer of more than 4,300 digits    null
+    text that is not UTF-8, half of a UTF-16 pair          U+FFFD in place of each byte or half
+    bytes inside a list or object                          null
+    lists and objects more than 64 levels deep             null
+    date, time, decimal, UUID                              text
+    NumPy's scalar or array                                number or list
+    an extra that is too large for a record                without its largest fields
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import re
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from picstore.errors import UsageError
+from picstore.prepare.sources.json_stream import MAX_DIGITS
+from picstore.storage.format.record import MAX_EXTRA, extra_to_json
+
+_MAX_DEPTH = 64  # levels; parsers of JSON recurse, and fail from some hundred levels on
+_ROOM = 1 << 10  # bytes of a record's extra beside the fields and the name of the input
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_MAX_NAMED = 5  # fields in a remark
+_TOO_LARGE = 10**MAX_DIGITS
+_AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
+
+_NUMBER, _TEXT, _BYTES, _DEEP, _KEY, _LARGE, _OTHER = (
+    "numbers that are NaN, infinite or of more than 4,300 digits, null now",
+    "texts that are not UTF-8, with U+FFFD for each damaged character now",
+    "values that are bytes, null now",
+    "values nested more than 64 levels deep, null now",
+    "values left out, as their key is another key's text",
+    "fields left out, as a record's metadata would take more than 16 MiB",
+    "values of types that JSON does not have, texts now",
+)
+
+
+class OddValues(Counter[tuple[str, str]]):
+    """Counts of the values that :func:`extra_as_json` changed, by what happened to them and by field."""
+
+    def remarks(self) -> Iterator[str]:
+        """Yield one line for each kind of odd value, with the count and the fields in which it occurs."""
+        for what in (_NUMBER, _TEXT, _BYTES, _DEEP, _KEY, _LARGE, _OTHER):
+            fields = sorted(field for kind, field in self if kind == what)
+            if fields:
+                count = sum(self[what, field] for field in fields)
+                more = f" and {len(fields) - _MAX_NAMED:,} more" if len(fields) > _MAX_NAMED else ""
+                yield f"{what}: {count:,} (in {', '.join(fields[:_MAX_NAMED])}{more})"
+
+
+def decode_text(data: bytes) -> str:
+    """Decode UTF-8; bytes that are not UTF-8 become surrogates, which :func:`extra_as_json` replaces and counts."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def decode_if_text(data: bytes) -> str | None:
+    """Decode bytes that may be text or binary as :func:`decode_text` does; None for what is not a text.
+
+    Valid UTF-8 is a text. So are bytes without control characters of which at most a quarter is not UTF-8, such as a
+    caption in Latin-1 or one that was cut inside a character.
+    """
+    text = decode_text(data)
+    invalid = len(_SURROGATE.findall(text))
+    return None if invalid and (4 * invalid > len(text) or _CONTROL.search(text)) else text
+
+
+def extra_as_json(extra: dict[str, Any], odd: OddValues, *, name: str = "") -> bytes:
+    """Serialize the fields of a sample as JSON that a record can hold; empty for no fields.
+
+    Args:
+        odd: counts the values that could not stay as they are.
+        name: of the input, which the record's extra holds too.
+    """
+    limit = MAX_EXTRA - _ROOM - len(json.dumps(name))
+    try:
+        text = extra_to_json(extra or None)
+        if len(text) <= limit and text.count(b"[") + text.count(b"{") <= _MAX_DEPTH:
+            return text
+    except UsageError:
+        pass
+    cleaned = _clean_members(extra, odd, "", 1)
+    sizes = {field: len(json.dumps({field: value}, ensure_ascii=False).encode()) for field, value in cleaned.items()}
+    for field in sorted(sizes, key=lambda field: -sizes[field]):
+        if sum(sizes.values()) <= limit:
+            break
+        odd[_LARGE, _shown(field)] += 1
+        del cleaned[field], sizes[field]
+    return extra_to_json(cleaned or None)
+
+
+def _shown(field: str) -> str:
+    return field if len(field) <= 40 else field[:39] + "…"
+
+
+def _clean(value: Any, odd: OddValues, field: str, depth: int) -> Any:
+    """Copy a value at a depth of a field as JSON holds it."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if value is None or isinstance(value, (bool, str, int, float)):
+        return _clean_scalar(value, odd, field)
+    if isinstance(value, (dict, list, tuple, set, frozenset)):
+        if depth <= _MAX_DEPTH:
+            return _clean_container(value, odd, field, depth)
+        odd[_DEEP, field] += 1
+        return None
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        odd[_BYTES, field] += 1
+        return None
+    if isinstance(value, decimal.Decimal) and not value.is_finite():
+        return _clean_scalar(math.nan, odd, field)
+    if not isinstance(value, _AS_TEXT):
+        odd[_OTHER, field] += 1
+    return _SURROGATE.sub("\ufffd", str(value))
+
+
+def _clean_scalar(value: str | float | None, odd: OddValues, field: str) -> Any:
+    if isinstance(value, str):
+        found = _SURROGATE.sub("\ufffd", value)
+        odd.update([(_TEXT, field)] if found != value else [])
+        return found
+    if value is None or (abs(value) < _TOO_LARGE if isinstance(value, int) else math.isfinite(value)):
+        return value
+    odd[_NUMBER, field] += 1
+    return None
+
+
+def _clean_container(value: Any, odd: OddValues, field: str, depth: int) -> Any:
+    if isinstance(value, dict):
+        return _clean_members(value, odd, field, depth)
+    return [_clean(inner, odd, field, depth + 1) for inner in value]
+
+
+def _clean_members(members: dict[Any, Any], odd: OddValues, field: str, depth: int) -> dict[str, Any]:
+    cleaned: dict[str, Any] = {}
+    for key, value in members.items():
+        text = _SURROGATE.sub("\ufffd", decode_text(key) if isinstance(key, bytes) else str(key))
+        inside = field or _shown(text)
+        odd.update([(_TEXT, inside)] if isinstance(key, str) and text != key else [])
+        if text in cleaned:
+            odd[_KEY, inside] += 1
+        else:
+            cleaned[text] = _clean(value, odd, inside, depth + 1)
+    return cleaned
