@@ -143,7 +143,7 @@ def _time_stages(
     for number, request in enumerate(islice(requests, _WARM_UP + batches)):
         if number == _WARM_UP:
             clock, size = Clock(), 0
-        keys = {(0, 0, int(k)) for k in np.unique(request[0].samples.container)}
+        keys = {(0, request[0].epoch, int(k)) for k in np.unique(request[0].samples.container)}
         containers = {key: container for key, container in containers.items() if key in keys}
         for key in keys - set(containers):
             with clock.stage("read"):
