@@ -50,6 +50,11 @@ _SOURCE_OPTIONS = (
         "--label-field", metavar="NAME", help="Column or field that holds the label.  [default: found by usual names]"
     ),
     click.option(
+        "--split",
+        metavar="NAME",
+        help="Split to read where SRC holds several, such as train, val or test; or all, for all shards together.",
+    ),
+    click.option(
         "--classes",
         metavar="FILE",
         type=locate,

@@ -30,6 +30,7 @@ class SourceOptions:
     annotations: Where | None
     image_field: str | None
     label_field: str | None
+    split: str | None
     classes: Where | None
 
     def open(self, source: Where, engine: Engine) -> Listing:

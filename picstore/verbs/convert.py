@@ -23,6 +23,7 @@ def convert(
     annotations: Where | None = None,
     image_field: str | None = None,
     label_field: str | None = None,
+    split: str | None = None,
     classes: Where | None = None,
     resize: str | None = None,
     quality: int = 90,
@@ -58,6 +59,7 @@ def convert(
         synsets: file of synset names in the order of labels, for imagenet.
         annotations: COCO file of objects or keypoints.
         image_field, label_field: columns of image and label; None finds them by usual names.
+        split: split to read where the source holds several, such as "train"; "all" for all shards together.
         classes: file of class names, one per line, in the order of labels.
         resize: "shorter:256", "longer:512" or "256x256"; None keeps the size.
         quality: of JPEGs, 1 to 100.
@@ -116,7 +118,7 @@ def convert(
         sizes = {"file_size": parse_size(file_size), "container_size": parse_size(container_size)}
         shape = DatasetShape(streams=streams, seed=seed, **sizes)
         conversion = Conversion(display, started)
-        options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, classes)
+        options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, split, classes)
         with open_engine(engine, workers) as processes:
             listing = conversion.list_inputs(source, options, engine=processes, dedupe=dedupe)
             conversion.wait_for_kernels()

@@ -22,6 +22,7 @@ def index(
     annotations: Where | None = None,
     image_field: str | None = None,
     label_field: str | None = None,
+    split: str | None = None,
     classes: Where | None = None,
     shuffle: bool | None = None,
     max_pixels: int = 1 << 28,
@@ -40,7 +41,7 @@ def index(
         source: path or URL of the images, which stay there as long as the index is used.
         out: path or URL of the index, which does not exist or is empty.
         shuffle: whether each container refers to images from all of the source; None for images with a file each.
-        kind, root, synsets, annotations, image_field, label_field, classes: see :func:`picstore.convert`.
+        kind, root, synsets, annotations, image_field, label_field, split, classes: see :func:`picstore.convert`.
         max_pixels, image_timeout, file_size, container_size, seed: see :func:`picstore.convert`.
         workers, resume, max_errors, progress: see :func:`picstore.convert`.
 
@@ -70,7 +71,7 @@ def index(
         shape = DatasetShape(streams=1, seed=seed, **sizes)
         location, folder = locate(source).absolute(), None if root is None else locate(root)
         conversion = Conversion(display, started)
-        options = SourceOptions(kind, folder, synsets, annotations, image_field, label_field, classes)
+        options = SourceOptions(kind, folder, synsets, annotations, image_field, label_field, split, classes)
         with open_engine("local", workers) as processes:
             listing = conversion.list_inputs(location, options, engine=processes)
             require_references(listing)

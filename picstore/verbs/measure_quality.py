@@ -23,6 +23,7 @@ def measure_quality(
     annotations: Where | None = None,
     image_field: str | None = None,
     label_field: str | None = None,
+    split: str | None = None,
     classes: Where | None = None,
     resize: str | None = None,
     quality: int = 90,
@@ -44,7 +45,8 @@ def measure_quality(
     Args:
         images: size of the sample, drawn evenly over the source by ``seed``.
         plot: SVG file for a plot, which needs ``picstore[plot]``; where nothing was measured, none is written.
-        source, kind, root, synsets, annotations, image_field, label_field, classes: see :func:`picstore.convert`.
+        source, kind, root, synsets, annotations, image_field, label_field, split, classes: see
+            :func:`picstore.convert`.
         resize, quality, subsampling, background, max_pixels, image_timeout: see :func:`picstore.convert`.
         reencode, encoder, workers, progress: see :func:`picstore.convert`.
 
@@ -74,7 +76,7 @@ def measure_quality(
 
         processes = count_workers(workers)
         display.begin_stage("listing")
-        options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, classes)
+        options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, split, classes)
         listing = options.open(source, LocalEngine(processes))
         for remark in listing.remarks:
             display.remark(remark)

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from picstore.arrays import I64, Table
 from picstore.errors import Corrupt, NotADataset, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
+from picstore.prepare.sources.fields import SkippedFields, choose_image
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.json_stream import json_value
+from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.raw_pixels import read_rgb
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
@@ -64,14 +65,13 @@ def list_ffcv(location: Location, *, image_field: str | None = None, label_field
             raise UsageError(f"{location} has fields of types that are not FFCV's own: {fields}")
         images = [name for name, type_ in fields.items() if type_ == _IMAGE]
         image = choose_image(image_field, images, location)
-        label = choose_label(label_field, fields, location)
-        integers = [name for name, type_ in fields.items() if type_ == _INTEGER]
-        if label is None and len(integers) == 1:
-            label = integers[0]
+        labels = LabelFields(label_field, location)
+        label = labels.choose(fields, only=[name for name, type_ in fields.items() if type_ == _INTEGER])
         skipped = SkippedFields()
         start = _HEADER.size + count * _FIELD.itemsize
         found_samples = _samples(file, fields, (start, samples, table_offset), (image, label), skipped)
-        return build_listing("ffcv", end_at_damage(found_samples, location), remarks=skipped.remarks())
+        remarks, found_samples = skipped.remarks(), end_at_damage(found_samples, location)
+        return build_listing("ffcv", found_samples, where=location, remarks=remarks, labels=labels)
 
 
 def _samples(
@@ -140,7 +140,7 @@ def _sample(
                 skipped[what] += 1
         elif name != names[0]:
             skipped[f"field {printable(name)} of type {_NAMES.get(type_, 'array')}"] += 1
-    sample.label = pop_label(sample.extra, label)
+    sample.label = take_label(sample.extra, label)
     return sample
 
 

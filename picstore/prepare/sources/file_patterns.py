@@ -7,27 +7,31 @@ import re
 
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.sources.source_file import visible_entries
+from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location, locate, map_concurrently
 
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 _MAX_NAMES = 1 << 20  # of one pattern
 
 
-def shard_files(location: Location, *suffixes: str) -> list[Location]:
+def shard_files(location: Location, *suffixes: str, split: str | None = None) -> list[Location]:
     """List the files of a location: a folder's files with a suffix, what a name with braces expands to, or itself.
 
-    NotADataset if a file does not exist or the folder has none; UsageError for more than a million names.
+    NotADataset if a file does not exist or the folder has none; UsageError for more than a million names, and for the
+    files of several splits unless ``split`` chooses one.
     """
     if location.is_folder():
         found = [location / entry.name for entry in visible_entries(location) if entry.name.lower().endswith(suffixes)]
         if not found:
             raise NotADataset(f"{location} holds no files *{' or *'.join(suffixes)}")
-        return found
+        return choose_split(found, lambda file: file.name, split, location)
     files = [location] if location.exists() else [locate(name) for name in expand_braces(str(location))]
     for file, is_file in zip(files, map_concurrently(lambda file: file.is_file(), files), strict=True):
         if not is_file:
             raise NotADataset(f"{file} is not a file" if file.exists() else f"{file} does not exist")
-    return files
+    # Splits are what the braces stand for; the same folder is before all of them.
+    folder = len(str(location).partition("{")[0].rpartition("/")[0])
+    return choose_split(files, lambda file: str(file)[folder:], split, location)
 
 
 def expand_braces(pattern: str) -> list[str]:

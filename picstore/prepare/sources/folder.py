@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from picstore.errors import UsageError
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
@@ -14,12 +14,12 @@ from picstore.prepare.sources.named_files import is_inside
 from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import Notes
 from picstore.prepare.sources.source_file import printable, visible_entries
+from picstore.prepare.sources.splits import refuse, refuse_splits, split_of_word
 from picstore.storage.location.local import Folder
 from picstore.storage.location.regular_file import is_folder, kind_of
 from picstore.storage.location.resolve import Location
 
-# Parts of data sets, which are no classes where they hold folders of classes.
-_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 _NO_IMAGE, _OUTSIDE = "no image", "link out of the source"  # of notes
 _NO_IMAGES = (".txt", ".md", ".rst", ".db", ".ini", ".json", ".jsonl", ".csv", ".tsv", ".xml", ".html", ".yaml", ".yml")
 
@@ -40,6 +40,8 @@ def list_folder(location: Location, *, engine: Engine | None = None) -> Listing:
     found = list_parts(_list_class, folders, engine)
     remarks = list(_remarks(location, found.notes))
     ignored = len(entries) - len(names)
+    if tables := [entry.name for entry in entries if entry.name.lower().endswith(_TABLES)]:
+        remarks.append(f"{tables[0]} may have labels: convert {location / tables[0]} to read them")
     if names and ignored:
         files = "1 file" if ignored == 1 else f"{ignored:,} files"
         remarks.append(f"{files} directly in {location}, in no class folder: left out")
@@ -77,15 +79,19 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
     ]
 
 
-def refuse_parts(listing: Listing, location: Location) -> None:
-    """Raise UsageError if the classes are the parts of a data set, such as train and val, with folders in them."""
-    names = listing.classes
-    if set(map(str.lower, names)) <= _PARTS and all(one.name.count("/") > 1 for one in listing.inputs):
-        each = " and ".join(f"{location / name}" for name in names)
-        raise UsageError(
-            f"{location} holds {', '.join(names)} with folders in them, which are parts of a data set and no classes; "
-            f"convert {each}, or name them in a file for --classes to have them as classes"
-        )
+def refuse_class_splits(listing: Listing, location: Location) -> None:
+    """Raise UsageError if all classes that have images are splits: several, or one with folders in it."""
+    names, inputs = listing.classes, listing.inputs
+    if not any(map(split_of_word, names)):
+        return
+    # Inputs are in the order of their labels.
+    first = [bisect_left(inputs, label, key=lambda one: one.label) for label in range(len(names))]
+    used = [
+        name for label, name in enumerate(names) if first[label] < len(inputs) and inputs[first[label]].label == label
+    ]
+    if len(used) == 1 and split_of_word(used[0]) and all(one.name.count("/") > 1 for one in inputs):
+        refuse(used, location, "; if it is a class, name it in a file for --classes")
+    refuse_splits(used, location)
 
 
 class _Walk:

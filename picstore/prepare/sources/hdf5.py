@@ -12,12 +12,14 @@ import numpy as np
 
 from picstore.errors import Corrupt, Damage, ImageError, TooLarge, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
-from picstore.prepare.sources.fields import choose_image, choose_label, pop_label
+from picstore.prepare.sources.fields import choose_image
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
+from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.splits import choose_split, split_of_name, without_split
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _ROWS_PER_READ = 4096
@@ -26,7 +28,9 @@ _MAX_RATIO = 1100  # of a data set to its bytes in the file; deflate reaches 1,0
 _UNWRITTEN = 64 << 20  # bytes that a data set may have beyond that, such as labels that are all 0
 
 
-def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+def list_hdf5(
+    path: Path, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
+) -> Listing:
     """List every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of variable length.
 
     Data sets with a number or a text per row, N in all, become the extra, or the label. The name of a data set
@@ -43,6 +47,8 @@ def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | 
             for name, item in found.items():
                 _check_storage(item, f"{path}: data set {name!r}")
             images = [name for name, item in found.items() if _holds_images(h5py, item)]
+            if image_field is None or split is not None:
+                images = choose_split(images, str, split, path)
             image = _choose_image(images, found, image_field, path)
             group, _, last = image.rpartition("/")
             rows = {
@@ -51,13 +57,18 @@ def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | 
                 if name.rpartition("/")[0] == group and item.shape == found[image].shape[:1] and _is_scalar(h5py, item)
             }
             rows.pop(last, None)
+            if (of_image := split_of_name(last)) is not None:  # X_train has y_train, not y_test of as many rows
+                rows = {
+                    without_split(name): item for name, item in rows.items() if split_of_name(name) in (None, of_image)
+                }
             for name, item in ((last, found[image]), *rows.items()):
                 _check_size(item, name, size, path)
-            label = choose_label(label_field, rows, path)
+            labels = LabelFields(label_field, path)
+            label = labels.choose(rows)
             samples = _samples(path, image, len(found[image]), rows, label, size)
             skipped = [name for name in found if name != image and found[name] not in rows.values()]
             remarks = [f"data set {name}: left out" for name in skipped]
-            return build_listing("hdf5", end_at_damage(samples, path), remarks=remarks)
+            return build_listing("hdf5", end_at_damage(samples, path), where=path, remarks=remarks, labels=labels)
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # h5py raises all of them for damage
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
 
@@ -127,7 +138,7 @@ def _samples(
             name = printable(f"{path.name}/{image}/{start + k}")
             sample = SourceSample(name, str(path), start + k, reader=read_hdf5, key=image.encode())
             sample.extra = {column: values[k] for column, values in columns.items()}
-            sample.label = pop_label(sample.extra, label)
+            sample.label = take_label(sample.extra, label)
             yield sample
 
 
@@ -157,4 +168,4 @@ def recognizes(probe: SourceProbe) -> bool:
     return probe.head().startswith(_MAGIC)
 
 
-FORMAT = SourceFormat(list_hdf5, options=("image_field", "label_field"), recognizes=recognizes)
+FORMAT = SourceFormat(list_hdf5, options=("image_field", "label_field", "split"), recognizes=recognizes)

@@ -10,6 +10,7 @@ from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.source_file import printable, visible_entries
+from picstore.prepare.sources.splits import refuse_splits
 from picstore.prepare.sources.tars import members_of
 from picstore.storage.location.resolve import Location, Where, locate
 
@@ -25,6 +26,8 @@ def list_imagenet(location: Location, *, synsets: Where | None = None, engine: E
         unknown = sorted(set(names) - set(classes))
         if unknown:
             raise UsageError(f"{len(unknown)} tars are not in {synsets}, the first is {unknown[0]}.tar")
+    if synsets is None:
+        refuse_splits(names, location)
     label_of = {name: label for label, name in enumerate(classes)}
     # Headers that no cache has take 120 µs each one after the other, and 20 µs with 16 tars at a time.
     tars = [(str(location / f"{name}.tar"), name, label_of[name]) for name in names]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from picstore.errors import UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Listing
+from picstore.prepare.sources.labels import take_label
 from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, refuse_all_elsewhere
 from picstore.prepare.sources.source_file import printable
@@ -19,7 +20,7 @@ def list_paths(location: Location, *, root: Where | None = None) -> Listing:
     Labels are integers; or names, which ``--classes`` must number.
     """
     base = location.parent if root is None else locate(root)
-    return refuse_all_elsewhere(build_listing("list", _samples(location, base)), location)
+    return refuse_all_elsewhere(build_listing("list", _samples(location, base), where=location), location)
 
 
 def _samples(location: Location, root: Location) -> Iterator[SourceSample]:
@@ -32,7 +33,8 @@ def _samples(location: Location, root: Location) -> Iterator[SourceSample]:
         except ValueError as error:
             what = f"not `path label`: {printable(line)!r}"
             raise UsageError(f"{printable(str(location))} line {number}: {what}") from error
-        sample = SourceSample(printable(name), str(root), label=label)
+        sample = SourceSample(printable(name), str(root), extra={"label": printable(label)})
+        sample.label = take_label(sample.extra, "label")
         try:
             sample.path = str(named_file(root, name))
         except UsageError as error:

@@ -18,9 +18,10 @@ import numpy as np
 from picstore.errors import Corrupt, Damage, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.compressed import CompressedBlock, DecompressedBlock, decompress_block
-from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
+from picstore.prepare.sources.fields import SkippedFields, choose_image
 from picstore.prepare.sources.index_json import checked_count, listed_file, read_index
 from picstore.prepare.sources.inputs import Listing
+from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
@@ -77,9 +78,9 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
         what = "its samples are pickles, which could run anything; write images as bytes or PIL images"
         raise UsageError(f"{location}: {what}")
     image = choose_image(image_field, images, location)
-    label = choose_label(label_field, [name for name, _ in fields], location)
-    if label is None and [kind for _, kind in fields].count("int") == 1 and fields[0][0] == "0":
-        label = next(name for name, kind in fields if kind == "int")  # (image, label)
+    labels = LabelFields(label_field, location)
+    integers = [name for name, kind in fields if kind == "int" and fields[0][0] == "0"]  # of (image, label)
+    label = labels.choose([name for name, _ in fields], only=integers)
     layout = _Layout(fields, image, label, SkippedFields())
     level = config.get("compression_level") or "chunk"
     samples = (
@@ -88,7 +89,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
         for file in [listed_file(location, entry.get("filename"))]
         for sample in end_at_damage(_samples(file, entry, str(config.get("compression") or ""), level, layout), file)
     )
-    return build_listing("litdata", samples, remarks=layout.skipped.remarks())
+    return build_listing("litdata", samples, where=location, remarks=layout.skipped.remarks(), labels=labels)
 
 
 def _names(spec: Any, count: int) -> list[str]:
@@ -186,7 +187,7 @@ def _sample(name_of_chunk: str, number: int, stored: _Stored, layout: _Layout) -
         else:
             layout.skipped[f"field {printable(name)} (written as {kind})"] += 1
         position += size
-    sample.label = pop_label(sample.extra, layout.label)
+    sample.label = take_label(sample.extra, layout.label)
     return sample
 
 

@@ -31,7 +31,8 @@ def list_lmdb(path: Path) -> Listing:
     file = path / "data.mdb" if path.is_dir() else path
     if not file.is_file():
         raise NotADataset(f"{path} holds no data.mdb")
-    return build_listing("lmdb", end_at_damage(_samples(file), file))
+    no_label = "no labels: no entry is a Datum of Caffe with a label"
+    return build_listing("lmdb", end_at_damage(_samples(file), file), where=path, no_label=no_label)
 
 
 def _import_lmdb() -> Any:

@@ -18,14 +18,16 @@ import numpy as np
 from picstore.errors import Corrupt, Damage, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.compressed import CODECS, CompressedBlock, DecompressedBlock, decompress_block
-from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
+from picstore.prepare.sources.fields import SkippedFields, choose_image
 from picstore.prepare.sources.index_json import checked_count, listed_file, read_index
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import MAX_DIGITS, json_value
+from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location
 
 _IMAGES = ("jpeg", "png", "pil", "bytes")
@@ -51,7 +53,9 @@ class _Shard:
     block: CompressedBlock | None
 
 
-def list_mds(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+def list_mds(
+    location: Location, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
+) -> Listing:
     """List every sample of every shard in the order of the index.
 
     Integers, floats, texts and JSON become the extra, or the label; an object called ``extra`` becomes the extra
@@ -59,15 +63,17 @@ def list_mds(location: Location, *, image_field: str | None = None, label_field:
     zstd, gz or bz2 are decompressed as they are read.
     """
     shards = [_shard(location, entry) for entry in read_index(location, "shards")["shards"]]
-    skipped = SkippedFields()
+    shards = choose_split(shards, lambda shard: str(shard.file)[len(str(location)) :], split, location)
+    skipped, labels = SkippedFields(), LabelFields(label_field, location)
     samples: list[Iterator[SourceSample]] = []
     for shard in shards:
         encodings = {name: encoding for name, encoding, _ in shard.columns}
         images = [name for name, encoding in encodings.items() if encoding in _IMAGES]
         image = choose_image(image_field, images, location)
-        label = choose_label(label_field, encodings, location)
+        label = labels.choose(encodings)
         samples.append(end_at_damage(_samples(shard, str(image), label, skipped), shard.file))
-    return build_listing("mds", (one for some in samples for one in some), remarks=skipped.remarks())
+    found = (one for some in samples for one in some)
+    return build_listing("mds", found, where=location, remarks=skipped.remarks(), labels=labels)
 
 
 def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
@@ -154,7 +160,7 @@ def _sample(
             reason = "a pickle, which could run anything" if encoding == "pkl" else f"of type {encoding}"
             skipped[f"column {printable(name)} ({reason})"] += 1
         position += size
-    sample.label = pop_label(sample.extra, label)
+    sample.label = take_label(sample.extra, label)
     if isinstance(sample.extra.get(_EXTRA), dict):
         skipped.merge(sample.extra, sample.extra.pop(_EXTRA))
     return sample
@@ -179,4 +185,6 @@ def recognizes(probe: SourceProbe) -> bool:
         return False
 
 
-FORMAT = SourceFormat(list_mds, options=("image_field", "label_field"), recognizes=recognizes, object_stores=True)
+FORMAT = SourceFormat(
+    list_mds, options=("image_field", "label_field", "split"), recognizes=recognizes, object_stores=True
+)

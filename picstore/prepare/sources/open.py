@@ -8,16 +8,19 @@ group ``picstore.sources`` in any installed package.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, local_path
-from picstore.prepare.sources.folder import refuse_parts
+from picstore.prepare.sources.folder import refuse_class_splits
 from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.splits import match_split, no_split, refuse_splits, split_of_word
+from picstore.storage.class_names import JoinedNames, from_lines
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 
@@ -49,11 +52,11 @@ def open_source(
         where: the source, local or in an object store, as may be the files that options name.
         kind: one of KINDS or the name of an entry point; or ``"auto"``: the first kind that recognizes it. The option
             ``annotations`` selects coco.
-        classes: a file of class names, one per line, in the order of labels. It names integer labels, or reorders
-            labels that have names.
+        classes: a file of class names, one per line (:func:`picstore.storage.class_names.from_lines`), in the order of
+            labels. It names integer labels, or reorders labels that have names.
         engine: runs tasks that list parts of a large source; None for no tasks.
         options: the kind's own, None for the default: ``root``, ``synsets``, ``annotations``, ``image_field``,
-            ``label_field``.
+            ``label_field``, ``split``.
 
     Raises:
         NotADataset: the source does not exist, or it holds no images.
@@ -67,25 +70,65 @@ def open_source(
     if not location.exists() and "{" not in location.name:
         raise NotADataset(f"{location} does not exist")
     given = {name: value for name, value in options.items() if value is not None}
+    if kind == "auto" and "annotations" in given:
+        kind = "coco"
+    location = _enter_split(location, kind, given, has_classes=classes is not None)
     if kind == "auto":
-        kind = "coco" if "annotations" in given else _recognize(location)
+        kind = _recognize(location)
     format_ = _load_format(kind)
-    for name in given:
-        if name not in format_.options:
-            belongs = " or ".join(other for other in sorted(KINDS) if name in _load_format(other).options)
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} belongs to the source {belongs}; {location} is read as {kind}; give --source")
+    _check_options(given, format_, kind, location)
     if format_.takes_engine:
         given["engine"] = engine
     listing = format_.list_inputs(location if format_.object_stores else local_path(location), **given)
     if not listing.inputs:
         raise NotADataset(f"{location} holds no images (read as source {listing.kind})")
-    if classes is None and kind == "folder":
-        refuse_parts(listing, location)
-    if classes is None and kind == "list" and listing.classes:
+    if classes is not None:
+        return _with_classes(listing, locate(classes))
+    if kind == "folder":
+        refuse_class_splits(listing, location)
+    if kind == "list" and listing.classes:
         named = next(name for name in listing.classes if not name.lstrip("+-").isdecimal())
         raise UsageError(f"{location}: the label {named!r} must be an integer, or a name in a file for --classes")
-    return listing if classes is None else _with_classes(listing, locate(classes))
+    return listing
+
+
+def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str, location: Location) -> None:
+    """Raise UsageError for an option that the kind does not take."""
+    for name in given:
+        if name in format_.options:
+            continue
+        if name == "split":
+            raise no_split(str(given[name]), (), location)
+        belongs = " or ".join(other for other in sorted(KINDS) if name in _load_format(other).options)
+        option = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{option} belongs to the source {belongs}; {location} is read as {kind}; give --source")
+
+
+def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
+    """Return the folder of the split that ``options`` choose and that leave them, or the location itself.
+
+    UsageError if all folders of a location are splits and none is chosen, unless they are folders of images and
+    ``has_classes``, so that they are classes.
+    """
+    probe = SourceProbe.inspect(location)
+    splits = [name for name in probe.folders if split_of_word(name)]
+    split = options.get("split")
+    if not splits or kind not in ("auto", *KINDS) or kind in ("coco", "index"):
+        return location
+    found = _recognize(location) if kind == "auto" else kind
+    recognizes = _load_format(found).recognizes
+    if found not in _GENERAL and recognizes is not None and recognizes(probe):
+        return location  # an index or shards lie beside the folders
+    if split is not None:
+        chosen = match_split(str(split), splits)
+        if chosen is None:
+            raise no_split(str(split), splits, location)
+        del options["split"]
+        return location / chosen
+    of_images = found == "folder" and _recognize(location / splits[0]) == "folder"
+    if len(splits) > 1 and len(splits) == len(probe.folders) and not (has_classes and of_images):
+        refuse_splits(splits, location)
+    return location
 
 
 def _recognize(location: Location) -> str:
@@ -120,14 +163,18 @@ def _plugins() -> dict[str, EntryPoint]:
 
 def _with_classes(listing: Listing, classes: Location) -> Listing:
     """Give a listing the class names of a file's lines; labels that have names follow the file's order."""
-    lines = [line.strip() for line in b"".join(classes.lines()).decode("utf-8", "surrogateescape").splitlines()]
-    names = [printable(line) for line in lines if line]
-    if unknown := sorted(set(listing.classes) - set(names)):
+    try:
+        read = from_lines(b"".join(classes.lines()).decode("utf-8-sig", "surrogateescape"))
+        names = [printable(name) for name in read]
+        joined = JoinedNames(names)
+        labels = joined.add(listing.classes)
+    except UsageError as error:
+        raise UsageError(f"{classes}: {error}") from error
+    if unknown := joined.names[len(names) :]:
         raise UsageError(f"{len(unknown)} classes are not in {classes}, the first is {unknown[0]!r}")
-    labels = [names.index(name) for name in listing.classes]
     inputs = listing.inputs
-    if labels:
+    if labels != tuple(range(len(labels))):
         inputs = InputView(inputs, change=lambda one: replace(one, label=labels[one.label]) if one.label >= 0 else one)
-    elif (highest := max(one.label for one in inputs)) >= len(names):
+    elif not labels and (highest := max(one.label for one in inputs)) >= len(names):
         raise UsageError(f"{classes} has {len(names):,} names, but there are labels up to {highest:,}")
     return replace(listing, inputs=inputs, classes=names)

@@ -6,22 +6,26 @@ import functools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from picstore.errors import Damage, ImageError, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
-from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
+from picstore.prepare.sources.fields import SkippedFields, choose_image
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.labels import Label, LabelFields, take_label
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import printable, visible_entries
+from picstore.prepare.sources.splits import choose_split
+from picstore.storage.class_names import JoinedNames
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, locate
 
-EXTRA_KEY = "picstore.extra"  # of the metadata of files that export writes, whose column ``extra`` is a JSON object
+# Of the metadata of files that export writes: the column ``extra`` is a JSON object; and class names as JSON where a
+# ClassLabel, which has each name once, cannot hold them.
+EXTRA_KEY, CLASSES_KEY = "picstore.extra", "picstore.classes"
 
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
@@ -31,32 +35,99 @@ _ROW = struct.Struct("<QQ")  # row group, and row in it
 
 @dataclass(frozen=True, slots=True)
 class _Schema:
-    """Columns of all files, as the first file has them.
+    """Columns of a file.
 
-    ``others`` become the extra, and so do the members of ``extra`` if that is JSON; ``classes`` are names by label.
+    ``others`` become the extra, and so do the members of ``extra`` if that is JSON; ``numbers`` are the numbers of the
+    file's classes in the whole source, None if the file states no names.
     """
 
     image: str
     label: str | None
     others: tuple[str, ...]
-    classes: tuple[str, ...]
+    numbers: tuple[int, ...] | None
     json_extra: bool = False
 
+    def take_label(self, extra: dict[str, Any], file: Location) -> Label:
+        """Remove a row's label and return it, a number as the whole source counts; UsageError if it has no name."""
+        label = take_label(extra, self.label)
+        if self.numbers is None or not isinstance(label, int) or label == -1:
+            return label
+        if not 0 <= label < len(self.numbers):
+            raise UsageError(f"{file}: the label {label} is outside of its {len(self.numbers):,} classes")
+        return self.numbers[label]
 
-def list_parquet(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+
+class _Columns:
+    """Choice of the columns of each file, and what all files have in common.
+
+    Attributes:
+        labels: choice of the label's column.
+        classes: class names of all files.
+        skipped: binary columns that are left out.
+    """
+
+    def __init__(self, location: Location, image_field: str | None, label_field: str | None) -> None:
+        self.labels = LabelFields(label_field, location)
+        self.classes = JoinedNames()
+        self.skipped = SkippedFields()
+        self._location, self._image_field = location, image_field
+        self._lists: set[tuple[str, ...]] = set()  # of class names
+        self._unnamed: Location | None = None  # a file of numbers without names
+
+    def choose(self, schema: Any, file: Location) -> _Schema:
+        """Choose the columns of a file."""
+        import pyarrow as pa
+
+        if len(set(schema.names)) < len(schema.names):
+            raise UsageError(f"{file}: two columns of one name in {', '.join(schema.names)}; rename one")
+        binary = [field.name for field in schema if _is_binary(field.type)]
+        images = [field.name for field in schema if _is_image(field.type)] or binary
+        image = choose_image(self._image_field, images, file)
+        others = [name for name in schema.names if name != image and name not in binary]
+        metadata = schema.metadata or {}
+        features = _features(metadata)
+        label = self.labels.choose(others, only=[name for name in others if _classes(features.get(name))])
+        names = _classes(features.get(label)) if label else ()
+        if label is not None and CLASSES_KEY.encode() in metadata:
+            names = tuple(map(str, (json_object(metadata[CLASSES_KEY.encode()]) or {}).get("names", ())))
+        if names:
+            self._lists.add(names)
+        elif label is not None and pa.types.is_integer(schema.field(label).type):
+            self._unnamed = file
+        try:
+            numbers = self.classes.add(names) if names else None
+        except UsageError as error:
+            raise UsageError(f"{file}: {error}") from error
+        return _Schema(image, label, tuple(others), numbers, EXTRA_KEY.encode() in metadata)
+
+    def remarks(self) -> Iterator[str]:
+        """Messages for the user; UsageError if numbers without names could be of different classes."""
+        yield from self.skipped.remarks()
+        if self._unnamed is None or not self._lists:
+            return
+        if len(self._lists) > 1:
+            raise UsageError(
+                f"{self._unnamed} has labels without class names, and other files of {self._location} number different "
+                "ones; write the names into the file, or convert it by itself"
+            )
+        yield f"labels: {self._unnamed} states no class names; its numbers are those of the other files' classes"
+
+
+def list_parquet(
+    location: Location, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
+) -> Listing:
     """List every row of a file, or of all ``*.parquet`` in a folder and its sub-folders, by sorted path.
 
     The image is a struct of ``bytes`` and ``path``, or a binary column; if bytes are null the path is read, relative to
     the file and below its folder. Other binary columns are skipped; all further columns become the extra.
     """
     _import_parquet()
-    files = _files(location)
-    skipped = SkippedFields()
-    schema = _schema(files[0][1], image_field, label_field)
-    samples = (sample for name, file in files for sample in end_at_damage(_samples(file, name, schema, skipped), file))
-    splits = sorted({file.name.partition("-")[0] for _, file in files if "-of-" in file.name})
-    remarks = [f"{location} holds the splits {', '.join(splits)}: all of them are taken"] if len(splits) > 1 else []
-    return build_listing("parquet", samples, classes=schema.classes, remarks=chain(remarks, skipped.remarks()))
+    files = choose_split(_files(location), lambda named: named[0], split, location)
+    _read_schema(files[0][1])  # a source whose first file is damaged is refused
+    columns = _Columns(location, image_field, label_field)
+    samples = (sample for name, file in files for sample in end_at_damage(_samples(file, name, columns), file))
+    names, remarks = columns.classes.names, columns.remarks()
+    return build_listing("parquet", samples, where=location, classes=names, remarks=remarks, labels=columns.labels)
 
 
 def _import_parquet() -> Any:
@@ -90,26 +161,14 @@ def _files(location: Location) -> list[tuple[str, Location]]:
     return [(name, location / name) for name in found]
 
 
-def _schema(file: Location, image_field: str | None, label_field: str | None) -> _Schema:
+def _read_schema(file: Location) -> Any:
     import pyarrow as pa
 
     try:
         with _import_parquet().ParquetFile(_openable(file)) as opened:
-            schema = opened.schema_arrow
+            return opened.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
         raise Damage(f"not a Parquet file: {error}", printable(str(file))) from error
-    if len(set(schema.names)) < len(schema.names):
-        raise UsageError(f"{file}: two columns of one name in {', '.join(schema.names)}; rename one")
-    binary = [field.name for field in schema if _is_binary(field.type)]
-    images = [field.name for field in schema if _is_image(field.type)] or binary
-    image = choose_image(image_field, images, file)
-    others = [name for name in schema.names if name != image and name not in binary]
-    label = choose_label(label_field, others, file)
-    features = _features(schema.metadata or {})
-    if label is None and len(named := [name for name in others if _classes(features.get(name))]) == 1:
-        label = named[0]
-    json_extra = EXTRA_KEY.encode() in (schema.metadata or {})
-    return _Schema(image, label, tuple(others), _classes(features.get(label)) if label else (), json_extra)
 
 
 def _is_binary(type_: Any) -> bool:
@@ -136,12 +195,13 @@ def _classes(feature: Any) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
-def _samples(file: Location, name: str, schema: _Schema, skipped: SkippedFields) -> Iterator[SourceSample]:
+def _samples(file: Location, name: str, columns: _Columns) -> Iterator[SourceSample]:
     import pyarrow as pa
 
     path, number = str(file), 0  # one object for all inputs
     try:
         with _import_parquet().ParquetFile(_openable(file)) as opened:
+            schema, skipped = columns.choose(opened.schema_arrow, file), columns.skipped
             for column in set(opened.schema_arrow.names) - {schema.image, *schema.others}:
                 skipped[f"binary column {printable(column)}"] += opened.metadata.num_rows
             for group in range(opened.num_row_groups):
@@ -154,7 +214,7 @@ def _samples(file: Location, name: str, schema: _Schema, skipped: SkippedFields)
                             skipped["column extra (not a JSON object)"] += 1
                         skipped.merge(values, inner or {})
                     sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key)
-                    sample.label = pop_label(sample.extra, schema.label)
+                    sample.label = schema.take_label(sample.extra, file)
                     yield sample
                     number += 1
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
@@ -250,4 +310,6 @@ def recognizes(probe: SourceProbe) -> bool:
     )
 
 
-FORMAT = SourceFormat(list_parquet, options=("image_field", "label_field"), recognizes=recognizes, object_stores=True)
+FORMAT = SourceFormat(
+    list_parquet, options=("image_field", "label_field", "split"), recognizes=recognizes, object_stores=True
+)

@@ -35,9 +35,10 @@ def list_picpoc(location: Location) -> Listing:
     A file whose writer died has no directory; its containers are found by walking their headers.
     """
     names = [f"{stream}/{file}" for stream in _numbers(location, folders=True) for file in _numbers(location / stream)]
-    skipped = SkippedFields()
+    skipped, no_label = SkippedFields(), "no labels: no record has one"
     per_file = (end_at_damage(_samples(location / name, name, skipped), location / name, name) for name in names)
-    return build_listing("picpoc", (sample for samples in per_file for sample in samples), remarks=skipped.remarks())
+    samples = (sample for samples in per_file for sample in samples)
+    return build_listing("picpoc", samples, where=location, remarks=skipped.remarks(), no_label=no_label)
 
 
 def _numbers(location: Location, *, folders: bool = False) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from picstore.errors import Corrupt
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.fields import pop_label
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
+from picstore.prepare.sources.labels import take_label
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.location.resolve import Location
@@ -27,14 +27,16 @@ _MAX_LABELS = 1 << 16
 _SUFFIXES = (".rec", ".recordio")
 
 
-def list_recordio(location: Location) -> Listing:
+def list_recordio(location: Location, *, split: str | None = None) -> Listing:
     """List every record of a file, of a folder's ``*.rec``, or of files named by braces; the .idx file is not needed.
 
     The label is the header's, or the first of several, if it is an integer; otherwise it stays in the extra as
     ``label`` (``labels`` for several).
     """
-    files = shard_files(location, *_SUFFIXES)
-    return build_listing("recordio", (sample for file in files for sample in end_at_damage(_samples(file), file)))
+    files = shard_files(location, *_SUFFIXES, split=split)
+    samples = (sample for file in files for sample in end_at_damage(_samples(file), file))
+    no_label = "no labels: no record's header has one"
+    return build_listing("recordio", samples, where=location, no_label=no_label)
 
 
 def _samples(location: Location) -> Iterator[SourceSample]:
@@ -75,7 +77,7 @@ def _sample(file: SourceFile, offset: int, part: int, length: int, name: str) ->
         sample.extra = {"labels": list(labels), "label": labels[0]}
     else:
         sample.extra = {"label": label}
-    sample.label = pop_label(sample.extra, "label")
+    sample.label = take_label(sample.extra, "label")
     sample.extra["id"] = id_
     if part != _WHOLE:
         sample.offset, sample.size, sample.reader, sample.key = offset, -1, read_split, struct.pack("<I", skip)
@@ -104,4 +106,4 @@ def recognizes(probe: SourceProbe) -> bool:
     return probe.head().startswith(magic)
 
 
-FORMAT = SourceFormat(list_recordio, recognizes=recognizes, object_stores=True)
+FORMAT = SourceFormat(list_recordio, options=("split",), recognizes=recognizes, object_stores=True)

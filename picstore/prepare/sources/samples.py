@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from picstore.errors import Damage, UsageError
-from picstore.prepare.sources.fields import Label
 from picstore.prepare.sources.input_table import InputTable, PackedInputs
 from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.labels import Label, LabelFields, NoLabel, number_labels, quoted
 from picstore.prepare.sources.metadata import OddValues, extra_as_json
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.location.resolve import Where, locate
 
-_INTEGER = re.compile(r"[+-]?\d{1,19}")
+_SEEN = 64  # fields that a message lists at most
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class SourceSample:
     """One sample of a format; it becomes an Input once the labels of all samples are known.
 
     Attributes:
-        label: a number, a name, or None for unknown; a text of digits counts as a name here.
+        label: value that :func:`picstore.prepare.sources.labels.to_label` classified.
         extra: all other fields, with any values; see :mod:`picstore.prepare.sources.metadata`.
 
     The other attributes are :class:`Input`'s.
@@ -51,15 +51,18 @@ class PackedListing:
 
     Attributes:
         inputs: of all parts of the task.
-        labels: by the labels of ``inputs``; none if these are numbers of classes.
+        labels: by the labels of ``inputs``, with the number of samples that have each; none if the labels of
+            ``inputs`` are numbers of classes.
         attachments: names of attachments.
+        fields: names of some fields of samples.
         notes: what the user is told.
         odd: values of extras that were changed.
     """
 
     inputs: PackedInputs
-    labels: tuple[Label, ...]
+    labels: dict[Label, int]
     attachments: tuple[str, ...]
+    fields: tuple[str, ...]
     notes: Notes
     odd: OddValues
 
@@ -76,8 +79,10 @@ class ListingBuilder:
         self._odd = OddValues()
         self._inputs = InputTable()
         self._turns: dict[Label, int] = {}  # of labels, in the order in which they come
-        self._packed: dict[int, tuple[Label, ...]] = {}  # labels by group
+        self._counts: list[int] = []  # of readable samples, by turn
+        self._packed: dict[int, dict[Label, int]] = {}  # counts of labels by group
         self._attachments: dict[str, None] = {}
+        self._fields: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._inputs)
@@ -85,7 +90,13 @@ class ListingBuilder:
     def add(self, item: Input | SourceSample) -> None:
         """Add an input, whose label is the number of a class, or a sample."""
         if isinstance(item, SourceSample):
-            item = _to_input(item, self._turns.setdefault(item.label, len(self._turns)), self._odd)
+            turn = self._turns.setdefault(item.label, len(self._turns))
+            if turn == len(self._counts):
+                self._counts.append(0)
+            self._counts[turn] += not item.problem
+            if len(self._fields) < _SEEN:
+                self._fields.update(dict.fromkeys(item.extra))
+            item = _to_input(item, turn, self._odd)
         self._inputs.append(item)
         for name, _ in item.attachments:
             self._attachments[name] = None
@@ -100,46 +111,83 @@ class ListingBuilder:
         """Add what a task has found."""
         self._packed[self._inputs.add_packed(found.inputs)] = found.labels
         self._attachments.update(dict.fromkeys(found.attachments))
+        self._fields.update(dict.fromkeys(found.fields))
         self.add_notes(found.notes)
         self._odd.update(found.odd)
 
     def pack(self) -> PackedListing:
         """Pack what was found."""
-        attachments = tuple(self._attachments)
-        return PackedListing(self._inputs.pack(), tuple(self._turns), attachments, self.notes, self._odd)
+        counts, attachments, fields = self._label_counts(), tuple(self._attachments), tuple(self._fields)
+        return PackedListing(self._inputs.pack(), counts, attachments, fields, self.notes, self._odd)
 
-    def build(self, kind: str, *, classes: Sequence[str] = (), remarks: Iterable[str] = ()) -> Listing:
-        """Build the listing; labels of samples that are names are numbered by sorted name, unless all are integers.
+    def _label_counts(self) -> dict[Label, int]:
+        return dict(zip(self._turns, self._counts, strict=True))
+
+    def build(
+        self,
+        kind: str,
+        *,
+        where: object = "",
+        classes: Sequence[str] = (),
+        remarks: Iterable[str] = (),
+        labels: LabelFields | str | None = None,
+        no_label: str = "",
+    ) -> Listing:
+        """Build the listing, and number the labels of samples; see :func:`number_labels`.
 
         Args:
+            where: the source, for messages.
             classes: names by label, if the source has them.
             remarks: messages for the user.
+            labels: how the label's field was chosen, or its name that the user gave.
+            no_label: why no sample has a label, if none has; by default what the samples' fields are called.
+
+        Raises:
+            UsageError: no sample has a label in the field that the user named, or labels and classes contradict.
         """
-        groups = {0: tuple(self._turns), **self._packed}
-        labels = list(dict.fromkeys(label for found in groups.values() for label in found))
-        numbers, names = _number_labels(labels)
-        number_of = dict(zip(labels, numbers, strict=True))
+        groups = {0: self._label_counts(), **self._packed}
+        counts: Counter[Label] = Counter()
+        for found in groups.values():
+            counts.update(found)
+        found_remarks = [*remarks, *(labels.remarks() if isinstance(labels, LabelFields) else ())]
+        chosen = number_labels(counts, classes, where=where)
+        if set(chosen.numbers.values()) == {-1} and not any(isinstance(label, NoLabel) for label in counts):
+            found_remarks.append(no_label or self._no_labels(where, labels))
         for group, found in groups.items():
             if found:
-                self._inputs.number_labels([number_of[label] for label in found], group=group)
-        chosen = [printable(name) for name in classes or names]
-        return Listing(kind, self._inputs, chosen, tuple(self._attachments), [*remarks, *self._odd.remarks()])
+                self._inputs.number_labels([chosen.numbers[label] for label in found], group=group)
+        names = [printable(name) for name in chosen.names]
+        all_remarks = [*found_remarks, *chosen.remarks, *self._odd.remarks()]
+        return Listing(kind, self._inputs, names, tuple(self._attachments), all_remarks)
+
+    def _no_labels(self, where: object, labels: LabelFields | str | None) -> str:
+        """Tell that no sample has a label; UsageError if the user named a field that no sample has."""
+        fields = quoted(self._fields)
+        if isinstance(labels, LabelFields) and labels.chosen is not None:
+            return f"no labels: all values of {labels.chosen!r} are missing"
+        if isinstance(labels, str):
+            raise UsageError(f"{where}: no sample has a label in the field {labels!r}; it has the fields {fields}")
+        return f"no labels: none of the columns {fields} has a usual name of labels; name one with --label-field"
 
 
 def build_listing(
-    kind: str, samples: Iterable[SourceSample], *, classes: Sequence[str] = (), remarks: Iterable[str] = ()
+    kind: str,
+    samples: Iterable[SourceSample],
+    *,
+    where: object = "",
+    classes: Sequence[str] = (),
+    remarks: Iterable[str] = (),
+    labels: LabelFields | str | None = None,
+    no_label: str = "",
 ) -> Listing:
-    """Build a listing of samples in their order.
+    """Build a listing of samples in their order; see :meth:`ListingBuilder.build`.
 
-    Args:
-        classes: names by label, if the format has them. Otherwise labels that are names are numbered by sorted name,
-            unless all of them are integers.
-        remarks: messages for the user; consumed after the samples, which may add to them.
+    ``classes`` and ``remarks`` are consumed after the samples, which may add to them.
     """
     builder = ListingBuilder()
     for sample in samples:
         builder.add(sample)
-    return builder.build(kind, classes=classes, remarks=remarks)
+    return builder.build(kind, where=where, classes=classes, remarks=remarks, labels=labels, no_label=no_label)
 
 
 def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
@@ -155,16 +203,6 @@ def _to_input(sample: SourceSample, label: int, odd: OddValues) -> Input:
     attachments, reader, key = sample.attachments, sample.reader, sample.key
     bounds = (sample.path, sample.offset, sample.size)
     return Input(sample.name, label, *bounds, sample.problem, extra, attachments=attachments, reader=reader, key=key)
-
-
-def _number_labels(labels: Sequence[Label]) -> tuple[list[int], list[str]]:
-    """Labels as numbers, and class names if labels were names."""
-    texts = {label for label in labels if isinstance(label, str)}
-    if all(map(_INTEGER.fullmatch, texts)):
-        return [-1 if label is None else int(label) for label in labels], []
-    names = sorted({str(label) for label in labels if label is not None})
-    numbers = {name: number for number, name in enumerate(names)}
-    return [-1 if label is None else numbers[str(label)] for label in labels], names
 
 
 def end_at_damage(samples: Iterable[SourceSample], where: Where, name: str = "") -> Iterator[SourceSample]:

@@ -13,9 +13,10 @@ from typing import Any
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, to_label
+from picstore.prepare.sources.fields import SkippedFields, choose_image
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.labels import RowLabels
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.parts import FoundPart, list_parts
@@ -52,10 +53,10 @@ def list_table(
         skipped = SkippedFields()
         rows = _json_rows(location, skipped)
         samples = _samples(location, base, rows, image_field, label_field, skipped)
-        listing = build_listing("table", samples, remarks=skipped.remarks())
+        listing = build_listing("table", samples, where=location, remarks=skipped.remarks(), labels=label_field)
     else:
         parts = _csv_parts(location, base, image_field, label_field)
-        listing = list_parts(_list_csv_part, parts, engine).build("table")
+        listing = list_parts(_list_csv_part, parts, engine).build("table", where=location, labels=label_field)
     return refuse_all_elsewhere(listing, location)
 
 
@@ -162,7 +163,7 @@ def _samples(
     label_field: str | None,
     skipped: SkippedFields,
 ) -> Iterator[SourceSample]:
-    image = label = None
+    image, labels = None, RowLabels(label_field)
     for number, row in rows:
         row_name = f"{table} line {number}"
         if isinstance(row, str):
@@ -170,8 +171,6 @@ def _samples(
             continue
         if image is None:
             image = choose_image(image_field, row, table, _PATH_FIELDS)
-        if label is None and label_field in (None, *row):
-            label = choose_label(label_field, row, table)
         name = row.pop(str(image), None)
         if not isinstance(name, str) or not name:
             problem = f"line {number}: no {image}; give the path of an image"
@@ -182,11 +181,7 @@ def _samples(
             sample.path = str(named_file(root, name))
         except UsageError as error:
             sample.problem = f"{error}; --root names another folder"
-        try:
-            value = row.pop(label, "") if label is not None else ""
-            sample.label = None if value == "" else to_label(value)
-        except UsageError as error:
-            raise UsageError(f"{row_name}: {error}") from error
+        sample.label = labels.take(row)
         sample.attachments = _attachments(row, root, row_name)
         if isinstance(row.get(_EXTRA), dict):
             skipped.merge(row, row.pop(_EXTRA))

@@ -13,20 +13,15 @@ from typing import Any
 
 from picstore.errors import Corrupt
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.fields import (
-    IMAGE_FIELDS,
-    LABEL_FIELDS,
-    SkippedFields,
-    choose_image,
-    choose_label,
-    pop_label,
-)
+from picstore.prepare.sources.fields import IMAGE_FIELDS, SkippedFields, choose_image
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import Listing
+from picstore.prepare.sources.labels import LABEL_FIELDS, RowLabels
 from picstore.prepare.sources.metadata import decode_if_text
 from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, read_varint, to_signed
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.splits import choose_split
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.resolve import Location
 
@@ -41,23 +36,25 @@ _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # gzip, zlib
 
 
-def list_tfrecord(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+def list_tfrecord(
+    location: Location, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
+) -> Listing:
     """List every example of a file, of a folder's ``*.tfrecord`` or ``name-00000-of-00128``, or of names with braces.
 
     Integers, floats and texts become the extra, single ones as values, several as lists; other bytes are skipped. CRCs
     of lengths are checked, the data's are not: images are read in place.
     """
-    files = _files(location)
+    files = _files(location, split)
     skipped = SkippedFields()
     fields = (image_field, label_field)
     samples = (sample for file in files for sample in end_at_damage(_samples(file, fields, skipped), file))
-    return build_listing("tfrecord", samples, remarks=skipped.remarks())
+    return build_listing("tfrecord", samples, where=location, remarks=skipped.remarks(), labels=label_field)
 
 
-def _files(location: Location) -> list[Location]:
+def _files(location: Location, split: str | None) -> list[Location]:
     if location.is_folder() and (shards := _shards(SourceProbe.inspect(location))):
-        return [location / name for name in shards]
-    return shard_files(location, *_SUFFIXES)
+        return [location / name for name in choose_split(shards, str, split, location)]
+    return shard_files(location, *_SUFFIXES, split=split)
 
 
 def _shards(probe: SourceProbe) -> list[str]:
@@ -71,11 +68,12 @@ def _samples(
     with SourceFile(location) as file:
         if file.read(0, min(2, file.size)) in _COMPRESSED:
             raise Corrupt("it is compressed as a whole; unpack it", file.printable_path)
+        labels = RowLabels(fields[1], _LABELS)
         offset = number = 0
         while offset < file.size:
             length = _read_length(file, offset)
             name = printable(f"{file.name}/{number}")
-            yield _sample(file, offset + _HEADER.size, length, name, fields, skipped)
+            yield _sample(file, offset + _HEADER.size, length, name, fields[0], labels, skipped)
             offset += _HEADER.size + length + _DATA_CRC
             number += 1
 
@@ -93,14 +91,15 @@ def _sample(
     start: int,
     length: int,
     name: str,
-    fields: tuple[str | None, str | None],
+    image_field: str | None,
+    labels: RowLabels,
     skipped: SkippedFields,
 ) -> SourceSample:
     sample = SourceSample(name, file.path)
     try:
         features = _features(file, start, length)
         binary = {key: found[0] for key, (kind, found) in features.items() if kind == _BYTES and len(found) == 1}
-        image = _choose_image(fields[0], binary, file)
+        image = _choose_image(image_field, binary, file)
     except Corrupt as error:
         sample.problem = f"damaged: {error.what}"
         return sample
@@ -113,8 +112,7 @@ def _sample(
             skipped[f"feature {printable(key)}, bytes"] += 1
         else:
             sample.extra[key] = values[0] if len(values) == 1 else values
-    label = choose_label(fields[1], sample.extra, file.printable_path, _LABELS)
-    sample.label = pop_label(sample.extra, label)
+    sample.label = labels.take(sample.extra)
     return sample
 
 
@@ -187,4 +185,6 @@ def _is_record(head: bytes) -> bool:
     return len(head) >= _HEADER.size and _HEADER.unpack_from(head)[1] == masked(crc32c(head[:8]))
 
 
-FORMAT = SourceFormat(list_tfrecord, options=("image_field", "label_field"), recognizes=recognizes, object_stores=True)
+FORMAT = SourceFormat(
+    list_tfrecord, options=("image_field", "label_field", "split"), recognizes=recognizes, object_stores=True
+)

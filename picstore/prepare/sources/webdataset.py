@@ -9,19 +9,22 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import Damage
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.fields import Label, SkippedFields, to_label
+from picstore.prepare.sources.fields import SkippedFields
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.labels import InFolder, RowLabels
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import Notes, SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.splits import ALL, match_split, no_split, refuse, split_of_name, split_of_word
 from picstore.prepare.sources.tars import Member, members_of
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location
@@ -32,27 +35,45 @@ IMAGES = frozenset(
 _LABELS = ("cls", "cls2", "class")
 _JSON = ("json", "jsn")
 _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", *_LABELS))
+_SPLIT = "split "  # before its name, in notes
 _PROBED_MEMBERS = 64  # to tell a WebDataset from a tar of images
 _FURTHER = "further image "  # in notes, before the field
 _MAX_NAMED = 5  # fields in a remark
 
 
-def list_webdataset(location: Location, *, image_field: str | None = None, engine: Engine | None = None) -> Listing:
+def list_webdataset(
+    location: Location,
+    *,
+    image_field: str | None = None,
+    label_field: str | None = None,
+    split: str | None = None,
+    engine: Engine | None = None,
+) -> Listing:
     """List samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
     The image of a sample is the field ``image_field``, by default its first image; further images, and fields .bin,
-    become attachments: ``seg.png`` is ``seg``. ``cls`` is the label, an integer or a name; without it ``label`` of the
-    JSON is. JSON objects and texts become the extra; all other fields, pickles among them, are skipped.
+    become attachments: ``seg.png`` is ``seg``. ``cls`` is the label; without it ``label``, ``class``, … of the JSON is.
+    If no sample has a label, the folders in the tars are classes. JSON objects and texts become the extra; all other
+    fields, pickles among them, are skipped.
 
     A sample with a field twice, also in other capitals, fails: each of its images is an input with that problem.
     """
-    tars = [
-        (tar, None if image_field is None else image_field.lower().lstrip(".")) for tar in shard_files(location, ".tar")
-    ]
+    files = shard_files(location, ".tar", split=ALL)
+    in_folders = split not in (None, ALL) and not any(split_of_name(file.name) for file in files)
+    if not in_folders:
+        files = shard_files(location, ".tar", split=split)
+    image_field = None if image_field is None else image_field.lower().lstrip(".")
+    tars = [_Tar(file, image_field, label_field, split if in_folders else None) for file in files]
     found = list_parts(_list_tar, tars, engine)
+    splits = [what.removeprefix(_SPLIT) for what in found.notes if what.startswith(_SPLIT)]
+    if in_folders and not len(found):
+        raise no_split(str(split), splits, location)
+    if split is None and len(splits) > 1:
+        refuse(splits, location)
     further = {what: note for what, note in found.notes.items() if what.startswith(_FURTHER)}
-    skipped = SkippedFields({what: count for what, (count, _) in found.notes.items() if what not in further})
-    return found.build("webdataset", remarks=itertools.chain(_further_images(further), skipped.remarks()))
+    counts = {what: count for what, (count, _) in found.notes.items() if not what.startswith((_FURTHER, _SPLIT))}
+    remarks = itertools.chain(_further_images(further), SkippedFields(counts).remarks())
+    return found.build("webdataset", where=location, remarks=remarks, labels=label_field)
 
 
 def _further_images(notes: Notes) -> Iterator[str]:
@@ -65,11 +86,20 @@ def _further_images(notes: Notes) -> Iterator[str]:
         yield f"{became} of another image of the same key ({names}): {example}; --image-field names the image's field"
 
 
-def _list_tar(part: tuple[Location, str | None]) -> FoundPart:
-    tar, image_field = part
+@dataclass(frozen=True, slots=True)
+class _Tar:
+    """A tar of a source, the fields of image and label that the user named, and the split whose folders are read."""
+
+    location: Location
+    image_field: str | None
+    label_field: str | None
+    split: str | None
+
+
+def _list_tar(tar: _Tar) -> FoundPart:
     skipped = SkippedFields()
     notes: Notes = {}
-    samples = list(end_at_damage(_samples(tar, image_field, skipped, notes), tar))
+    samples = list(end_at_damage(_samples(tar, skipped, notes), tar.location))
     return FoundPart(samples, notes | {what: (count, "") for what, count in skipped.items()})
 
 
@@ -80,16 +110,23 @@ def split_name(name: str) -> tuple[str, str]:
     return folder + slash + base, field.lower()
 
 
-def _samples(tar: Location, image_field: str | None, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
-    with SourceFile(tar) as file:
+def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
+    """Samples of a tar; notes tell which splits its folders are."""
+    labels = RowLabels(tar.label_field, always=(*_LABELS, "label"))
+    with SourceFile(tar.location) as file:
         # Members of macOS (._x) and of webdataset itself (__index__) are no samples.
-        members = (m for m in members_of(str(tar)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
+        members = (m for m in members_of(str(tar.location)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
         # A tar that breaks off loses its last sample, whose label may be missing.
         for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
+            split = next(filter(split_of_word, key.split("/")[:-1]), None)
+            if split is not None:
+                notes[_SPLIT + split] = (1, "")
+            if tar.split is not None and (split is None or match_split(tar.split, [split]) is None):
+                continue
             found = [(split_name(member.name)[1], member) for member in group]
             fields = dict(found)
             if len(fields) == len(found):
-                yield _sample(file, key, fields, image_field, skipped, notes)
+                yield _sample(file, key, fields, tar.image_field, labels, skipped, notes)
             else:
                 yield from _ambiguous(file, key, found)
 
@@ -113,6 +150,7 @@ def _sample(
     key: str,
     fields: dict[str, Member],
     image_field: str | None,
+    labels: RowLabels,
     skipped: SkippedFields,
     notes: Notes,
 ) -> SourceSample:
@@ -126,7 +164,9 @@ def _sample(
     for field, member in sorted(fields.items(), key=lambda each: each[0] not in _JSON):
         if field not in (chosen, *images) and not _read_field(file, field, member, extra, skipped):
             skipped[f"field .{printable(field)}"] += 1
-    label = _pop_label(extra)
+    label = labels.take(extra)
+    if not extra and label is None and len(images) == len(fields):
+        label = InFolder(printable(key.rpartition("/")[0].removeprefix("./")))
     if chosen is None or chosen not in fields:
         listed = ", ".join(f".{printable(field)}" for field in fields)
         what = "image" if image_field is None else f"field .{printable(image_field)}"
@@ -160,14 +200,6 @@ def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, A
     return False
 
 
-def _pop_label(extra: dict[str, Any]) -> Label:
-    for field in _LABELS:
-        if field in extra:
-            return to_label(extra.pop(field) or None)
-    label = extra.get("label")
-    return label if isinstance(label, (int, str)) and not isinstance(label, bool) else None
-
-
 def recognizes(probe: SourceProbe) -> bool:
     """Whether it is a tar or a folder of tars whose first members share keys, or a name with braces."""
     if "{" in probe.location.name and not probe.location.exists():
@@ -179,14 +211,20 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Whether adjacent members share a key among the first of a tar."""
+    """Whether adjacent members share a key among the first of a tar, or lie in folders that the tar is not named by."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:
         return False
-    return any(one == other for one, other in itertools.pairwise(keys))
+    folders = {key.rpartition("/")[0].rpartition("/")[2] for key in keys} - {"", "."}
+    in_classes = bool(folders) and folders != {tar.name.removesuffix(".tar")}
+    return in_classes or any(one == other for one, other in itertools.pairwise(keys))
 
 
 FORMAT = SourceFormat(
-    list_webdataset, options=("image_field",), recognizes=recognizes, object_stores=True, takes_engine=True
+    list_webdataset,
+    options=("image_field", "label_field", "split"),
+    recognizes=recognizes,
+    object_stores=True,
+    takes_engine=True,
 )

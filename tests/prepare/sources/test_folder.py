@@ -34,13 +34,24 @@ def test_texts_and_desktops_files_are_left_out_and_counted(tmp_path: Path) -> No
 def test_the_parts_of_a_data_set_are_no_classes_unless_classes_name_them(tmp_path: Path) -> None:
     for name in ("train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg"):
         put(tmp_path / "nested" / name)
-    with pytest.raises(UsageError, match=r"holds train, val with folders in them.*convert .*/train and .*/val"):
+    with pytest.raises(UsageError, match=r"holds the splits train, val; give --split .*--classes"):
         open_source(tmp_path / "nested")
-    assert open_source(tmp_path / "nested" / "train").classes == ["cat", "dog"]
+    assert open_source(tmp_path / "nested", split="train").classes == ["cat", "dog"]
+    assert names(open_source(tmp_path / "nested", split="validation")) == [("cat/3.jpg", 0)]
+    with pytest.raises(UsageError, match="has no split 'test'; it has train, val"):
+        open_source(tmp_path / "nested", split="test")
     classes = put(tmp_path / "classes.txt", b"train\nval\n")
     assert open_source(tmp_path / "nested", classes=classes).classes == ["train", "val"]
-    put(tmp_path / "nested" / "train" / "4.jpg")
-    assert open_source(tmp_path / "nested").classes == ["train", "val"]  # photographs of trains
+    put(tmp_path / "nested" / "zebra" / "4.jpg")  # photographs of trains and of zebras
+    assert open_source(tmp_path / "nested").classes == ["train", "val", "zebra"]
+
+
+def test_folders_of_splits_beside_one_without_images_are_splits(tmp_path: Path) -> None:
+    for name in ("train/cat/1.jpg", "val/cat/2.jpg", "annotations/a.json"):
+        put(tmp_path / name)
+    with pytest.raises(UsageError, match="holds the splits train, val; give --split"):
+        open_source(tmp_path)
+    assert names(open_source(tmp_path, split="train")) == [("cat/1.jpg", 0)]
 
 
 def test_a_folder_without_sub_folders_is_one_class_with_label_0(tmp_path: Path) -> None:

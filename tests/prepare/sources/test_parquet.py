@@ -32,7 +32,7 @@ def test_a_binary_column_and_a_path_in_place_of_bytes_are_read_too(tmp_path: Pat
     listing = open_source(tmp_path / "plain.parquet", image_field="jpg")
     assert images(listing) == JPEGS
     assert (listing.classes, labels(listing)) == (["a", "b"], [1, 0, -1, 1, 0, 0])
-    assert listing.remarks == ["binary column embedding: left out of 6 samples"]
+    assert listing.remarks[0] == "binary column embedding: left out of 6 samples"
     put(tmp_path / "images" / "0.jpg", JPEGS[0])
     rows = [{"bytes": None, "path": "images/0.jpg"}, {"bytes": None, "path": None}]
     image = pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()}))

@@ -1,0 +1,283 @@
+"""Labels of samples: the one rule by which all sources turn the values of a field into labels and class names.
+
+    value of a field ── to_label ──→ Label, one of each sample
+    Labels of the whole listing, with their counts ── number_labels ──→ numbers, class names, remarks
+
+Whether "3" is the number 3 or the name of a class is decided once, over all labels of a listing (docs/sources.md).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from picstore.errors import UsageError
+from picstore.prepare.sources.splits import refuse_splits
+
+# Usual names of the label's field in lower case, the preferred first.
+LABEL_FIELDS = ("label", "labels", "cls", "class", "class_id", "target", "category", "fine_label", "y", "class_name")
+
+_NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,9})?\s*", re.ASCII | re.IGNORECASE)
+_MAX_DIGITS = 64  # characters of a text that may be a number
+_BOOLEANS = {"false": 0, "true": 1}
+_ABSENT = {"null", "none", "na", "n/a", "<na>", "\\n"}  # lower case; texts for a missing value beside numbers
+_SHOWN = 12  # names of fields in a message
+
+
+class NoLabel(enum.Enum):
+    """Reason why a value is not a label; the value stays in the sample's extra."""
+
+    NOT_INTEGER = "is a number that is not an integer of 64 bits"
+    SEVERAL = "has several values"
+    OTHER = "is neither a number nor a text"
+    OTHER_FIELD = "is missing, and a field with another usual name is there"
+
+
+@dataclass(frozen=True, slots=True)
+class InFolder:
+    """Folder of a sample that has no label; folders are classes if no sample of the listing has a label."""
+
+    path: str
+
+
+# None is a missing value. A text is a number or a name, which all labels of the listing decide.
+Label: TypeAlias = "int | str | NoLabel | InFolder | None"
+
+
+def to_label(value: Any) -> Label:
+    """Classify a value: integers, and floats that are integers, are numbers; null, NaN and blank texts are missing."""
+    if isinstance(value, str):
+        return None if value.strip().lower() in ("", "nan") else value
+    if value is None or isinstance(value, bool):
+        return None if value is None else int(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        value = int(value) if value.is_integer() else None
+    if isinstance(value, (list, tuple)):
+        return NoLabel.SEVERAL
+    if value is None or isinstance(value, int):
+        return value if value is not None and _fits(value) else NoLabel.NOT_INTEGER
+    return NoLabel.OTHER
+
+
+def _fits(number: int) -> bool:
+    return -(1 << 63) <= number < 1 << 63
+
+
+def number_of_text(text: str) -> int | NoLabel | None:
+    """Return the number that a text states, NOT_INTEGER for another number than an integer, None for no number."""
+    if (boolean := _BOOLEANS.get(text.strip().lower())) is not None:
+        return boolean
+    if len(text) > _MAX_DIGITS or _NUMBER.fullmatch(text) is None:
+        return None
+    number = Decimal(text.strip())
+    if number.adjusted() > 20 or number != number.to_integral_value() or not _fits(int(number)):
+        return NoLabel.NOT_INTEGER
+    return int(number)
+
+
+def take_label(extra: dict[str, Any], field: str | None) -> Label:
+    """Remove the label from a sample's fields and return it; a value that is not a label, or may be none, stays."""
+    if field is None or field not in extra:
+        return None
+    label = to_label(extra[field])
+    if not isinstance(number_of_text(label) if isinstance(label, str) else label, NoLabel):
+        del extra[field]
+    return label
+
+
+def usual_field(fields: Collection[str], usual: Sequence[str]) -> str | None:
+    """Return the first of the usual names that is a field, in any capitals and with outer blanks; None if none is."""
+    by_lower = {name.strip().lower(): name for name in reversed(list(fields))}
+    return next((by_lower[name] for name in usual if name in by_lower), None)
+
+
+class LabelFields:
+    """Choice of the field that holds the label, for each file of a source by the columns that it has.
+
+    Args:
+        given: field that the user named; None to find it by the usual names.
+        where: the source, for messages.
+    """
+
+    def __init__(self, given: str | None, where: object) -> None:
+        self._given, self._where = given, where
+        self._chosen: Counter[str | None] = Counter()
+        self._fields: dict[str, None] = {}
+
+    def choose(self, fields: Collection[str], *, only: Sequence[str] = ()) -> str | None:
+        """Choose the label's field of a file; one field in ``only`` is the label if no field has a usual name."""
+        chosen = self._given if self._given in fields else None
+        if self._given is None:
+            chosen = usual_field(fields, LABEL_FIELDS) or (only[0] if len(only) == 1 else None)
+        self._chosen[chosen] += 1
+        self._fields.update(dict.fromkeys(fields))
+        return chosen
+
+    @property
+    def chosen(self) -> str | None:
+        """A field that was chosen in some file; None if none was in any."""
+        return next(filter(None, self._chosen), None)
+
+    def remarks(self) -> Iterator[str]:
+        """Tell of files with different fields; UsageError if no file has the field that the user named."""
+        if self._given is not None and self._given not in self._chosen and self._chosen:
+            listed = quoted(self._fields)
+            raise UsageError(f"{self._where} has no field {self._given!r} that can be the label; it has {listed}")
+        if len(self._chosen) > 1:
+            each = [
+                f"{name!r} of {_files(count)}" if name is not None else f"no field of {_files(count)}"
+                for name, count in sorted(self._chosen.items(), key=lambda pair: (pair[0] is None, pair[0]))
+            ]
+            yield f"labels: read from {', '.join(each)}"
+
+
+class RowLabels:
+    """Labels of samples that state their fields one by one, in the order of a file.
+
+    The first sample with a field of a usual name decides which field it is; fields in ``always`` are labels of any
+    sample, the first before all others.
+    """
+
+    def __init__(self, given: str | None, usual: Sequence[str] = LABEL_FIELDS, *, always: Sequence[str] = ()) -> None:
+        self._given, self._usual, self._always = given, usual, always
+        self._field = given
+
+    def take(self, extra: dict[str, Any]) -> Label:
+        """Remove the label from a sample's fields and return it; see :func:`take_label`."""
+        if self._given is None:
+            for name in self._always:
+                if name in extra:
+                    return take_label(extra, name)
+        if self._given is None and self._field not in extra:
+            found = usual_field(extra, self._usual)
+            if self._field is not None:
+                return None if found is None else NoLabel.OTHER_FIELD
+            self._field = found
+        return take_label(extra, self._field)
+
+
+def quoted(names: Collection[str]) -> str:
+    """List names for a message."""
+    shown = [repr(name) for name in list(names)[:_SHOWN]]
+    return ", ".join(shown + ["…"] * (len(names) > _SHOWN)) or "none"
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Numbers of labels, class names, and messages for the user."""
+
+    numbers: dict[Label, int]
+    names: list[str]
+    remarks: list[str]
+
+
+def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where: object = "") -> Numbering:
+    """Number the labels of a listing.
+
+    Args:
+        counts: samples of each label.
+        classes: names by number, if the source states them. Otherwise labels are numbers if all are; if a text is
+            none, all are names, which are numbered in sorted order.
+        where: the source, for messages.
+
+    Raises:
+        UsageError: a label is outside of ``classes``; or folders that would be classes are splits.
+    """
+    stated = [label for label in counts if isinstance(label, (int, str))]
+    if not stated:
+        return _number_folders(counts, where)
+    of_text = {label: number_of_text(label) for label in stated if isinstance(label, str)}
+    others = {text for text, number in of_text.items() if number is None}
+    absent = {text for text in others if text.strip().lower() in _ABSENT}
+    if others == absent and len(absent) < len(stated) and not others & set(classes):
+        others = set()
+    numbers: dict[Label, int] = dict.fromkeys(counts, -1)
+    if others or not of_text.keys().isdisjoint(classes):
+        names, remarks = _number_names(numbers, stated, classes, others, where)
+    else:
+        names, remarks = list(classes), []
+        found = {label: label if isinstance(label, int) else of_text[label] for label in stated}
+        numbers |= {label: number for label, number in found.items() if isinstance(number, int)}
+        if fractions := sum(counts[text] for text, number in of_text.items() if isinstance(number, NoLabel)):
+            counts = {**counts, NoLabel.NOT_INTEGER: counts.get(NoLabel.NOT_INTEGER, 0) + fractions}
+    if names:
+        _refuse_outside(numbers, names, where)
+    return Numbering(numbers, names, [*remarks, *_unlabelled(counts, numbers)])
+
+
+def _number_names(
+    numbers: dict[Label, int], stated: Sequence[int | str], classes: Sequence[str], others: set[str], where: object
+) -> tuple[list[str], list[str]]:
+    """Number labels as names; integers are numbers of ``classes`` if there are some, else names too."""
+    names = [*classes]
+    texts = {str(label) for label in stated if isinstance(label, str) or not classes}
+    names += sorted(texts - set(classes))
+    positions = {name: number for number, name in reversed(list(enumerate(names)))}
+    twice = {name for name, count in Counter(classes).items() if count > 1}
+    if ambiguous := sorted(texts & twice):
+        raise UsageError(f"{where}: two classes are called {ambiguous[0]!r}; rename one of them")
+    for label in stated:
+        numbers[label] = label if classes and isinstance(label, int) else positions[str(label)]
+    if classes:
+        return names, []
+    count = "1 class name" if len(names) == 1 else f"{len(names):,} class names"
+    remark = f"labels: {count}, such as {names[0]!r}, numbered by sorted name"
+    if len(others) < len(texts) and others:
+        number = min(texts - others)
+        remark += f"; numbers such as {number!r} are names too, since {min(others)!r} is not a number"
+    return names, [remark]
+
+
+def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: object) -> None:
+    outside = [number for number in numbers.values() if not -1 <= number < len(names)]
+    if outside:
+        worst = max(outside, key=abs)
+        raise UsageError(f"{where}: the label {worst} is outside of the {len(names):,} classes, 0 to {len(names) - 1}")
+
+
+def _number_folders(counts: Mapping[Label, int], where: object) -> Numbering:
+    """Number samples without labels by the first part of their folders that differs; −1 if they lie in one folder."""
+    paths = {label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder) and label.path}
+    common = 0
+    while len({path[: common + 1] for path in paths.values()}) == 1 and all(
+        len(p) > common + 1 for p in paths.values()
+    ):
+        common += 1
+    of_folder = {label: path[common] for label, path in paths.items()}
+    names = sorted(set(of_folder.values()))
+    if len(names) < 2:
+        return Numbering(dict.fromkeys(counts, -1), [], _unlabelled(counts, {}))
+    refuse_splits(names, where)
+    numbers = {label: names.index(of_folder[label]) if label in of_folder else -1 for label in counts}
+    remark = f"labels: the {len(names):,} folders, such as {names[0]!r}, are the classes"
+    return Numbering(numbers, names, [remark, *_unlabelled(counts, numbers)])
+
+
+def _unlabelled(counts: Mapping[Label, int], numbers: Mapping[Label, int]) -> list[str]:
+    """Tell how many samples have no label, if others have one, and of values that are not labels."""
+    total = sum(counts.values())
+    reasons = {label: count for label, count in counts.items() if isinstance(label, NoLabel) and count}
+    remarks = [
+        f"labels: the label of {_images(count)} {reason.value}; it stays in the extra, and the label is −1"
+        for reason, count in reasons.items()
+    ]
+    missing = sum(count for label, count in counts.items() if numbers.get(label, -1) == -1) - sum(reasons.values())
+    if 0 < missing < total:
+        remarks.append(f"labels: {missing:,} of {_images(total)} have none, which is the label −1")
+    return remarks
+
+
+def _images(count: int) -> str:
+    return "1 image" if count == 1 else f"{count:,} images"

@@ -1,0 +1,101 @@
+"""Splits of a source: which names of folders, shards and groups are splits, and which of several is read.
+
+A source that holds several splits is not read until ``--split`` chooses one. The words are those of the Hugging Face
+hub; ``val`` also chooses ``validation``, and the year of ``train2017`` or the number of ``test01`` does not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NoReturn, TypeVar
+
+from picstore.errors import UsageError
+
+ALL = "all"  # for --split, all splits together
+
+_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+_WORD = re.compile(rf"({'|'.join(_WORDS)})\d*")
+_TOKENS = re.compile(r"[^a-z0-9]+")
+_NUMBERED = re.compile(r"(.*?)[-_.]?\d+-of-\d+")
+
+T = TypeVar("T")
+
+
+def split_of_word(word: str) -> str | None:
+    """Return the split that a word alone is, such as the name of a folder (an extension does not count); or None."""
+    match = _WORD.fullmatch(word.lower().partition(".")[0])
+    return match and match[1]
+
+
+def split_of_name(name: str) -> str | None:
+    """Return the split whose word is in a name: in its first part that has one, the last one; None if none has.
+
+    Parts are divided by slashes, words by everything but letters and digits: ``mnist-train.tfrecord-00000-of-00001``.
+    """
+    for part in name.split("/"):
+        for token in reversed(_TOKENS.split(part.lower())):
+            if match := _WORD.fullmatch(token):
+                return match[1]
+    return None
+
+
+def without_split(name: str) -> str:
+    """Return a name without the words of splits and what joins them: ``y`` for ``y_train``."""
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", name) if not _WORD.fullmatch(word.lower())]
+    return "_".join(words) or name
+
+
+def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None, where: object) -> list[T]:
+    """Return the items, such as shards, of the split that the user chose; all of them if there are not several.
+
+    UsageError if there are several and ``split`` is None, or if there is no such split.
+    """
+    names = [name(item) for item in items]
+    found = [split_of_name(each) for each in names]
+    if any(found):  # beside known splits, other names of numbered shards are splits too
+        found = [each or _numbered_split(shard) for each, shard in zip(found, names, strict=True)]
+    splits = list(dict.fromkeys(each for each in found if each))
+    if split is None and len(splits) > 1:
+        refuse(splits, where)
+    if split in (None, ALL):
+        return list(items)
+    chosen = match_split(split, splits)
+    if chosen is None:
+        raise no_split(split, splits, where)
+    return [item for item, each in zip(items, found, strict=True) if each == chosen]
+
+
+def _numbered_split(name: str) -> str | None:
+    match = _NUMBERED.match(name.rpartition("/")[2].lower())
+    return match[1].partition(".")[0] if match else None
+
+
+def match_split(split: str, names: Iterable[str]) -> str | None:
+    """Return the name that the user's choice means: itself, or the only one with another word for the same split."""
+    there = list(names)
+    if split in there:
+        return split
+    wanted = _WORDS.get(split_of_word(split) or "", split.lower())
+    same = [name for name in there if _WORDS.get(split_of_word(name) or "", name.lower()) == wanted]
+    return same[0] if len(same) == 1 else None
+
+
+def no_split(split: str, splits: Collection[str], where: object) -> UsageError:
+    """Build the error for a split that a source does not have."""
+    return UsageError(f"{where} has no split {split!r}; it has {', '.join(splits) or 'none, so leave out --split'}")
+
+
+def refuse_splits(names: Collection[str], where: object) -> None:
+    """Raise UsageError if several names, which would be classes, are all splits."""
+    if len(names) > 1 and all(map(split_of_word, names)):
+        refuse(names, where, "; if they are classes, name them in a file for --classes")
+
+
+def refuse(splits: Collection[str], where: object, remedy: str = f", or --split {ALL} for all of them") -> NoReturn:
+    """Raise UsageError for a source of several splits."""
+    raise UsageError(f"{where} holds the splits {', '.join(splits)}; give --split with one of them{remedy}")

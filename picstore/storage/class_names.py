@@ -1,0 +1,76 @@
+"""Names of classes: join lists of them by name, and read and write them as lines of a file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from picstore.errors import UsageError
+
+_QUOTE = '"'
+
+
+class JoinedNames:
+    """Class names of several lists, joined by name: the first list as it is, then the new names of each further one.
+
+    Attributes:
+        names: the joined names.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names = list(names)
+
+    def add(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Join a list; return the joined number of each of its names.
+
+        A list that continues the joined names, or is the beginning of them, keeps its numbers, even with equal names.
+        UsageError if a name that has to be found stands for two classes.
+        """
+        common = min(len(names), len(self.names))
+        if self.names[:common] == list(names[:common]):
+            self.names += names[common:]
+            return tuple(range(len(names)))
+        twice = {name for each in (self.names, names) for name, count in Counter(each).items() if count > 1}
+        if ambiguous := sorted(twice.intersection(names)):
+            raise UsageError(
+                f"two classes are called {ambiguous[0]!r}, so the classes cannot be joined by name; rename one of them"
+            )
+        numbers = {name: number for number, name in enumerate(self.names)}
+        for name in names:
+            if name not in numbers:
+                numbers[name] = len(self.names)
+                self.names.append(name)
+        return tuple(numbers[name] for name in names)
+
+
+def to_lines(names: Sequence[str]) -> str:
+    """Write class names, one a line: as they are if :func:`from_lines` then reads the same, else each as JSON."""
+    text = "".join(f"{name}\n" for name in names)
+    if all(name and name.isprintable() and name == name.strip() and not name.startswith(_QUOTE) for name in names):
+        return text
+    return "".join(json.dumps(name) + "\n" for name in names)
+
+
+def from_lines(text: str) -> list[str]:
+    """Read class names, one a line: JSON strings if all lines are such, else texts without outer white space.
+
+    Lines end with a line feed, before which there may be a carriage return. UsageError for a blank line that is not at
+    the end, since all names after it would move.
+    """
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if lines and all(line.startswith(_QUOTE) for line in lines):
+        try:
+            names = [json.loads(line) for line in lines]
+        except ValueError:
+            names = []
+        if names and all(isinstance(name, str) for name in names):
+            return names
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise UsageError(
+                f"line {number} is blank; remove it, or write each name as a JSON string to keep a blank one"
+            )
+    return [line.strip() for line in lines]
