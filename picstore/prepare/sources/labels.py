@@ -197,7 +197,7 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
     """
     stated = [label for label in counts if isinstance(label, (int, str))]
     if not stated:
-        return _number_folders(counts, where)
+        return _number_folders(counts, where) if not classes else Numbering(dict.fromkeys(counts, -1), [*classes], [])
     of_text = {label: number_of_text(label) for label in stated if isinstance(label, str)}
     others = {text for text, number in of_text.items() if number is None}
     absent = {text for text in others if text.strip().lower() in _ABSENT}
@@ -244,7 +244,9 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
     outside = [number for number in numbers.values() if not -1 <= number < len(names)]
     if outside:
         worst = max(outside, key=abs)
-        raise UsageError(f"{where}: the label {worst} is outside of the {len(names):,} classes, 0 to {len(names) - 1}")
+        raise UsageError(
+            f"{where}: the label {worst} is outside of the {len(names):,} classes; give labels of 0 to {len(names) - 1}"
+        )
 
 
 def _number_folders(counts: Mapping[Label, int], where: object) -> Numbering:

@@ -53,7 +53,8 @@ class _Schema:
         if self.numbers is None or not isinstance(label, int) or label == -1:
             return label
         if not 0 <= label < len(self.numbers):
-            raise UsageError(f"{file}: the label {label} is outside of its {len(self.numbers):,} classes")
+            count = len(self.numbers)
+            raise UsageError(f"{file}: the label {label} is outside of its {count:,} classes; give 0 to {count - 1}")
         return self.numbers[label]
 
 
@@ -110,7 +111,7 @@ class _Columns:
                 f"{self._unnamed} has labels without class names, and other files of {self._location} number different "
                 "ones; write the names into the file, or convert it by itself"
             )
-        yield f"labels: {self._unnamed} states no class names; its numbers are those of the other files' classes"
+        yield f"labels: {self._unnamed} states no class names; its numbers mean the other files' classes"
 
 
 def list_parquet(

@@ -1,7 +1,7 @@
 """Splits of a source: which names of folders, shards and groups are splits, and which of several is read.
 
-A source that holds several splits is not read until ``--split`` chooses one. The words are those of the Hugging Face
-hub; ``val`` also chooses ``validation``, and the year of ``train2017`` or the number of ``test01`` does not count.
+A source that holds several splits is not read until ``--split`` chooses one. The Hugging Face hub uses the same words;
+``val`` also chooses ``validation``, and the year of ``train2017`` or the number of ``test01`` does not count.
 """
 
 from __future__ import annotations
