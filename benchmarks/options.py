@@ -51,6 +51,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "mixture": "benchmarks.runtime.mixture:mixture",
         "memory": "benchmarks.runtime.memory:memory",
         "cores": "benchmarks.runtime.cores:cores",
+        "lock": "benchmarks.runtime.lock:lock",
         "records": "benchmarks.runtime.scale:records",
         "selecting": "benchmarks.runtime.selecting:selecting",
         "buckets": "benchmarks.runtime.buckets:buckets",
