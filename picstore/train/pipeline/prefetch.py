@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -16,6 +17,11 @@ from picstore.train.batching.gather import ReadResult
 from picstore.train.pipeline.thread_pool import PREFIX, is_own_thread
 
 logger = logging.getLogger("picstore")
+
+# Whether a reader that finds nothing to read waits for more; a start takes 60 µs. A free-threaded Python leaves it to
+# the thread that made an object to free it, unless that has ended: in readers that waited containers stayed, to half as
+# much again as the budget.
+_READERS_WAIT = "t" not in getattr(sys, "abiflags", "")
 
 
 class ContainerKey(NamedTuple):
@@ -69,7 +75,9 @@ class Prefetcher:
         self._threads: list[threading.Thread] = []  # that read, and some that have ended
         self._ending: list[threading.Thread] = []  # that have only to return
         self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # for a reader
-        self._reading = 0  # threads that have not found that nothing is waiting
+        self._reading = 0  # threads that read or wait for more to read
+        self._idle = 0  # of these, the ones that wait
+        self._handing_over = 0  # of these, the ones that may still hold what others have by now
         self._held: dict[ContainerKey, _HeldContainer] = {}  # in the order of their last use
         self._bytes = 0
         # By source, of what was read in all: bytes in memory, and in storage.
@@ -78,7 +86,9 @@ class Prefetcher:
         self._earliest: dict[int, int] = {}  # epoch of each source that is still read
         self._unreleased = 0  # batches
         self._closed = self._warned = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # a garbage collection may close this at any place
+        self._changed = threading.Condition(self._lock)
+        self._work = threading.Condition(self._lock)  # for readers
 
     def request(
         self, uses: dict[ContainerKey, ContainerUse], *, wait: bool
@@ -90,6 +100,8 @@ class Prefetcher:
         """
         self._join_ending()
         with self._changed:
+            while self._handing_over and not self._closed:
+                self._changed.wait()
             for key in [key for key, use in uses.items() if not use.needed and key not in self._held]:
                 del uses[key]
             self._end_epochs(uses)
@@ -128,6 +140,7 @@ class Prefetcher:
             while self._waiting:
                 self._waiting.pop()[1].cancel()
             self._changed.notify_all()
+            self._work.notify_all()
         if not is_own_thread():
             for thread in self._threads:
                 thread.join()
@@ -156,53 +169,59 @@ class Prefetcher:
             self._ending.pop().join()
 
     def _start_readers(self) -> None:
-        """Start readers for waiting containers; a reader goes on until nothing is waiting, and ends.
-
-        They do not wait for more: a free-threaded Python leaves it to the thread that made an object to free it, unless
-        that has ended. In one that waits containers stayed, to half as much again as the budget; a start takes 60 µs.
-        """
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        for _ in range(min(len(self._waiting), self._readers.threads - self._reading)):
+        """Wake readers for waiting containers, or start some; a reader goes on until nothing is waiting."""
+        self._work.notify(min(len(self._waiting), self._idle))
+        for _ in range(min(len(self._waiting) - self._idle, self._readers.threads - self._reading)):
             name = f"{PREFIX}read_{self._reading}"
             thread = threading.Thread(target=self._read_waiting, name=name, daemon=True)
             thread.start()
-            self._threads.append(thread)
+            self._threads = [*(each for each in self._threads if each.is_alive()), thread]
             self._reading += 1
 
     def _read_waiting(self) -> None:
-        """Read until nothing is waiting."""
-        while self._read_some():
-            pass
+        """Read what is waiting, until there is nothing more; between two reads nothing here holds what was read."""
+        handed_over = False
+        while calls := self._take_waiting(handed_over):
+            handed_over = self._read_some(calls)
 
-    def _read_some(self) -> bool:
-        """Read this thread's share of what is waiting; False for nothing. On return nothing holds what was read."""
-        with self._changed:
-            count = min(-(-len(self._waiting) // self._readers.threads), self._readers.together)
-            calls = [self._waiting.popleft() for _ in range(count)]
-            if not calls:
+    def _take_waiting(self, handed_over: bool) -> list[tuple[ContainerKey, Future[ReadResult]]]:
+        """Wait for a reader's share of what is to be read; none at the end. The last share may be ``handed_over``."""
+        with self._lock:
+            if handed_over:
+                self._handing_over -= 1
+                self._changed.notify_all()
+            while not self._waiting and _READERS_WAIT and not self._closed:
+                self._idle += 1
+                self._work.wait()
+                self._idle -= 1
+            if not self._waiting:
                 self._reading -= 1
                 self._ending.append(threading.current_thread())
-                return False
-        futures = [future for _, future in calls]
-        for future in futures:
+            count = min(-(-len(self._waiting) // self._readers.threads), self._readers.together)
+            return [self._waiting.popleft() for _ in range(count)]
+
+    def _read_some(self, calls: list[tuple[ContainerKey, Future[ReadResult]]]) -> bool:
+        """Read containers, and take their calls from the list; returns whether anybody has what was read."""
+        for _, future in calls:
             future.set_running_or_notify_cancel()
         try:
             results = self._read([key for key, _ in calls])
         except BaseException as error:  # the thread that waits for the futures raises it
-            for future in futures:
-                future.set_exception(error)
-        else:
-            self._count_memory(calls, results)
-            # The first one last: the planner waits for it, and then has all others without waking up for each.
-            for future, result in zip(reversed(futures), reversed(results), strict=True):
-                future.set_result(result)
+            while calls:
+                calls.pop()[1].set_exception(error)
+            return False
+        self._count_memory(calls, results)
+        # The first one last: the planner waits for it, and then has all others without waking up for each.
+        while calls:
+            calls.pop()[1].set_result(results.pop())
         return True
 
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
     ) -> None:
-        """Let the budget count containers by the memory that they take."""
+        """Let the budget count containers by the memory that they take, and note that they are handed over."""
         with self._changed:
+            self._handing_over += 1
             for (key, future), result in zip(calls, results, strict=True):
                 held = self._held.get(key)
                 if held is not None and held.future is future and not isinstance(result, Damage):

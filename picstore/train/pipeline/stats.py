@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +35,42 @@ class StatsCounter:
     """Stats that any thread adds to, beginning with ``stats``."""
 
     def __init__(self, stats: Stats = Stats()) -> None:
-        self._stats = stats
+        self._sums: dict[str, Any] = {f.name: getattr(stats, f.name) for f in fields(Stats)}
         self._lock = threading.Lock()
 
     def add(self, **amounts: float) -> None:
         """Add to some of the sums."""
         with self._lock:
-            sums = {name: getattr(self._stats, name) + amount for name, amount in amounts.items()}
-            self._stats = replace(self._stats, **sums)
+            for name, amount in amounts.items():
+                self._sums[name] += amount
 
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Add the time that a block takes."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(**{name: time.perf_counter() - start})
+    def timed(self, name: str) -> _Timer:
+        """Add the time that a ``with`` block takes."""
+        return _Timer(self, name)
 
     @property
     def stats(self) -> Stats:
         """The sums at this moment."""
-        return self._stats
+        with self._lock:
+            return Stats(**self._sums)
 
     def __getstate__(self) -> Stats:
-        return self._stats
+        return self.stats
 
     def __setstate__(self, stats: Stats) -> None:
         self.__init__(stats)  # type: ignore[misc]
+
+
+class _Timer:
+    """A context that adds its time to a sum; one of ``contextlib`` takes twice as long, 1 µs."""
+
+    __slots__ = ("_counter", "_name", "_start")
+
+    def __init__(self, counter: StatsCounter, name: str) -> None:
+        self._counter, self._name = counter, name
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._counter.add(**{self._name: time.perf_counter() - self._start})

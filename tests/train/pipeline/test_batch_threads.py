@@ -27,8 +27,10 @@ from own_threads import our_threads, threads_left
 
 import picstore
 from picstore.storage import container_reader
-from picstore.storage.container_reader import Readers
+from picstore.storage.container_reader import ContainerReader, Readers
+from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import read_at
+from picstore.storage.sound_containers import SoundReader
 from picstore.train.batching.gather import BatchRecords, gather_records
 from picstore.train.batching.host_batch import RecordFiles
 from picstore.train.batching.spec import GroupSpec, OutputSpec, PipelineSpec, Resources
@@ -39,7 +41,7 @@ from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import BatchRequest, TrainingSource
 from picstore.train.order.sharding import RankShard
-from picstore.train.pipeline import batch_threads
+from picstore.train.pipeline import batch_threads, prefetch
 from picstore.train.pipeline.batch_threads import AHEAD, MAX_REQUESTS, Pipeline, divide
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
 from picstore.train.pipeline.reads import container_uses
@@ -72,6 +74,21 @@ class ContainerMemory:
         self.now = self.peak = self.reads = 0
         self._lock = threading.RLock()  # a free-threaded Python frees anywhere, in _add too
         monkeypatch.setattr(container_reader, "read_at", self._read_at)
+        read = SoundReader.read
+
+        def read_sound(reader: SoundReader, numbers: Sequence[int], allocate: object) -> list[Container | None]:
+            found = read(reader, numbers, self._allocate)
+            with self._lock:
+                self.reads += sum(container is not None for container in found)
+            return found
+
+        monkeypatch.setattr(SoundReader, "read", read_sound)
+
+    def _allocate(self, size: int) -> memoryview:
+        data = np.empty(size, np.uint8)
+        self._add(size)
+        weakref.finalize(data, self._add, -size)
+        return data.data
 
     def _read_at(self, path: Path, offset: int, size: int, **options: object) -> memoryview:
         # A memoryview keeps its array alive, and arrays tell when they are freed.
@@ -86,6 +103,12 @@ class ContainerMemory:
         with self._lock:
             self.now += size
             self.peak = max(self.peak, self.now)
+
+
+@pytest.fixture
+def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers are read by ``read_at`` alone."""
+    monkeypatch.setattr(ContainerReader, "use_kernel", lambda _: None)
 
 
 @pytest.fixture
@@ -238,7 +261,8 @@ def test_closing_the_fetcher_ends_a_wait() -> None:
         assert waiting.result() is None
 
 
-def test_a_reader_that_ends_may_close_the_fetcher() -> None:
+def test_a_reader_that_ends_may_close_the_fetcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "_READERS_WAIT", False)
     ending = threading.Event()
 
     class ClosedByReader(Prefetcher):
@@ -287,8 +311,23 @@ def test_containers_that_wait_for_a_reader_are_read_at_once() -> None:
     assert reader.calls == [[0], list(range(1, 17)), list(range(17, 24))]
 
 
-def test_readers_end_when_nothing_waits_for_them() -> None:
-    """A free-threaded Python frees what a thread made when that runs again or has ended, and not while it waits."""
+def test_readers_wait_for_more_and_end_with_the_fetcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "_READERS_WAIT", True)
+    prefetcher = Prefetcher(Reader([6] * 9), budget=100, readers=Readers(threads=2, together=8))  # type: ignore[arg-type]
+    seen = set()
+    for number in range(9):
+        futures = prefetcher.request({(0, 0, number): use()}, wait=False)
+        assert futures is not None
+        wait(futures.values())
+        seen |= {thread.ident for thread in threading.enumerate() if thread.name.startswith("picstore-read")}
+    assert 1 <= len(seen) <= 2
+    prefetcher.close()
+    assert our_threads() == []
+
+
+def test_readers_end_where_a_free_threaded_python_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It frees what a thread made when that runs again or has ended, and not while it waits."""
+    monkeypatch.setattr(prefetch, "_READERS_WAIT", False)
     prefetcher = Prefetcher(Reader([6] * 9), budget=100, readers=Readers(threads=4, together=1))  # type: ignore[arg-type]
     for numbers in (range(8), range(8, 9)):
         futures = prefetcher.request({(0, 0, number): use() for number in numbers}, wait=False)
@@ -372,6 +411,7 @@ def test_the_smallest_block_that_fits_is_taken() -> None:
     assert [bytes(blocks.borrow(size << 16)[:1]) for size in (2, 1, 3)] == [b"\2", b"\1", b"\0"]
 
 
+@pytest.mark.usefixtures("without_kernel")
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no nice value of their own")
 def test_decoding_threads_let_the_reading_one_go_first(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     nice: dict[str, int] = {}
@@ -695,6 +735,7 @@ def test_an_interrupt_of_the_consumer_leaves_no_thread(make_dataset: Make) -> No
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.usefixtures("without_kernel")
 def test_an_interrupt_while_waiting_for_a_batch_leaves_no_thread(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -757,6 +798,7 @@ def test_closing_while_the_planner_waits_for_room_in_the_budget_ends_it(
 # Errors.
 
 
+@pytest.mark.usefixtures("without_kernel")
 def test_an_error_of_the_operating_system_reaches_the_consumer(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
