@@ -36,7 +36,7 @@ LAYERS = {
         "manifest",
         "manifest_writer",
         "cache | manifest_copy | record_counts | record_facts | record_shift | references_root | row_reader | "
-        "table_reader",
+        "sound_containers | table_reader",
         "references",
         "concat | conditions | container_reader | publish | shown | split",
         "joined_reader | record_table",

@@ -9,7 +9,7 @@ import contextlib
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from picstore.storage.references import open_references, read_references
 from picstore.storage.references_root import ReferencesRoot
 from picstore.storage.row_reader import MIN_MEAN, RowsOf, plan_reads, whole_images
 from picstore.storage.table_reader import TableReader
+
+if TYPE_CHECKING:
+    from picstore.storage.sound_containers import SoundReader  # which imports numba
 
 _CACHED_BYTES = 32 << 20  # of indexes, each some 10 kB; without one, reading a record takes 0.26 ms more
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
@@ -68,6 +71,7 @@ class ContainerReader:
         self._references = references
         self._shift: RecordShift | None = None  # of one of several data sets
         self._ordinals = ordinals_of(rows)
+        self._sound: SoundReader | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -85,9 +89,18 @@ class ContainerReader:
         reads, and several would wait for Python's lock: 890 crops/s of 12 megapixels with four, 1,450 with one. Large
         images are read together, as NumPy's calls take as long for one; others come sooner one by one.
         """
+        local = isinstance(self.root, Folder) and self.cache is None
         if self.cache is not None or self.rows["size"].sum() < MIN_MEAN * self.rows["records"].sum():
-            return Readers(threads=4, together=1)
-        return Readers(threads=1, together=64) if isinstance(self.root, Folder) else Readers(threads=4, together=16)
+            return Readers(threads=2, together=8) if local else Readers(threads=4, together=1)
+        return Readers(threads=1, together=64) if local else Readers(threads=4, together=16)
+
+    def use_kernel(self) -> None:
+        """Let :meth:`read_in_part` read by a kernel from now on, where that can; it is compiled or loaded."""
+        local = isinstance(self.root, Folder) and self.cache is None and self._references is None
+        if local and self._sound is None:
+            from picstore.storage.sound_containers import SoundReader
+
+            self._sound = SoundReader(str(self.root), self.rows, self._ordinals, self.fields)
 
     def shifted(self, shift: RecordShift) -> ContainerReader:
         """Make a reader of the same containers that shifts their records, and names files by their full paths."""
@@ -165,7 +178,22 @@ class ContainerReader:
         """
         large = [number for number in numbers if self.cache is None and self._has_large_images(number)]
         done = self._read_rows(large, rows_of, mask=mask, attachments=attachments, allocate=allocate) if large else {}
+        if self._sound is not None:
+            done |= self._read_sound(self._sound, [number for number in numbers if number not in done], allocate)
         return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
+
+    def _read_sound(self, reader: SoundReader, numbers: Sequence[int], allocate: Allocate) -> dict[int, Container]:
+        """Read containers by the kernel; leave out those that are not sound, or not there."""
+        found = {
+            number: container
+            for number, container in zip(numbers, reader.read(numbers, allocate), strict=True)
+            if container is not None
+        }
+        if self._shift is not None:
+            for number, container in found.items():
+                container.ref = self.container_ref(number)
+                self._shift.apply(container)
+        return found
 
     def _read_rows(
         self,

@@ -72,6 +72,11 @@ class JoinedReader(ContainerReader):
         """The threads that read containers fastest from the data set that needs most."""
         return max(part.readers for part in self.parts)
 
+    def use_kernel(self) -> None:
+        """Let the data sets' readers read by a kernel from now on."""
+        for part in self.parts:
+            part.use_kernel()
+
     def shifted(self, shift: RecordShift) -> ContainerReader:
         """Make a reader that shifts the records of all data sets further."""
         return JoinedReader(self.parts, [shift] * len(self.parts))

@@ -55,6 +55,11 @@ def crc32c(data: Buffer | U8) -> int:
     return _short(data) if len(data) < _LONG else _without_lock(0, *_place(data))
 
 
+def crc32c_address() -> int:
+    """Address of a function of C for kernels: the CRC of the bytes before, an address and a size; uint32 of these."""
+    return ctypes.cast(_without_lock, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+
 def combine_crcs(crcs: U32, lengths: I64) -> int:
     """CRC-32C of byte strings, one after the other, from the CRC and the length of each, below 2**32 bytes in all.
 

@@ -182,7 +182,7 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
     if not header.extras_raw and not container.index["extra_length"].any():
         container.extras_frame = raw
         return
-    sound = not header.extras_raw or (crc32c(raw) == header.extras_crc and _declared_size(raw) == header.extras_raw)
+    sound = not header.extras_raw or (crc32c(raw) == header.extras_crc and declared_size(raw) == header.extras_raw)
     chosen = container.good & (container.index["extra_length"] > 0)
     starts, lengths = (container.index[name][chosen].astype(np.int64) for name in ("extra_offset", "extra_length"))
     ends = starts + lengths
@@ -194,7 +194,7 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
         container.mark_extras_damaged()
 
 
-def _declared_size(frame: memoryview) -> int:
+def declared_size(frame: memoryview) -> int:
     """Read the size that a zstd frame declares; -1 for none."""
     try:
         size = get_frame_info(frame).decompressed_size

@@ -14,6 +14,7 @@ from picstore.jpeg.cut import cut_all
 from picstore.jpeg.decoder.describe import describe_tiles, measure_tiles
 from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.filters import BILINEAR
+from picstore.storage.sound_containers import read_and_check
 from picstore.train.batching.spec import OutputSpec, PipelineSpec
 from picstore.train.cpu import canvas, mixture, noise, normalize, pointwise_color, tone
 from picstore.train.cpu.blur import blur
@@ -52,6 +53,8 @@ _GATHER = {opcodes.NEAREST: canvas.gather_nearest, opcodes.PILLOW_BICUBIC: canva
 def load_filler(spec: PipelineSpec) -> type[ImageFiller | StreamFiller | SegmentFiller]:
     """Compile or load the kernels of a pipeline; returns the class that fills its batches."""
     compile_ahead(needed_kernels([plan for source in spec.sources for plan in source.plans], spec.output))
+    for source in spec.sources:
+        source.dataset.containers.use_kernel()
     if spec.output.form == "streams":
         return StreamFiller
     if spec.output.form == "segments":
@@ -63,10 +66,10 @@ def load_filler(spec: PipelineSpec) -> type[ImageFiller | StreamFiller | Segment
 def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[Any]:
     """List the kernels that batches of data sets with these transforms call, by drawing parameters of 256 images."""
     if output.form == "streams":
-        return [cut_all]
+        return [read_and_check, cut_all]
     if output.form == "segments":  # and kernels that decode what a GPU does not, and the first image
-        return [measure_tiles, describe_tiles, cut_all, *DECODING]
-    found = {run_fused, *STAGES}
+        return [read_and_check, measure_tiles, describe_tiles, cut_all, *DECODING]
+    found = {read_and_check, run_fused, *STAGES}
     for plan in plans:
         for group in plan.groups:
             with contextlib.suppress(UsageError):  # a transform that refuses such images
