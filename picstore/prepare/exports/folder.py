@@ -44,8 +44,8 @@ class FolderFormat:
     """OUT/<class>/<original name>.jpg, OUT/records.jsonl and OUT/classes.txt.
 
     Names are the last part of the extra's ``path``, made safe; the id is added to equal ones. Attachments are hidden
-    files, ``.<name>.<attachment>``, which readers of folders skip. No two names are equal on a file system that ignores
-    case or normalizes Unicode.
+    files, ``.<name>.<attachment>.bin``: torchvision's ImageFolder takes any file with the suffix of an image, hidden or
+    not. No two names are equal on a file system that ignores case or normalizes Unicode.
     """
 
     root: Path
@@ -144,7 +144,7 @@ def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames
 def _hidden_path(path: str, attachment: str) -> str:
     """Path of an attachment beside its image."""
     folder, _, stem = path.partition("/")
-    return f"{folder}/.{stem}.{attachment}"
+    return f"{folder}/.{stem}.{attachment}.bin"
 
 
 def _stem(extra: dict[str, Any], id_: int) -> str:

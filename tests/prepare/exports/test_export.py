@@ -102,6 +102,15 @@ def test_folders_are_read_by_torchvision_with_classes_and_original_names(dataset
     assert all(picture.size == (60, 40) for picture, _ in read)
 
 
+def test_attachments_called_as_images_are_not_images_of_a_folder(tmp_path: Path) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    names = ["seg.png", "mask", "left.JPG"]
+    with picstore.Writer(tmp_path / "dataset", classes=["cat"], attachments=names) as writer:
+        writer.add(jpeg(1), label=0, attachments=dict.fromkeys(names, MASK))
+    export(tmp_path / "dataset", tmp_path / "out", format="folder", workers=InlineEngine(1))
+    assert len(torchvision.datasets.ImageFolder(tmp_path / "out")) == 1
+
+
 def table(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
 
