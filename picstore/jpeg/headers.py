@@ -53,7 +53,7 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
     quantization: dict[int, bytes] = {}
     huffman: HuffmanTables = {}
     jfif = adobe = body = b""
-    orientation = 1
+    exif: list[bytes] = []
     for marker, body, _ in segments:
         if marker == DQT:
             quantization.update(_read_quantization(body))
@@ -65,13 +65,15 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
             # Any transform but 0 means YCbCr to libjpeg, which warns of all but 1; decoders may call that an error.
             adobe = body[:11] + bytes([min(body[11], 1)])
-        elif marker == APP1 and body.startswith(b"Exif\0\0") and orientation == 1:  # the first that rotates counts
-            orientation = _read_orientation(body[6:])
+        elif marker == APP1:
+            exif.append(body)
     count = body[0] if body else 0
     if len(body) != 4 + 2 * count:
         raise ImageError("the scan header has a wrong length")
     selectors = tuple(TableSelector(body[1 + 2 * k], body[2 + 2 * k] >> 4, body[2 + 2 * k] & 15) for k in range(count))
-    return CodingParameters(quantization, huffman, selectors, body[1 + 2 * count :], jfif, adobe, orientation)
+    return CodingParameters(
+        quantization, huffman, selectors, body[1 + 2 * count :], jfif, adobe, find_orientation(exif)
+    )
 
 
 def _read_quantization(body: bytes) -> dict[int, bytes]:
@@ -95,6 +97,12 @@ def _read_huffman(body: bytes) -> HuffmanTables:
         tables[body[0] >> 4, body[0] & 15] = HuffmanTable(counts, body[17:end])
         body = body[end:]
     return tables
+
+
+def find_orientation(bodies: Iterable[bytes]) -> int:
+    """Find the orientation, 1 … 8, in bodies of APP1 segments; of several EXIF blocks the first that rotates counts."""
+    blocks = (body[6:] for body in bodies if body.startswith(b"Exif\0\0"))
+    return next((found for found in map(_read_orientation, blocks) if found != 1), 1)
 
 
 def _read_orientation(tiff: bytes) -> int:

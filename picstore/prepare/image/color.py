@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms
 
-from picstore.arrays import F64, U8
+from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.prepare.image.strips import strip_boxes
 
@@ -77,12 +79,7 @@ def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image
     flat = Image.new("LA" if alpha else "L", image.size)
     for box in strip_boxes(image.size):
         values = np.asarray(image.crop(box))
-        if image.mode == "F":
-            grey = _from_float(values, most)
-        elif _is_wide(image):
-            grey = _scale(values.astype(np.float64), most)
-        else:
-            grey = _from_16_bits(values)
+        grey = scale(values, most) if image.mode == "F" or _is_wide(image) else _from_16_bits(values)
         strip = Image.fromarray(grey)
         if alpha:
             strip.putalpha(Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8)))
@@ -96,19 +93,26 @@ def _is_wide(image: Image.Image) -> bool:
 
 
 def _most(image: Image.Image) -> float:
-    """Find the value that becomes white: the smallest usual one that is not exceeded.
-
-    Depth maps and masks come in 32 bits but seldom use them; floats are usually in [0, 1], also in 0 … 255 and 0 …
-    65,535, and any others are scaled by the largest.
-    """
+    """Find the value that becomes white."""
     if image.mode != "F" and not _is_wide(image):
         return 65_535
     strips = (np.asarray(image.crop(box)) for box in strip_boxes(image.size))
-    if image.mode == "F":
-        most = max(float(np.max(values, initial=0, where=np.isfinite(values))) for values in strips)
-        return next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
+    return largest_usual(strips) if image.mode == "F" else integer_top(strips, most=2**31 - 1)
+
+
+def integer_top(strips: Iterable[npt.NDArray[Any]], *, most: int) -> int:
+    """Return the smallest of 255, 65,535 and ``most``, the largest integer of the type, that is not exceeded.
+
+    Depth maps and masks come in 32 bits but seldom use them.
+    """
     largest = max(int(values.max(initial=0)) for values in strips)
-    return next((top for top in (255, 65_535) if largest <= top), 2**31 - 1)
+    return next((top for top in (255, 65_535) if largest <= top < most), most)
+
+
+def largest_usual(strips: Iterable[npt.NDArray[Any]]) -> float:
+    """Return the smallest of 1, 255 and 65,535 that no finite float exceeds, else the largest finite one."""
+    most = max(float(np.max(values, initial=0, where=np.isfinite(values))) for values in strips)
+    return next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
 
 
 def _from_16_bits(values: npt.NDArray[np.integer]) -> U8:
@@ -117,13 +121,11 @@ def _from_16_bits(values: npt.NDArray[np.integer]) -> U8:
     return scaled
 
 
-def _from_float(values: npt.NDArray[np.floating], top: float) -> U8:
-    """Scale floats; NaN is black, infinities are clipped."""
-    return _scale(np.nan_to_num(values.astype(np.float64), nan=0, posinf=top, neginf=0), top)
-
-
-def _scale(values: F64, top: float) -> U8:
-    return np.rint(np.clip(values, 0, top) * (255 / top)).astype(np.uint8)
+def scale(values: npt.NDArray[Any], top: float) -> U8:
+    """Scale 0 … ``top`` to 0 … 255; NaN and negative values are black, larger ones white."""
+    if values.dtype.kind == "f":
+        values = np.nan_to_num(values.astype(np.float64), nan=0, posinf=top, neginf=0)
+    return np.rint(np.clip(values.astype(np.float64), 0, top) * (255 / top)).astype(np.uint8)
 
 
 def _from_cmyk(image: Image.Image) -> Image.Image:

@@ -21,6 +21,7 @@ from PIL import Image
 from picstore.errors import ImageError
 from picstore.prepare.image import svg
 from picstore.prepare.image.size_limits import check_jbig, check_size
+from picstore.prepare.image.tiff import STARTS as TIFF_STARTS
 
 if TYPE_CHECKING:
     from wand.image import Image as WandImage
@@ -39,7 +40,6 @@ _MAGIC: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
     ("cin", 0, (b"\x80\x2a\x5f\xd7", b"\xd7\x5f\x2a\x80")),
     ("xcf", 0, (b"gimp xcf ",)),
     ("miff", 0, (b"id=ImageMagick",)),
-    ("fits", 0, (b"SIMPLE  =",)),
     ("sgi", 0, (b"\x01\xda",)),
     ("sun", 0, (b"\x59\xa6\x6a\x95",)),
     ("wpg", 0, (b"\xffWPC",)),
@@ -63,7 +63,6 @@ _MAGIC: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
     ("pict", 522, (b"\x00\x11\x02\xff\x0c\x00", b"\x11\x01")),
 )
 
-_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # fmt: off
 _RAW = frozenset({
     "3fr", "arw", "cr2", "cr3", "crw", "dcr", "dng", "erf", "iiq", "k25", "kdc", "mef", "mrw", "nef", "nrw",
@@ -82,7 +81,7 @@ _EXTENSIONS = {
 }
 
 # Formats whose orientation is applied here. HEIC and AVIF are rotated by their decoder, and their EXIF keeps its value.
-_ORIENTED = frozenset({"dpx", "miff", "tga", "tiff"})
+_ORIENTED = frozenset({"dpx", "miff", "tga"})
 
 _SVG_CODERS = ("rsvg", "msvg")
 
@@ -114,8 +113,8 @@ _BYTES_PER_PIXEL = 64
 def find_coder(data: bytes, *, name: str = "") -> str | None:
     """Find the coder of a file by its first bytes or its name; None if the format is not read here."""
     extension = PurePath(name).suffix[1:].lower()
-    if data.startswith(_TIFF):
-        return "dng" if extension in _RAW or data[8:10] == b"CR" else "tiff"
+    if data.startswith(TIFF_STARTS):
+        return "dng" if extension in _RAW or data[8:10] == b"CR" else None
     for coder, offset, magics in _MAGIC:
         if data.startswith(magics, offset):
             return coder

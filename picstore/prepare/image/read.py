@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode import decode as decode_baseline
-from picstore.jpeg.headers import read_coding_parameters
+from picstore.jpeg.headers import find_orientation, read_coding_parameters
 from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
 from picstore.prepare.engine import stderr_capture
-from picstore.prepare.image import heic_jxl_raw, imagemagick
+from picstore.prepare.image import fits, heic_jxl_raw, imagemagick, tiff
 from picstore.prepare.image.color import to_rgb_or_grey
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.resize import resize
@@ -88,6 +89,7 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
             # The size in the header counts, even if DCT scaling below decodes far fewer pixels.
             check_size(*image.size, max_pixels=settings.max_pixels)
             if kind in ("JPEG", "MPO"):
+                _settle_orientation(image)
                 if max(image.size) > MAX_SIDE:
                     width, height = image.size
                     raise ImageError(f"JPEG of {width} × {height} pixels; libjpeg decodes up to {MAX_SIDE:,} a side")
@@ -194,20 +196,41 @@ def foreign_errors(context: str) -> Iterator[None]:
 def _open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     Image.init()
     check_webp(data, max_pixels=max_pixels)
+    if data.startswith(tiff.STARTS):
+        return _open_tiff(data, name=name, max_pixels=max_pixels)
+    if data.startswith(fits.START):
+        with foreign_errors("damaged FITS"):
+            return fits.read_image(data, max_pixels=max_pixels)
     formats = [each for each in Image.ID if each not in EXCLUDED_FROM_PILLOW]
     try:
-        image = Image.open(io.BytesIO(data), formats=formats)
+        return Image.open(io.BytesIO(data), formats=formats)
     except Image.DecompressionBombError as error:
         raise ImageError(f"more pixels than --max-pixels allows ({max_pixels:,})") from error
     except Exception as error:
         if imagemagick.find_coder(data, name=name) is None:
             raise ImageError(_unidentified(data, formats, error)) from error
-    else:
-        if not _is_camera_raw(image, data):
-            return image
-        # Pillow reads only the thumbnail that comes first in a camera's raw file.
-        if imagemagick.find_coder(data, name=name) != "dng":
-            raise ImageError("raw file of a camera, whose name does not end in that camera's extension")
+    return _open_elsewhere(data, name=name, max_pixels=max_pixels)
+
+
+def _open_tiff(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
+    """Open a TIFF by its tags, or develop a camera's raw file, of which Pillow reads only the thumbnail."""
+    raw_by_name = imagemagick.find_coder(data, name=name) == "dng"
+    with foreign_errors("damaged TIFF"):
+        if _is_camera_raw(tiff.read_tags(data), data):
+            if not raw_by_name:
+                raise ImageError("raw file of a camera, whose name does not end in that camera's extension")
+            return _open_elsewhere(data, name=name, max_pixels=max_pixels)
+        try:
+            image = tiff.decode_layout(data, max_pixels=max_pixels)
+            return image or TiffImagePlugin.TiffImageFile(io.BytesIO(data))
+        except Exception:
+            if not raw_by_name:
+                raise
+    return _open_elsewhere(data, name=name, max_pixels=max_pixels)
+
+
+def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
+    """Read an image by a wheel of the extra ``formats``, or by ImageMagick."""
     coder = imagemagick.find_coder(data, name=name) or ""
     with foreign_errors(f"damaged {coder.upper()}"):
         by_wheel = heic_jxl_raw.read_image(data, coder=coder, max_pixels=max_pixels)
@@ -224,19 +247,16 @@ def _unidentified(data: bytes, formats: list[str], error: Exception) -> str:
     return "not an image that Pillow or ImageMagick reads"
 
 
-def _is_camera_raw(image: Image.Image, data: bytes) -> bool:
-    if image.format != "TIFF":
-        return False
-    tags = getattr(image, "tag_v2", {})
+def _is_camera_raw(tags: Mapping[int, Any], data: bytes) -> bool:
     thumbnail_first = _TIFF_SUB_IFDS in tags and tags.get(_TIFF_SUBFILE_TYPE) == 1
     return _DNG_VERSION in tags or thumbnail_first or data[8:10] == b"CR"
 
 
 def _orientation(image: Image.Image) -> int:
-    """Read the EXIF orientation, 1 … 8; 1 if it is missing or unreadable.
+    """Read the EXIF orientation, 1 … 8, of any integer type; 1 if it is missing or unreadable.
 
-    An orientation in XMP is ignored, as most decoders do; a JPEG that is kept losslessly must not differ from one that
-    is re-encoded.
+    Of a JPEG, ``_settle_orientation`` has set it. An orientation in XMP is ignored, as most decoders do; a JPEG that is
+    kept losslessly must not differ from one that is re-encoded.
     """
     info = dict(image.info)
     for key in ("xmp", "XML:com.adobe.xmp"):
@@ -247,7 +267,17 @@ def _orientation(image: Image.Image) -> int:
         return 1
     finally:
         image.info = info
+    if isinstance(value, bytes) and len(value) == 1:  # of type BYTE
+        value = value[0]
     return value if isinstance(value, int) and value in _TO_UPRIGHT else 1
+
+
+def _settle_orientation(image: Image.Image) -> None:
+    """Set the orientation of an opened JPEG to what the lossless path reads in its segments; Pillow reads the first."""
+    segments = getattr(image, "applist", ())
+    with contextlib.suppress(Exception):  # Pillow raises errors of many types on an unreadable EXIF block, once
+        image.getexif()
+    image.getexif()[_ORIENTATION] = find_orientation(body for marker, body in segments if marker == "APP1")
 
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
