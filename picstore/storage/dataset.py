@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -176,6 +176,14 @@ class Dataset(Sequence[Record]):
             and provenance.get("outcome", {}).get("failed") == 0
         )
         return str(provenance.get("index", self.uuid)) if kept else self.uuid
+
+    @property
+    def folders(self) -> tuple[Location, ...]:
+        """The folders of its files: one for each part of several data sets, and of an index that of its images too."""
+        if self._joined:
+            return tuple(folder for each in self._joined for folder in each.folders)
+        images = () if self.references is None else (self.references.folder,)
+        return (cast("Location", self.path), *images)
 
     @property
     def foreign(self) -> int:

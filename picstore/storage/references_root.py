@@ -14,11 +14,11 @@ import os
 from dataclasses import astuple, dataclass
 from pathlib import Path, PurePosixPath
 
-from picstore.errors import Corrupt, NotADataset, UsageError
+from picstore.errors import Corrupt, NotADataset, PicstoreError, UsageError
 from picstore.storage.location.local import Folder
 from picstore.storage.location.redact import redact
-from picstore.storage.location.resolve import Location, Where, is_relative, locate
-from picstore.storage.manifest import Manifest
+from picstore.storage.location.resolve import MANIFEST, Location, Where, is_relative, locate
+from picstore.storage.manifest import Manifest, read_manifest
 
 _NOTES = Path("picstore") / "indexes"  # in the folder of the user's state
 
@@ -96,6 +96,18 @@ def _lies_in(path: str, folder: str) -> bool:
     """Whether a local path lies in a local folder once all links are followed."""
     inner, outer = os.path.realpath(path), os.path.realpath(folder)
     return f"{inner}/".startswith(outer.rstrip("/") + "/")
+
+
+def indexed_folder(where: Where) -> tuple[Location, ...]:
+    """Folder of the images of a local index that lie outside of it, as its manifest states it; else nothing."""
+    location = locate(where)
+    if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
+        return ()
+    try:
+        references = read_manifest(location).references
+        return () if references is None or is_relative(references.root) else (locate(references.root),)
+    except PicstoreError:  # told where the index is opened
+        return ()
 
 
 def note_index(manifest: Manifest) -> None:

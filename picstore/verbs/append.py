@@ -9,8 +9,10 @@ from picstore.display.progress import ProgressOption, open_display
 from picstore.prepare.convert.warm_start import start_fork_server
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings, parse_color
 from picstore.results import ConvertResult
+from picstore.storage.location.apart import require_apart
 from picstore.storage.location.resolve import Where, locate
 from picstore.storage.manifest import Manifest, read_manifest
+from picstore.storage.references_root import indexed_folder
 from picstore.storage.sizes import parse_size
 
 
@@ -70,6 +72,7 @@ def append(
         NotADataset, Damage: the data set or the job file cannot be read.
     """
     started = time.monotonic()
+    require_apart(out, (source, *indexed_folder(source)))
     encode = {
         "resize": resize,
         "quality": quality,

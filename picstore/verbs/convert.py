@@ -9,7 +9,9 @@ from picstore.errors import UsageError
 from picstore.prepare.convert.warm_start import start_fork_server
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings, Size, parse_color
 from picstore.results import ConvertResult
+from picstore.storage.location.apart import require_apart
 from picstore.storage.location.resolve import Where
+from picstore.storage.references_root import indexed_folder
 from picstore.storage.sizes import parse_size
 
 
@@ -93,6 +95,7 @@ def convert(
         PicstoreError: a store cannot be reached, or a process dies again and again.
     """
     started = time.monotonic()
+    require_apart(out, (source, *indexed_folder(source)))
     if retry_failed and shard is not None:
         raise UsageError("retry_failed and shard exclude each other; leave one out")
     settings = EncodeSettings(

@@ -11,6 +11,7 @@ from picstore.display.progress import ProgressOption, open_display
 from picstore.prepare.exports import export as exports
 from picstore.results import ExportResult
 from picstore.storage.dataset import Dataset
+from picstore.storage.location.apart import require_apart
 from picstore.storage.location.resolve import Where
 from picstore.storage.sizes import parse_size
 from picstore.verbs.engine import open_engine
@@ -62,6 +63,7 @@ def export(
         selected = open_selection(
             dataset, where=where, split=split, part=part, split_seed=split_seed, split_by=split_by, root=root
         )
+        require_apart(out, selected.folders)
         done = exports.export(selected, Path(out), format=format, shard_size=size, workers=processes, progress=display)
     for remark in done.remarks:
         display.remark(remark)

@@ -8,7 +8,9 @@ from picstore.display.progress import ProgressOption, open_display
 from picstore.prepare.convert.warm_start import start_fork_server
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.results import ConvertResult
+from picstore.storage.location.apart import require_apart
 from picstore.storage.location.resolve import Where, locate
+from picstore.storage.references_root import indexed_folder
 from picstore.storage.sizes import parse_size
 
 
@@ -51,6 +53,7 @@ def index(
             :func:`picstore.convert`.
     """
     started = time.monotonic()
+    require_apart(out, (source, *indexed_folder(source)))
     settings = EncodeSettings(max_pixels=max_pixels)
     with open_display("index", progress) as display:
         display.begin_stage("starting")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from picstore.display.progress import ProgressOption, open_display
 from picstore.prepare.convert import merge_shards
 from picstore.results import ConvertResult
+from picstore.storage.location.apart import require_apart
 from picstore.storage.location.resolve import Where
 from picstore.verbs.conversion import Conversion, parse_limit
 from picstore.verbs.engine import open_engine
@@ -42,6 +43,7 @@ def merge(
     """
     started = time.monotonic()
     parse_limit(max_errors)
+    require_apart(out, shards, may_be_equal=True)
     with open_engine(engine, workers) as processes, open_display("merge", progress) as display:
         conversion = Conversion(display, started)
         display.begin_stage("files")

@@ -8,6 +8,7 @@ from picstore.display.progress import ProgressOption, open_display
 from picstore.prepare.upkeep import shuffle as upkeep
 from picstore.results import ShuffleResult
 from picstore.storage.dataset import Dataset
+from picstore.storage.location.apart import require_apart
 from picstore.storage.location.resolve import Where, locate
 from picstore.verbs.engine import open_engine
 from picstore.verbs.selection import open_selection
@@ -57,6 +58,7 @@ def shuffle(
     """
     with open_engine(engine, workers) as processes, open_display("shuffle", progress) as display:
         dataset = open_selection(source, where=where, split=split, part=part, split_seed=split_seed, split_by=split_by)
+        require_apart(out, dataset.folders)
         manifest = upkeep.shuffle(dataset, out, seed=seed, method=method, workers=processes, progress=display)
     return ShuffleResult(
         dataset=str(locate(out)), uuid=manifest.uuid, images=manifest.images, shuffle=manifest.shuffle[-1]

@@ -86,8 +86,6 @@ def export(
         raise UsageError(f"{out} holds an export that goes on or was interrupted; if none goes on, remove {out}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not an empty folder; choose another destination")
-    if out.resolve().is_relative_to(Path(str(dataset.path)).resolve()):
-        raise UsageError(f"{out} lies in the data set {dataset.path}; choose another destination")
     make_folder(unfinished)
     try:
         opened = _open_format(format, unfinished.absolute(), dataset, shard_size)

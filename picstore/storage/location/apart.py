@@ -1,0 +1,79 @@
+"""The check that a destination and its sources lie apart, for every verb that reads one place and writes another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from picstore.errors import UsageError
+from picstore.storage.location.local import Folder
+from picstore.storage.location.remote_file import RemoteFile
+from picstore.storage.location.resolve import Location, Where, locate
+
+
+def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal: bool = False) -> None:
+    """Refuse a destination that is a source, lies in one, or holds one, before anything is read or written.
+
+    A data set in a folder of images would be a class of the next conversion, and move the labels of all classes that
+    sort after it. Local folders are compared by device and inode too, so that links, ``..``, bind mounts and another
+    spelling on a file system without case are the same folder. Links to folders directly in a source belong to it.
+
+    Args:
+        destination: path or URL of what is written.
+        sources: paths and URLs of what is read; a file holds no destination.
+        may_be_equal: allow the destination to be a source itself.
+
+    Raises:
+        UsageError: they do not lie apart.
+    """
+    out = locate(destination)
+    for source in map(locate, sources):
+        if _holds(source, out) and _holds(out, source):
+            if not may_be_equal:
+                raise UsageError(f"the destination {out} is the source itself; choose another destination")
+        elif any(_holds(folder, out) for folder in (source, *_linked_folders(source))):
+            raise UsageError(
+                f"the destination {out} lies in the source {source}, and would be read as a part of it the next time; "
+                "choose a destination outside of it"
+            )
+        elif _holds(out, source):
+            raise UsageError(f"the source {source} lies in the destination {out}; choose another destination")
+
+
+def _holds(outer: Location, inner: Location) -> bool:
+    """Whether a location is another one, or a folder that holds it at any depth."""
+    if isinstance(outer, Folder) and isinstance(inner, Folder):
+        return _holds_path(Path(os.path.realpath(outer.path)), Path(os.path.realpath(inner.path)))
+    if isinstance(outer, RemoteFile) and isinstance(inner, RemoteFile):
+        return (outer.scheme, outer.bucket) == (inner.scheme, inner.bucket) and _starts(outer.key, inner.key)
+    return False
+
+
+def _starts(outer: str, inner: str) -> bool:
+    names, below = ([name for name in key.split("/") if name] for key in (outer, inner))
+    return below[: len(names)] == names
+
+
+def _holds_path(outer: Path, inner: Path) -> bool:
+    """Whether a path is another one or above it; both are absolute and without links."""
+    if inner.is_relative_to(outer):
+        return True
+    there = _status(outer)
+    if there is None:
+        return False
+    return any((found := _status(each)) and os.path.samestat(there, found) for each in (inner, *inner.parents))
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:  # not made yet
+        return None
+
+
+def _linked_folders(source: Location) -> Iterator[Location]:
+    """Folders that links directly in a local source lead to, as those of classes that lie elsewhere."""
+    if isinstance(source, Folder) and source.is_folder():
+        with os.scandir(source.path) as found:
+            yield from (Folder(Path(entry.path)) for entry in found if entry.is_symlink() and Path(entry.path).is_dir())
