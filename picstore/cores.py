@@ -2,9 +2,68 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+_PROC = Path("/proc/self")
 
 
 def count_cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Count the cores that this process may use: by its affinity, and by the CPU quotas of its control groups.
+
+    A quota of 1.5 cores counts as 2, and half a core as 1. From Python 3.13 on, ``PYTHON_CPU_COUNT`` sets the number
+    that the quota bounds.
+    """
+    if hasattr(os, "process_cpu_count"):
+        cores = os.process_cpu_count() or 1
+    else:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([cores, *map(math.ceil, cpu_quotas())]))
+
+
+def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
+    """Cores that the control groups of a process allow, of its own group and of all groups above it.
+
+    Both versions of control groups are read, and nothing where there are none (docs.kernel.org, "Control Group v2",
+    "CPU Interface Files"; "CFS Bandwidth Control").
+
+    Args:
+        proc: the process's folder in /proc.
+    """
+    try:
+        groups = [line.split(":", 2) for line in (proc / "cgroup").read_text("utf-8", "replace").splitlines()]
+        mounts = (proc / "mountinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:  # another system than Linux
+        return
+    for mount in mounts:
+        fields, _, kind = (part.split() for part in mount.partition(" - "))
+        if len(fields) < 5 or len(kind) < 3 or not kind[0].startswith("cgroup"):
+            continue
+        of_cpu = kind[0] == "cgroup" and "cpu" in kind[2].split(",")
+        for group in groups:
+            controllers = group[1].split(",") if len(group) == 3 else ["none"]
+            if (controllers == [""] and kind[0] == "cgroup2") or (of_cpu and "cpu" in controllers):
+                yield from _quotas_above(fields[3], Path(fields[4]), group[2])
+
+
+def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
+    """Quotas of a group and of those above it, up to the mounted one, whose path in the hierarchy is ``root``.
+
+    A container may see the path that its group has outside: then the mounted group is its own.
+    """
+    path = PurePosixPath(group)
+    below = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()
+    names = [name for name in below.parts if name not in ("/", "..")]
+    for depth in range(len(names), -1, -1):
+        folder = mounted.joinpath(*names[:depth])
+        try:
+            if (folder / "cpu.max").exists():
+                quota, period = (folder / "cpu.max").read_text().split()
+            else:
+                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            if quota != "max" and int(quota) > 0 and int(period) > 0:
+                yield int(quota) / int(period)
+        except (OSError, ValueError):  # the root of a hierarchy has no quota, nor has a group without the controller
+            continue
