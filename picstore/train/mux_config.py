@@ -30,6 +30,7 @@ import torch
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
+from picstore.storage.location.text_files import text_of_file
 from picstore.train.options import LoaderOptions
 from picstore.train.order.position import MAX_POSITION
 from picstore.train.order.schedule import MixSchedule
@@ -121,7 +122,7 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
         return MuxConfig(tuple(_given(triple) for triple in path))
     config = Path(path)
     try:
-        text = config.read_text(encoding="utf-8")
+        text = text_of_file(config.read_bytes())
         if config.suffix.lower() == ".toml":
             return _from_toml(tomllib.loads(text), config)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -137,7 +138,7 @@ def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
     """Read a TOML configuration that may have no data sets; UsageError for one that cannot be used."""
     config = Path(path)
     try:
-        return _from_toml(tomllib.loads(config.read_text(encoding="utf-8")), config, needs_source=False)
+        return _from_toml(tomllib.loads(text_of_file(config.read_bytes())), config, needs_source=False)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{config} cannot be read: {error}") from error
 

@@ -95,7 +95,6 @@ def convert(
         PicstoreError: a store cannot be reached, or a process dies again and again.
     """
     started = time.monotonic()
-    require_apart(out, (source, *indexed_folder(source)))
     if retry_failed and shard is not None:
         raise UsageError("retry_failed and shard exclude each other; leave one out")
     settings = EncodeSettings(
@@ -123,6 +122,7 @@ def convert(
         conversion = Conversion(display, started)
         options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, split, classes)
         with open_engine(engine, workers) as processes:
+            require_apart(out, (source, *indexed_folder(source)))
             listing = conversion.list_inputs(source, options, engine=processes, dedupe=dedupe)
             conversion.wait_for_kernels()
             given = driver.ConvertOptions(

@@ -11,6 +11,7 @@ from picstore.errors import Conflict, UsageError
 from picstore.results import DeleteResult
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import Where, locate
+from picstore.storage.location.text_files import text_of_file
 
 _MAX_CONFLICTS = 100
 _MAX_FILE = 1 << 30  # bytes, a hundred million ids
@@ -52,7 +53,7 @@ def read_ids(file: Path) -> list[int]:
     if (size := file.stat().st_size) > _MAX_FILE:
         raise UsageError(f"{file} has {size:,} bytes; at most {_MAX_FILE:,} are possible")
     ids = []
-    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, line in enumerate(text_of_file(file.read_bytes(), "replace").splitlines(), start=1):
         if not line.strip():
             continue
         if not (line.strip().isascii() and line.strip().isdecimal() and len(line.strip()) < 19):

@@ -53,7 +53,6 @@ def index(
             :func:`picstore.convert`.
     """
     started = time.monotonic()
-    require_apart(out, (source, *indexed_folder(source)))
     settings = EncodeSettings(max_pixels=max_pixels)
     with open_display("index", progress) as display:
         display.begin_stage("starting")
@@ -76,6 +75,7 @@ def index(
         conversion = Conversion(display, started)
         options = SourceOptions(kind, folder, synsets, annotations, image_field, label_field, split, classes)
         with open_engine("local", workers) as processes:
+            require_apart(out, (source, *indexed_folder(source)))
             listing = conversion.list_inputs(location, options, engine=processes)
             require_references(listing)
             if is_of_files(listing) if shuffle is None else shuffle:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
+from picstore.storage.location.text_files import text_of_file
 from picstore.viewer.drawn import Drawn, draw_views
 from picstore.viewer.queries import Query
 from picstore.viewer.recipes import Recipe
@@ -162,7 +163,7 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MAX_CHECKPOINT:
             raise UsageError(f"{path} has more than {_MAX_CHECKPOINT:,} bytes; save the loader's state alone")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(text_of_file(path.read_bytes()))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as JSON: {error}") from error
     try:

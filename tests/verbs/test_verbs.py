@@ -255,7 +255,8 @@ def test_a_script_without_main_guard_is_interrupted_and_resumed(tmp_path: Path) 
         if line == "rows\n":
             break
     os.killpg(running.pid, signal.SIGINT)
-    said = running.stdout.read().splitlines()
+    with running.stdout as stdout:
+        said = stdout.read().splitlines()
     assert said[-1] == "interrupted" and running.wait() == 0
     until = time.monotonic() + 20
     while processes_of(running.pid) and time.monotonic() < until:

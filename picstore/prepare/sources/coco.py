@@ -22,6 +22,7 @@ from picstore.prepare.sources.source_file import visible_entries
 from picstore.storage.annotations import MAX_COORDINATE
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, Where, locate
+from picstore.storage.location.text_files import text_of_file
 
 MAX_ANNOTATIONS = 1 << 32  # bytes of a file; COCO 2017 has 448 MB
 _LISTS = ("images", "annotations", "categories")
@@ -93,7 +94,7 @@ class _Document:
             if (size := file.size()) > MAX_ANNOTATIONS:
                 raise UsageError(f"{file} has {size:,} bytes; give annotations of at most {MAX_ANNOTATIONS:,}")
             # Bytes and text exist at once: twice the file's size.
-            self.values = JsonItems(str(file.read(0, size, file=str(file)), "utf-8-sig"))
+            self.values = JsonItems(text_of_file(file.read(0, size, file=str(file))))
         except ValueError as error:
             raise UsageError(f"{file} is not JSON: {error}") from error
 

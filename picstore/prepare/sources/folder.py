@@ -21,7 +21,8 @@ from picstore.storage.location.resolve import Location
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 _NO_IMAGE, _OUTSIDE = "no image", "link out of the source"  # of notes
-_NO_IMAGES = (".txt", ".md", ".rst", ".db", ".ini", ".json", ".jsonl", ".csv", ".tsv", ".xml", ".html", ".yaml", ".yml")
+_TABLES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".xml", ".yaml", ".yml")
+_NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".html")
 
 
 def list_folder(location: Location, *, engine: Engine | None = None) -> Listing:

@@ -13,6 +13,7 @@ from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.prepare.sources.splits import refuse_splits
 from picstore.prepare.sources.tars import members_of
 from picstore.storage.location.resolve import Location, Where, locate
+from picstore.storage.location.text_files import text_lines
 
 
 def list_imagenet(location: Location, *, synsets: Where | None = None, engine: Engine | None = None) -> Listing:
@@ -21,7 +22,7 @@ def list_imagenet(location: Location, *, synsets: Where | None = None, engine: E
     names = [name.removesuffix(".tar") for name in found]
     classes = sorted(names)
     if synsets is not None:
-        lines = [line.decode("utf-8", "surrogateescape").split() for line in locate(synsets).lines()]
+        lines = [line.split() for line in text_lines(locate(synsets))]
         classes = [words[0] for words in lines if words]
         unknown = sorted(set(names) - set(classes))
         if unknown:

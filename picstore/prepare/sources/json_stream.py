@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
 
 from picstore.prepare.sources.source_file import printable
+from picstore.storage.location.text_files import text_of_file
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-_BOM = b"\xef\xbb\xbf"
 MAX_DIGITS = 4300  # of an integer, the limit of Python's int()
 
 # Python's decoder takes NaN and Infinity, which other programs write too. ``metadata`` makes null of them.
@@ -51,7 +51,7 @@ def json_value(text: bytes, skipped: Counter[str] | None = None) -> Any:
     that are not finite. Of a key that an object has twice the last value is taken, and ``skipped`` counts the others.
     """
     try:
-        return _UNIQUE_DECODER.decode(text.decode("utf-8"))
+        return _UNIQUE_DECODER.decode(text_of_file(text))
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     except ValueError:
@@ -72,7 +72,7 @@ def _decode_odd(text: bytes, skipped: Counter[str]) -> Any:
         return int(digits) if len(digits) <= MAX_DIGITS else math.inf
 
     try:
-        decoded = text.removeprefix(_BOM).decode("utf-8", "surrogateescape")
+        decoded = text_of_file(text, "surrogateescape")
         return json.loads(decoded, object_pairs_hook=last, parse_int=integer)
     except RecursionError as error:
         raise ValueError("nested too deep") from error

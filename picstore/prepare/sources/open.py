@@ -16,6 +16,7 @@ from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, local_path
 from picstore.prepare.sources.folder import refuse_class_splits
+from picstore.prepare.sources.foreign_files import require_readable
 from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.source_file import printable
@@ -23,6 +24,7 @@ from picstore.prepare.sources.splits import match_split, no_split, refuse_splits
 from picstore.storage.class_names import JoinedNames, from_lines
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
+from picstore.storage.location.text_files import text_of_file
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
@@ -81,7 +83,8 @@ def open_source(
         given["engine"] = engine
     listing = format_.list_inputs(location if format_.object_stores else local_path(location), **given)
     if not listing.inputs:
-        raise NotADataset(f"{location} holds no images (read as source {listing.kind})")
+        left_out = "".join(f"; {remark}" for remark in listing.remarks)
+        raise NotADataset(f"{location} holds no images (read as source {listing.kind}){left_out}")
     if classes is not None:
         return _with_classes(listing, locate(classes))
     if kind == "folder":
@@ -137,6 +140,8 @@ def _recognize(location: Location) -> str:
         format_ = _load_format(kind)
         if kind not in KINDS and not format_.object_stores and not isinstance(location, Folder):
             continue  # a plug-in for local files may use the probe's path
+        if kind == "folder" and probe.is_folder:
+            require_readable(probe)
         if format_.recognizes is not None and format_.recognizes(probe):
             return kind
     raise NotADataset(f"{location} is nothing that can be converted")
@@ -164,7 +169,7 @@ def _plugins() -> dict[str, EntryPoint]:
 def _with_classes(listing: Listing, classes: Location) -> Listing:
     """Give a listing the class names of a file's lines; labels that have names follow the file's order."""
     try:
-        read = from_lines(b"".join(classes.lines()).decode("utf-8-sig", "surrogateescape"))
+        read = from_lines(text_of_file(b"".join(classes.lines()), "surrogateescape"))
         names = [printable(name) for name in read]
         joined = JoinedNames(names)
         labels = joined.add(listing.classes)

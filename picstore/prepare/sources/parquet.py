@@ -29,6 +29,7 @@ EXTRA_KEY, CLASSES_KEY = "picstore.extra", "picstore.classes"
 
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
+_PROBED_FILES = 8  # to tell a folder of images from one of tables
 _IMAGES_PER_READ = 16  # read one by one images take 1.5 times as long
 _ROW = struct.Struct("<QQ")  # row group, and row in it
 
@@ -303,12 +304,27 @@ def read_parquet(source: Input) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a Parquet file or a folder of them, also below ``data`` as on Hugging Face's hub."""
+    """Whether it is a Parquet file or a folder of them, also below ``data`` as on Hugging Face's hub.
+
+    A folder whose Parquet files hold no images is another kind's: img2dataset writes such files beside its tars.
+    """
     if not probe.is_folder:
         return probe.head().startswith(_MAGIC)
-    return bool(probe.files_ending(".parquet")) or (
-        "data" in probe.folders and bool(SourceProbe.inspect(probe.location / "data").files_ending(".parquet"))
-    )
+    if not (names := probe.files_ending(".parquet")) and "data" in probe.folders:
+        probe = SourceProbe.inspect(probe.location / "data")
+        names = probe.files_ending(".parquet")
+    others = bool(probe.files_ending(".tar"))
+    return any(_may_hold_images(probe.location / name, others) for name in names[:_PROBED_FILES])
+
+
+def _may_hold_images(file: Location, others: bool) -> bool:
+    """Whether a Parquet file has a column of images; where that is unknown, unless there are ``others`` that may."""
+    try:
+        pyarrow_parquet = _import_parquet()
+        with pyarrow_parquet.ParquetFile(_openable(file)) as opened:
+            return any(_is_image(field.type) or _is_binary(field.type) for field in opened.schema_arrow)
+    except Exception:  # not installed, or any error of the library, which listing the source tells
+        return not others
 
 
 FORMAT = SourceFormat(

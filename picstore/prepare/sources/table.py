@@ -14,6 +14,7 @@ from picstore.errors import NotADataset, UsageError
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import SkippedFields, choose_image
+from picstore.prepare.sources.foreign_files import require_text
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.labels import RowLabels
@@ -23,6 +24,7 @@ from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import SourceSample, build_listing, refuse_all_elsewhere
 from picstore.prepare.sources.source_file import SourceFile, printable, read_whole
 from picstore.storage.location.resolve import Location, Where, locate
+from picstore.storage.location.text_files import begins_with_mark, text_of_file
 
 _PATH_FIELDS = ("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname", "image_id")
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -48,6 +50,7 @@ def list_table(
 
     A CSV begins with the names of its columns. Paths are relative to ``root``, by default the folder of the table.
     """
+    require_text(location)
     base = location.parent if root is None else locate(root)
     if _suffix(location) in _JSON_LINES:
         skipped = SkippedFields()
@@ -85,7 +88,7 @@ def _csv_parts(table: Location, root: Location, *fields: str | None) -> list[_Cs
     """Divide a CSV at ends of lines; one part if a row may have several lines, which quotes allow."""
     data = _read(table)
     chosen, header = (fields[0], fields[1]), data.find(b"\n")
-    of_lines = b'"' not in data and data.count(b"\r") == data.count(b"\r\n")
+    of_lines = b'"' not in data and data.count(b"\r") == data.count(b"\r\n") and not begins_with_mark(data)
     if len(data) < 2 * _PART_BYTES or not 0 < header < _MAX_HEADER or not of_lines:
         return [_CsvPart(table, root, (0, len(data)), 0, None, chosen, data)]
     parts: list[_CsvPart] = []
@@ -119,7 +122,7 @@ def _read(location: Location) -> bytes:
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8-sig", "surrogateescape")
+    return text_of_file(data, "surrogateescape")
 
 
 def _delimiter(location: Location) -> str:

@@ -20,14 +20,13 @@ from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.labels import InFolder, RowLabels
-from picstore.prepare.sources.metadata import decode_text
-from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import Notes, SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.splits import ALL, match_split, no_split, refuse, split_of_name, split_of_word
 from picstore.prepare.sources.tars import Member, members_of
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location
+from picstore.storage.location.text_files import text_of_file
 
 IMAGES = frozenset(
     ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
@@ -194,7 +193,7 @@ def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, A
         skipped.merge(extra, value or {})
         return value is not None
     if field in _TEXTS:
-        text = decode_text(file.read(member.offset_data, member.size))
+        text = text_of_file(file.read(member.offset_data, member.size), "surrogateescape")
         skipped.merge(extra, {field: text.strip() if field in _LABELS else text})
         return True
     return False

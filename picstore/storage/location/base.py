@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PARTIAL = ".partial"  # suffix of a file that is being written
+MAX_LINE = 1 << 24  # bytes of a line of text that is held at once
 
 Range: TypeAlias = "tuple[int, int]"  # the first byte, and the last + 1
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -144,7 +145,10 @@ class Location(Root):
 
     @abstractmethod
     def lines(self) -> Iterator[bytes]:
-        """Iterate over the lines of the file, line ends included, without holding the whole file."""
+        """Iterate over the lines of the file, line ends included, without holding the whole file.
+
+        A line of more than MAX_LINE bytes, as other files than texts have, comes in parts.
+        """
 
     @abstractmethod
     def size(self) -> int:

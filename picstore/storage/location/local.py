@@ -14,7 +14,17 @@ from pathlib import Path
 
 from picstore.errors import Conflict, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.storage.location.atomic_file import AtomicFile, make_folder, partial_path, sync_folder
-from picstore.storage.location.base import PARTIAL, Allocate, Entry, Piece, Range, WritableLocation, fresh, pieces_of
+from picstore.storage.location.base import (
+    MAX_LINE,
+    PARTIAL,
+    Allocate,
+    Entry,
+    Piece,
+    Range,
+    WritableLocation,
+    fresh,
+    pieces_of,
+)
 from picstore.storage.location.regular_file import NotRegular, is_folder, open_regular
 
 _LOCK_POLL = 0.01  # seconds between attempts to lock
@@ -105,7 +115,7 @@ class Folder(WritableLocation):
     def lines(self) -> Iterator[bytes]:
         try:
             with os.fdopen(open_regular(self.path)[0], "rb") as file:
-                yield from file
+                yield from iter(lambda: file.readline(MAX_LINE), b"")
         except OSError as error:
             raise _translated(error, file=str(self), offset=0) from error
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import Allocate, Buffer, Location, Piece, Range, fresh
+from picstore.storage.location.base import MAX_LINE, Allocate, Buffer, Location, Piece, Range, fresh
 from picstore.storage.location.download import Download, OutOfRange, Retries, Unreachable, persist
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import redact
@@ -163,6 +163,9 @@ class RemoteFile(Location):
         for piece in self._download(str(self)):
             *whole, rest = (rest + bytes(piece)).split(b"\n")
             yield from (line + b"\n" for line in whole)
+            if len(rest) >= MAX_LINE:
+                yield rest
+                rest = b""
         if rest:
             yield rest
 

@@ -227,8 +227,6 @@ def test_an_export_never_touches_what_is_there(dataset: Path, tmp_path: Path, fo
         picstore_command("export", dataset, tmp_path / "out", "--format", format, code=2)
     )
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
-    with pytest.raises(UsageError, match="lies in the data set"):
-        export(dataset, dataset / "out", format=format, workers=InlineEngine(1))
 
 
 @pytest.mark.parametrize("format", FORMATS)

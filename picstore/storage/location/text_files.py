@@ -1,0 +1,56 @@
+"""Text files of users: UTF-8 without its byte order mark, or UTF-16 and UTF-32 that begin with theirs."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+
+from picstore.errors import UsageError
+from picstore.storage.location.base import Buffer
+from picstore.storage.location.resolve import Location
+
+MAX_WIDE = 1 << 30  # bytes of a file in UTF-16 or UTF-32, which is read whole
+# By mark; that of UTF-32 begins with the mark of UTF-16.
+_WIDE = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_MARKS = (codecs.BOM_UTF8, *_WIDE)
+
+
+def text_of_file(data: Buffer, errors: str = "strict") -> str:
+    """Decode the bytes of a text file; editors of Windows begin it with a byte order mark, which is left out.
+
+    Args:
+        errors: as for ``bytes.decode``; unless it is "strict", wrong bytes of UTF-16 and UTF-32 are replaced.
+
+    Raises:
+        UnicodeDecodeError: the bytes are wrong, and ``errors`` is "strict".
+    """
+    start = bytes(memoryview(data)[:4])
+    for mark, encoding in _WIDE.items():
+        if start.startswith(mark):
+            return str(data, encoding, errors if errors == "strict" else "replace")
+    return str(data, "utf-8-sig", errors)
+
+
+def begins_with_mark(data: bytes) -> bool:
+    """Whether bytes begin with a byte order mark."""
+    return data.startswith(_MARKS)
+
+
+def text_lines(location: Location) -> Iterator[str]:
+    """Iterate over the lines of a text file, without line ends; bytes that are not UTF-8 become surrogates.
+
+    UsageError for a file of other bytes than text, whose lines have no end; NotADataset for a missing one.
+    """
+    for number, line in enumerate(location.lines(), start=1):
+        if number == 1 and line.startswith(tuple(_WIDE)):
+            yield from text_of_file(location.read_all(MAX_WIDE), "replace").splitlines()
+            return
+        if number == 1 and b"\0" in line:
+            raise UsageError(f"{location} is not a text file, as its first line has a zero byte; give one in UTF-8")
+        decoded = text_of_file(line, "surrogateescape") if number == 1 else line.decode("utf-8", "surrogateescape")
+        yield decoded.rstrip("\r\n")
