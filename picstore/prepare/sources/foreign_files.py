@@ -9,7 +9,7 @@ from picstore.errors import UsageError
 from picstore.prepare.sources.base import SourceProbe
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.location.resolve import Location
-from picstore.storage.location.text_files import begins_with_mark
+from picstore.storage.location.text_files import is_wide
 
 _UNPACK = "unpack it, and give the folder"
 _EXPORT = "write its images to a folder, or to a data set with picstore.Writer"
@@ -104,7 +104,7 @@ def describe_foreign(head: bytes, name: str) -> Foreign | None:
         for suffixes, (what, remedy) in _ZIPPED.items():
             if name.lower().endswith(suffixes):
                 return Foreign(what, remedy)
-    if begins_with_mark(head) or not _CONTROL.search(head):
+    if is_wide(head) or not _CONTROL.search(head):
         if head.lstrip()[:1] in (b"{", b"[") and name.lower().endswith(".json"):
             remedy = "give the folder of its images, and COCO's file by --annotations; JSON Lines are called .jsonl"
             return Foreign("a JSON document", remedy)

@@ -24,7 +24,7 @@ from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import SourceSample, build_listing, refuse_all_elsewhere
 from picstore.prepare.sources.source_file import SourceFile, printable, read_whole
 from picstore.storage.location.resolve import Location, Where, locate
-from picstore.storage.location.text_files import begins_with_mark, text_of_file
+from picstore.storage.location.text_files import is_wide, text_of_file
 
 _PATH_FIELDS = ("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname", "image_id")
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -88,7 +88,7 @@ def _csv_parts(table: Location, root: Location, *fields: str | None) -> list[_Cs
     """Divide a CSV at ends of lines; one part if a row may have several lines, which quotes allow."""
     data = _read(table)
     chosen, header = (fields[0], fields[1]), data.find(b"\n")
-    of_lines = b'"' not in data and data.count(b"\r") == data.count(b"\r\n") and not begins_with_mark(data)
+    of_lines = b'"' not in data and data.count(b"\r") == data.count(b"\r\n") and not is_wide(data)
     if len(data) < 2 * _PART_BYTES or not 0 < header < _MAX_HEADER or not of_lines:
         return [_CsvPart(table, root, (0, len(data)), 0, None, chosen, data)]
     parts: list[_CsvPart] = []

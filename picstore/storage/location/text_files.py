@@ -17,7 +17,6 @@ _WIDE = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-_MARKS = (codecs.BOM_UTF8, *_WIDE)
 
 
 def text_of_file(data: Buffer, errors: str = "strict") -> str:
@@ -36,9 +35,9 @@ def text_of_file(data: Buffer, errors: str = "strict") -> str:
     return str(data, "utf-8-sig", errors)
 
 
-def begins_with_mark(data: bytes) -> bool:
-    """Whether bytes begin with a byte order mark."""
-    return data.startswith(_MARKS)
+def is_wide(data: bytes) -> bool:
+    """Whether bytes begin with the mark of UTF-16 or UTF-32."""
+    return data.startswith(tuple(_WIDE))
 
 
 def text_lines(location: Location) -> Iterator[str]:
@@ -47,7 +46,7 @@ def text_lines(location: Location) -> Iterator[str]:
     UsageError for a file of other bytes than text, whose lines have no end; NotADataset for a missing one.
     """
     for number, line in enumerate(location.lines(), start=1):
-        if number == 1 and line.startswith(tuple(_WIDE)):
+        if number == 1 and is_wide(line):
             yield from text_of_file(location.read_all(MAX_WIDE), "replace").splitlines()
             return
         if number == 1 and b"\0" in line:

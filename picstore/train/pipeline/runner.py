@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
@@ -309,6 +310,9 @@ class Delivery(Iterator[Batch]):
 
     def __init__(self, stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> None:
         self._stage, self._counter, self._damage_log = stage, counter, damage_log
+        # Not by __del__, which the interpreter calls after it has emptied the modules whose names it needs.
+        self._finalizer = weakref.finalize(self, close_garbage, stage.close)
+        self._finalizer.atexit = False
 
     def __next__(self) -> Batch:
         try:
@@ -331,7 +335,4 @@ class Delivery(Iterator[Batch]):
 
     def close(self) -> None:
         """End all stages; in a garbage collection, soon."""
-        close_garbage(self._stage.close)
-
-    def __del__(self) -> None:
-        self.close()
+        self._finalizer()
