@@ -18,7 +18,7 @@ from picstore.errors import UsageError
 from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location.resolve import locate
-from picstore.storage.location.text_files import text_of_file, text_lines
+from picstore.storage.location.text_files import text_lines, text_of_file
 from picstore.verbs.delete import read_ids
 
 ENCODINGS = {
