@@ -20,6 +20,7 @@ from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.labels import InFolder, RowLabels
+from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import Notes, SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.splits import ALL, match_split, no_split, refuse, split_of_name, split_of_word
