@@ -21,8 +21,7 @@ from picstore.storage.location.resolve import Location
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 _NO_IMAGE, _OUTSIDE = "no image", "link out of the source"  # of notes
-_TABLES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".xml", ".yaml", ".yml")
-_NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".html")
+_NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".html", ".yaml", ".yml")
 
 
 def list_folder(location: Location, *, engine: Engine | None = None) -> Listing:
