@@ -121,6 +121,11 @@ def _read(location: Location) -> bytes:
     return read_whole(location, _MAX_TABLE)
 
 
+def _utf8(data: bytes) -> bytes:
+    """The bytes of a text in UTF-8, without a byte order mark."""
+    return _text(data).encode("utf-8", "surrogateescape") if is_wide(data) else data.removeprefix(codecs.BOM_UTF8)
+
+
 def _text(data: bytes) -> str:
     return text_of_file(data, "surrogateescape")
 
@@ -152,7 +157,7 @@ def _csv_rows(location: Location, text: str, names: list[str] | None, lines: int
 
 
 def _json_rows(location: Location, skipped: SkippedFields) -> Iterator[_Row]:
-    for number, line in enumerate(_read(location).removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
+    for number, line in enumerate(_utf8(_read(location)).split(b"\n"), start=1):
         if line.strip():
             row = json_object(line, skipped)
             yield number, f"no JSON object: {printable(decode_text(line[:80]))!r}" if row is None else row
