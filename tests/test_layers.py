@@ -30,7 +30,7 @@ LAYERS = {
         "cli",
     ],
     "picstore.storage": [
-        "json_types | sizes | annotations | location",
+        "class_names | json_types | sizes | annotations | location",
         "format",
         "container_index | edits | manifest_fields",
         "manifest",

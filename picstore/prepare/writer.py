@@ -135,6 +135,8 @@ class Writer:
             if label not in self._classes:
                 known = f"its classes are {reprlib.repr(list(self._classes))}" if self._classes else "it has no classes"
                 raise UsageError(f"label is {label!r}, and {known}; give Writer(classes=[...]) its name, or a number")
+            if self._classes.count(label) > 1:
+                raise UsageError(f"label is {label!r}, which is the name of several classes; give the number of one")
             return self._classes.index(label)
         number = operator.index(label)
         if self._classes and not -1 <= number < len(self._classes):

@@ -13,6 +13,7 @@ import numpy as np
 
 from picstore.arrays import I64, Array, Table
 from picstore.errors import UsageError
+from picstore.storage.class_names import JoinedNames
 from picstore.storage.edits.columns import LABEL, Column, FileBytes, Values, make_column
 from picstore.storage.edits.manifest_entries import ColumnEntry, Edits
 from picstore.storage.edits.npy_files import pack_npy_file
@@ -33,7 +34,8 @@ def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequenc
         names: for messages.
 
     Raises:
-        UsageError: some have names of classes and others none, their attachments differ, or ids need more than 63 bits.
+        UsageError: some have names of classes and others none, two classes of one name cannot be told apart, their
+            attachments differ, or ids need more than 63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:
@@ -41,8 +43,7 @@ def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequenc
             raise UsageError(f"{name} has the attachments {list(own)}, {names[0]} has {list(first)}; they must agree")
         if bool(manifest.classes) != bool(manifests[0].classes):
             raise UsageError(f"one of {names[0]} and {name} has names of classes, the other none; give it some")
-    classes = join_classes(manifests)
-    numbers = dict(zip(classes, range(len(classes)), strict=True))
+    joined = JoinedNames()
     shifts = []
     ranges = [max(1, -(-end // _ID_RANGE)) for end in ids_ends]
     if sum(ranges) > _MAX_RANGES:
@@ -50,15 +51,18 @@ def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequenc
         text = f"the ids of {' + '.join(names)} do not fit into 63 bits one after the other"
         raise UsageError(f"{text}: {name} alone has ids up to {largest - 1}; convert it again for ids from 0 on")
     for start, width, manifest in zip(accumulate(ranges, initial=0), ranges, manifests, strict=False):
-        stay = manifest.classes == classes[: len(manifest.classes)]
-        labels = () if stay else tuple(numbers[each] for each in manifest.classes)
+        numbers = joined.add(manifest.classes)
+        labels = () if numbers == tuple(range(len(numbers))) else numbers
         shifts.append(RecordShift(start * _ID_RANGE, labels, width * _ID_RANGE))
     return shifts
 
 
 def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
-    """List the classes of all data sets, each once, in the order in which they first come."""
-    return tuple(dict.fromkeys(name for manifest in manifests for name in manifest.classes))
+    """List the classes of all data sets, joined by name, in the order in which they first come."""
+    joined = JoinedNames()
+    for manifest in manifests:
+        joined.add(manifest.classes)
+    return tuple(joined.names)
 
 
 def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordShift]) -> tuple[Edits, FileBytes]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from picstore.errors import UsageError
+from picstore.storage.class_names import JoinedNames
 from picstore.storage.record_shift import RecordShift
 from picstore.train.order.requests import TrainingSource
 
@@ -34,9 +35,8 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
             text = f"classes is {choice!r}, and {source.dataset.path} has {found}"
             raise UsageError(f"{text}; give names and base labels 0, or base labels without classes")
     if choice == "join":
-        joined = list(dict.fromkeys(name for source in sources for name in source.dataset.classes))
-        numbers = dict(zip(joined, range(len(joined)), strict=True))
-        shifts = [RecordShift(labels=tuple(numbers[name] for name in each.dataset.classes)) for each in sources]
+        joined = JoinedNames()
+        shifts = [RecordShift(labels=joined.add(each.dataset.classes)) for each in sources]
         return tuple(replace(source, shift=shift) for source, shift in zip(sources, shifts, strict=True))
     counts = {str(source.dataset.path): len(source.dataset.classes) for source in sources}  # parts of one set share
     bases = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))

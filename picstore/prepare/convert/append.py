@@ -25,6 +25,8 @@ from picstore.prepare.convert.row_counts import join_row_counts
 from picstore.prepare.convert.source_samples import same_images, sample_numbers, sample_sizes
 from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.labels import number_of_text
+from picstore.storage.class_names import JoinedNames
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import LABEL
 from picstore.storage.format.file_summary import FileSummary
@@ -209,6 +211,7 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
             raise UsageError(
                 f"the source has the label {largest} without a name; append labels of 0 to {len(old) - 1}, or name them"
             )
+        _refuse_names_that_are_numbers(old, listing.inputs)
         return old, listing.inputs
     # Labels of a data set without class names would become ambiguous; an empty data set has none.
     if not old and manifest.images:
@@ -216,13 +219,21 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
             f"the source names its classes and the data set does not; append numbers as labels, instead of "
             f"{reprlib.repr(list(new))}"
         )
-    known = set(old)
-    classes = (*old, *(name for name in dict.fromkeys(new) if name not in known))
-    label_of = {name: label for label, name in reversed(list(enumerate(classes)))}
-    labels = [label_of[name] for name in new]
-    if labels == list(range(len(new))):
-        return classes, listing.inputs
-    return classes, InputView(listing.inputs, change=partial(_relabel, labels=labels))
+    joined = JoinedNames(old)
+    labels = joined.add(new)
+    if labels == tuple(range(len(new))):
+        return tuple(joined.names), listing.inputs
+    return tuple(joined.names), InputView(listing.inputs, change=partial(_relabel, labels=labels))
+
+
+def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Input]) -> None:
+    """Raise UsageError for a label without a name that is the number of one class and the name of another one."""
+    moved = {number_of_text(name) for number, name in enumerate(classes) if number_of_text(name) not in (None, number)}
+    if moved and (label := next((one.label for one in inputs if one.label in moved), None)) is not None:
+        raise UsageError(
+            f"the label {label} is the name of a class and the number of another one, {classes[label]!r}; give the "
+            "source's classes by --classes"
+        )
 
 
 def _relabel(source: Input, labels: Sequence[int]) -> Input:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from picstore.storage.class_names import to_lines
 from picstore.storage.format.record import Record
 from picstore.storage.location.atomic_file import partial_path, sync
 from picstore.storage.location.base import PARTIAL
@@ -191,7 +192,6 @@ def to_json(value: Any) -> bytes:
 
 
 def write_classes(root: Path, classes: list[str]) -> None:
-    """Write classes.txt, one name per line in the order of labels, for `convert --classes`."""
+    """Write classes.txt, one name per line in the order of labels, for `convert --classes`; see :func:`to_lines`."""
     if classes:
-        text = "".join(" ".join(name.split()) + "\n" for name in classes)
-        (root / CLASSES).write_text(text, encoding="utf-8", errors="backslashreplace")
+        (root / CLASSES).write_text(to_lines(classes), encoding="utf-8", newline="")

@@ -125,9 +125,15 @@ class FolderFormat:
                 piece.unlink()
         names = list(self._folders(()).values())
         there = {path.name for path in self.root.iterdir() if path.is_dir()}
-        if names == sorted(names) and there == set(names):
-            return []
-        return [f"readers of folders number classes by sorted name; labels as they were stand in {TABLE}"]
+        remarks = []
+        if names != sorted(names) or there != set(names):
+            remarks.append(f"readers of folders number classes by sorted name; labels as they were stand in {TABLE}")
+        changed = [(name, folder) for name, folder in zip(self.classes, names, strict=True) if name != folder]
+        if changed:
+            count = "1 class has a folder" if len(changed) == 1 else f"{len(changed):,} classes have folders"
+            name, folder = changed[0]
+            remarks.append(f"{count} of another name, such as {folder!r} for {name!r}; the names stand in {CLASSES}")
+        return remarks
 
 
 def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from picstore.errors import UsageError
 from picstore.prepare.exports.base import (
+    CLASSES,
     Outline,
     Part,
     close_gaps,
@@ -22,7 +23,7 @@ from picstore.prepare.exports.base import (
     write_classes,
 )
 from picstore.prepare.sources.base import missing_library
-from picstore.prepare.sources.parquet import EXTRA_KEY
+from picstore.prepare.sources.parquet import CLASSES_KEY, EXTRA_KEY
 from picstore.storage.format.record import Record
 
 _COLUMNS = ("image", "label", "extra")
@@ -40,9 +41,9 @@ class _Shard(NamedTuple):
 class ParquetFormat:
     """OUT/data/train-00000.parquet, …, OUT/README.md, the card, and OUT/classes.txt. A task holds 100 records.
 
-    Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel where there are classes, −1
-    for unknown), ``extra`` (a JSON object as text), and each attachment by its name (binary, null for none); UsageError
-    if an attachment has the name of a column. MissingDependency without pyarrow.
+    Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel where there are classes of
+    different names, −1 for unknown), ``extra`` (a JSON object as text), and each attachment by its name (binary, null
+    for none); UsageError if an attachment has the name of a column. MissingDependency without pyarrow.
     """
 
     root: Path
@@ -66,13 +67,20 @@ class ParquetFormat:
         image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         columns = [("image", image), ("label", pa.int64()), ("extra", pa.string())]
         metadata = {"huggingface": json.dumps({"info": {"features": self._features()}}), EXTRA_KEY: "json"}
+        if self.classes and not self._has_label_names:
+            metadata[CLASSES_KEY] = json.dumps({"names": self.classes})
         fields = [*columns, *((name, pa.binary()) for name in self.attachments)]
         return pa.schema(fields, metadata=metadata)
+
+    @property
+    def _has_label_names(self) -> bool:
+        """Whether the label is a ClassLabel, which has each name once."""
+        return bool(self.classes) and len(set(self.classes)) == len(self.classes)
 
     def _features(self) -> dict[str, Any]:
         """Columns as datasets describes them in a file's metadata."""
         label: dict[str, Any] = {"dtype": "int64", "_type": "Value"}
-        if self.classes:
+        if self._has_label_names:
             label = {"names": self.classes, "_type": "ClassLabel"}
         others = {name: {"dtype": "binary", "_type": "Value"} for name in self.attachments}
         return {"image": {"_type": "Image"}, "label": label, "extra": {"dtype": "string", "_type": "Value"}, **others}
@@ -119,12 +127,18 @@ class ParquetFormat:
         images, size = (sum(each) for each in zip(*shards, strict=True))
         card = self._card(images, size, download)
         (self.root / "README.md").write_text(card, encoding="utf-8", errors="backslashreplace")
-        return []
+        if not self.classes or self._has_label_names:
+            return []
+        name = next(name for name in self.classes if self.classes.count(name) > 1)
+        return [
+            f"two classes are called {name!r}, which a ClassLabel cannot hold: the column label has numbers, and their "
+            f"names stand in {CLASSES}"
+        ]
 
     def _card(self, images: int, size: int, download: int) -> str:
         """Data-set card: YAML, whose strings are written as JSON's, and a few words."""
         label = ["    dtype: int64"]
-        if self.classes:
+        if self._has_label_names:
             names = [f"          '{label}': {json.dumps(name)}" for label, name in enumerate(self.classes)]
             label = ["    dtype:", "      class_label:", "        names:", *names]
         features = [("image", ["    dtype: image"]), ("label", label), ("extra", ["    dtype: string"])]

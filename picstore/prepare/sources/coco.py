@@ -44,9 +44,13 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     categories: dict[int, str] = {}
     offsets: dict[int, list[int]] = {}  # of annotations in the file, by image
     optional: set[str] = set()
+    numbers: set[int] = set()  # ids of annotations
     for name, path, offset, value in document.items():
         id_ = document.integer(value, "id", path)
         if name == "annotations":
+            if id_ in numbers:
+                document.refuse(f"{path}.id", f"{id_} is there twice")
+            numbers.add(id_)
             offsets.setdefault(document.integer(value, "image_id", path), []).append(offset)
             optional |= {"segmentation", "keypoints"} & value.keys()
         elif id_ in (images if name == "images" else categories):

@@ -219,6 +219,33 @@ def test_sources_that_do_not_fit_are_refused_before_anything_is_written(dataset:
     assert run(append, tmp_path / "plain.txt", dataset).manifest.classes == ("ant", "bee")
 
 
+def test_a_number_that_is_the_name_of_another_class_is_not_appended(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(jpeg(0))
+    for name, values in (("names", ["dog", "0"]), ("numbers", ["1", "1"])):
+        (tmp_path / f"{name}.csv").write_text("path,label\n" + "".join(f"a.jpg,{value}\n" for value in values))
+    assert run(convert, tmp_path / "names.csv", tmp_path / "set").manifest.classes == ("0", "dog")
+    assert run(append, tmp_path / "numbers.csv", tmp_path / "set").manifest.classes == ("0", "dog")
+    with picstore.Writer(tmp_path / "moved", classes=["dog", "0", "cells", "cells"]) as writer:
+        writer.add(jpeg(0), label=0)
+        with pytest.raises(UsageError, match="the name of several classes; give the number of one"):
+            writer.add(jpeg(0), label="cells")
+    (tmp_path / "numbers.csv").write_text("path,label\na.jpg,0\n")
+    with pytest.raises(UsageError, match="label 0 is the name of a class and the number of another one, 'dog'"):
+        run(append, tmp_path / "numbers.csv", tmp_path / "moved")
+
+
+def test_classes_of_one_name_stay_apart_or_are_refused(tmp_path: Path) -> None:
+    for name, classes in (("a", ["cells", "cells"]), ("b", ["cells", "cells", "dust"]), ("c", ["dust", "cells"])):
+        with picstore.Writer(tmp_path / name, classes=classes) as writer:
+            for label in range(len(classes)):
+                writer.add(jpeg(label), label=label)
+    both = picstore.Dataset(tmp_path / "a").concat(picstore.Dataset(tmp_path / "b"))
+    assert both.classes == ["cells", "cells", "dust"]
+    assert sorted(record.label for record in both) == [0, 0, 1, 1, 2]
+    with pytest.raises(UsageError, match="two classes are called 'cells'"):
+        picstore.Dataset(tmp_path / "a").concat(picstore.Dataset(tmp_path / "c"))
+
+
 def test_box_labels_are_renumbered_with_the_classes() -> None:
     from picstore.prepare.sources.inputs import Input
 

@@ -93,6 +93,14 @@ def test_no_name_leads_out_or_is_there_twice(
             with tarfile.open(root / "out" / "shard-000000.tar") as tar:
                 check_names(tar.getnames())
                 assert len(tar.getnames()) == len(paths) * (3 + len(attachments))
+        check_classes(root / "out", format, classes, [number % len(classes) for number in range(len(paths))])
+
+
+def check_classes(out: Path, format: str, classes: list[str], labels: list[int]) -> None:
+    """The export's own names of classes are read back as they were, also equal, blank and unprintable ones."""
+    source = out / "records.jsonl" if format == "folder" else out
+    listing = open_source(source, classes=None if format == "parquet" else out / "classes.txt")
+    assert (listing.classes, sorted(one.label for one in listing.inputs)) == (classes, sorted(labels))
 
 
 def check_folder(out: Path, images: int, attachments: int) -> None:

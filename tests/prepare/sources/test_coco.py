@@ -288,6 +288,7 @@ BAD = [
     (changed(images__0__width=KeyError), r"images\[0\].width: missing"),
     (changed(images__0__height=64.0), r"images\[0\].height: not an integer"),
     (changed(images__0__height=0), "96 × 0 pixels"),
+    (changed(annotations__1__id=100), r"annotations\[1\].id: 100 is there twice"),
     (changed(categories__1__id=90), r"categories\[1\].id: 90 is there twice"),
     (changed(categories__1__name=[]), r"categories\[1\].name: not a line"),
     (changed(annotations__1=None), r"annotations\[1\]: not an object"),
