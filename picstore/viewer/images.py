@@ -18,6 +18,7 @@ from picstore.jpeg.decode_any import decode_rgb
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.pixels import Box
 from picstore.jpeg.reducing import decode_factors
+from picstore.prepare.image.metadata import leave_out_metadata
 from picstore.prepare.image.read import decode_file, foreign_errors
 from picstore.prepare.image.settings import EncodeSettings, Size
 from picstore.prepare.image.size_limits import check_size, pillow_limits
@@ -147,7 +148,8 @@ def attachment(record: Record, name: str) -> Picture:
     if blob.startswith(b"\xff\xd8"):
         return Picture(JPEG, blob)
     with pillow_limits(_MAX_PIXELS), foreign_errors(f"{name} is no picture"):
-        image = Image.open(io.BytesIO(blob), formats=["PNG", "TIFF", "BMP", "GIF"])
+        bare = leave_out_metadata(blob).data
+        image = Image.open(io.BytesIO(bare), formats=["PNG", "TIFF", "BMP", "GIF"])
         check_size(*image.size, max_pixels=_MAX_PIXELS)
         with _decoding.take(image.width * image.height):
             values = np.asarray(image)

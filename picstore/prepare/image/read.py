@@ -25,6 +25,7 @@ from picstore.prepare.engine import stderr_capture
 from picstore.prepare.image import fits, heic_jxl_raw, imagemagick, tiff
 from picstore.prepare.image.color import to_rgb_or_grey
 from picstore.prepare.image.coordinates import CoordinateMap
+from picstore.prepare.image.metadata import leave_out_metadata
 from picstore.prepare.image.resize import resize
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
 from picstore.prepare.image.size_limits import check_size, check_webp, pillow_limits
@@ -79,9 +80,12 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     if not data:
         raise ImageError("empty file")
     stderr_capture.take_first_line()  # discards what the previous image left
-    decoded = _decode_upright_jpeg(data, settings) or _decode_large(data, settings)
-    if decoded is not None:
+    if (decoded := _decode_upright_jpeg(data, settings)) is not None:
         return decoded
+    bare = leave_out_metadata(data)
+    data, remark = bare.data, f"; {bare.remark}" if bare.remark else ""
+    if (decoded := _decode_large(data, settings)) is not None:
+        return replace(decoded, origin=decoded.origin + remark)
     with pillow_limits(settings.max_pixels):
         image = _open_image(data, name=name, max_pixels=settings.max_pixels)
         kind = image.format or "image"
@@ -89,7 +93,7 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
             # The size in the header counts, even if DCT scaling below decodes far fewer pixels.
             check_size(*image.size, max_pixels=settings.max_pixels)
             if kind in ("JPEG", "MPO"):
-                _settle_orientation(image)
+                _settle_orientation(image, bare.orientation)
                 if max(image.size) > MAX_SIDE:
                     width, height = image.size
                     raise ImageError(f"JPEG of {width} × {height} pixels; libjpeg decodes up to {MAX_SIDE:,} a side")
@@ -101,7 +105,7 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
                     image.draft(None, twice[::-1] if _orientation(image) >= 5 else twice)
                 return decode_image(image, origin=origin, settings=settings, size=size)
             _scale_transparency(image)
-            return decode_image(image, origin=kind, settings=settings)
+            return decode_image(image, origin=kind + remark, settings=settings)
 
 
 def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | None:
@@ -272,12 +276,13 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) and value in _TO_UPRIGHT else 1
 
 
-def _settle_orientation(image: Image.Image) -> None:
-    """Set the orientation of an opened JPEG to what the lossless path reads in its segments; Pillow reads the first."""
-    segments = getattr(image, "applist", ())
+def _settle_orientation(image: Image.Image, orientation: int | None) -> None:
+    """Set the orientation of an opened JPEG to that of its segments, which Pillow has if ``orientation`` is None."""
+    if orientation is None:
+        orientation = find_orientation(body for marker, body in getattr(image, "applist", ()) if marker == "APP1")
     with contextlib.suppress(Exception):  # Pillow raises errors of many types on an unreadable EXIF block, once
         image.getexif()
-    image.getexif()[_ORIENTATION] = find_orientation(body for marker, body in segments if marker == "APP1")
+    image.getexif()[_ORIENTATION] = orientation
 
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
