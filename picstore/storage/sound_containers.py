@@ -14,7 +14,7 @@ import numpy as np
 
 from picstore.arrays import U32, Table
 from picstore.kernels.c_functions import close_file, extend_checksum, open_file, read_at
-from picstore.kernels.jit import device_function, kernel, load_function
+from picstore.kernels.jit import compile_kernel, device_function, kernel, load_function
 from picstore.kernels.simd import load_native_u64, load_u8, load_u32
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c_address
@@ -157,6 +157,7 @@ class SoundReader:
         self._rows, self._ordinals = np.ascontiguousarray(rows), ordinals
         self._rows_at = self._rows.ctypes.data
         self._crc = crc32c_address()
+        compile_kernel(read_and_check)  # or load it, once, and not in a thread that reads
         self._sizes: dict[str, int] = {}  # of the files that were read
 
     def read(self, numbers: Sequence[int], allocate: Allocate) -> list[Container | None]:

@@ -80,6 +80,7 @@ class Container:
     origin: Callable[[int], tuple[str, int]] | None = None
     _extras: bytes | None = field(default=None, init=False, repr=False, compare=False)
     _addresses: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
+    _place: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.held, self.tops = self.index, np.zeros(len(self.index), np.int64)
@@ -94,6 +95,16 @@ class Container:
             tables_at = 0 if table is None or not len(table) else table.ctypes.data
             self._addresses = np.frombuffer(self.buffer, np.uint8).ctypes.data, tables_at
         return self._addresses
+
+    def place(self) -> tuple[int, ...]:
+        """Where everything lies, for kernels: addresses of buffer, segment table, index, held and tops, and lengths.
+
+        These are the numbers of records and of entries of the segment table. The container must not change any more.
+        """
+        if self._place is None:
+            tables = [table.__array_interface__["data"][0] for table in (self.index, self.held, self.tops)]
+            self._place = (*self.addresses(), *tables, len(self.index), len(self.segments))
+        return self._place
 
     @property
     def segments(self) -> U16:

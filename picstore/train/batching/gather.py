@@ -14,7 +14,7 @@ from picstore.errors import Corrupt, Damage, PicstoreError
 from picstore.jpeg.tiles import HEIGHT, MAX_PIXELS_A_BYTE, MCU_HEIGHT, rows_to_cut
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
-from picstore.storage.format.layout import ENTRY, FOREIGN, MCU_SIZES, SEGMENT, join_entries
+from picstore.storage.format.layout import ENTRY, FOREIGN, MCU_SIZES
 from picstore.storage.location.resolve import Root
 from picstore.train.batching.damage import next_sound, replacements
 from picstore.train.batching.host_batch import RecordFiles
@@ -30,7 +30,6 @@ ReadResult: TypeAlias = "Container | Damage"  # a container, or why nothing of i
 EpochContainer: TypeAlias = tuple[int, int, int]
 ReadContainers: TypeAlias = Mapping[EpochContainer, ReadResult]
 
-_ENTRY_BYTES = f"V{ENTRY.itemsize}"
 _MCU_SIZES = np.array(MCU_SIZES)  # by code of sampling
 
 
@@ -53,6 +52,7 @@ class BatchRecords:
     source: I64  # number of the data set
     extras: list[bytes]  # inputs of targets: JSON; empty without targets
     attachments: list[dict[str, bytes | memoryview]]  # inputs of targets: fields by name
+    points: I64  # (n, 2), entry points of the held segments, as ``describe_tiles`` takes them
     damage: list[Damage]  # the records for which another of their container was taken
     problems: dict[int, Damage]  # by slot, why it has no image
     weight: float = 1.0  # of the batch among all ranks' batches
@@ -76,6 +76,7 @@ class BatchRecords:
             source=np.zeros(count, dtype=np.int64),
             extras=[b""] * count,
             attachments=[{}] * count,
+            points=np.zeros((count, 2), dtype=np.int64),
             damage=[],
             problems={},
             weight=weight,
@@ -190,9 +191,12 @@ def gather_records(
     count = sum(len(request.slots) for request in requests)
     folders = (source.dataset.path for source in sources)
     records = BatchRecords.empty(count, folders, weight=requests[0].weight)
-    for request in requests:
-        _gather_source(records, request, containers, source=sources[request.source])
-    _refuse_large(records, max_pixels)
+    large = sum(
+        _gather_source(records, request, containers, source=sources[request.source], max_pixels=max_pixels)
+        for request in requests
+    )
+    if large:
+        _refuse_large(records, max_pixels)
     for slot, replacement in replacements(records.source, records.problems).items():
         # Transforms refuse some sizes, such as one smaller than a crop; the replacement's size is fine.
         records.image_sizes[slot] = records.image_sizes[replacement]
@@ -218,9 +222,34 @@ def _gather_source(
     containers: ReadContainers,
     *,
     source: TrainingSource,
-) -> None:
-    """Fill the slots of a source. A batch has two or three records of a container, so each container's cost counts."""
+    max_pixels: int,
+) -> int:
+    """Fill the slots of a source, and count its images of too many pixels."""
     records.source[request.slots] = request.source
+    numbers, number_of = np.unique(request.samples.container, return_inverse=True)
+    read = [containers[request.source, request.epoch, number] for number in numbers.tolist()]
+    plain = [each for each in read if not isinstance(each, Damage) and not each.damage and each.records is None]
+    if len(plain) == len(read) and not source.plan.targets:
+        picks = np.array([number_of, request.samples.record, request.slots], np.int64)
+        return _enter(records, plain, picks, source=source, max_pixels=max_pixels)
+    found = _find_sound(records, request, containers, source=source)
+    if source.plan.targets:
+        wants_extra = not set(TARGETS).isdisjoint(source.plan.targets)
+        for container, here, mine in found:
+            file = str(source.dataset.path / container.ref.name)
+            _enter_targets(records, container, here, mine, file=file, wants_extra=wants_extra)
+    if not found:
+        return 0
+    number_of = np.repeat(range(len(found)), [len(here) for _, here, _ in found])
+    rows, slots = np.concatenate([mine for *_, mine in found]), np.concatenate([here for _, here, _ in found])
+    picks = np.array([number_of, rows, slots], np.int64)
+    return _enter(records, [container for container, *_ in found], picks, source=source, max_pixels=max_pixels)
+
+
+def _find_sound(
+    records: BatchRecords, request: SourceRequest, containers: ReadContainers, *, source: TrainingSource
+) -> list[tuple[Container, I64, I64]]:
+    """List the containers of a source with slots and rows of their records; sound ones take damaged ones' places."""
     order = np.argsort(request.samples.container, kind="stable")
     numbers, wanted = request.samples.container[order], request.samples.record[order]
     slots = request.slots[order]
@@ -246,42 +275,34 @@ def _gather_source(
             records.damage.extend(damage)
             mine = next_sound(mine, sound)
         found.append((container, here, container.rows(mine)))
-    if found:
-        _enter(records, found, source=source)
-    if source.plan.targets:
-        wants_extra = not set(TARGETS).isdisjoint(source.plan.targets)
-        for container, here, mine in found:
-            file = str(source.dataset.path / container.ref.name)
-            _enter_targets(records, container, here, mine, file=file, wants_extra=wants_extra)
+    return found
 
 
-def _enter(records: BatchRecords, found: Sequence[tuple[Container, I64, I64]], *, source: TrainingSource) -> None:
-    """Fill the slots whose records were found, given containers, slots and record numbers."""
-    slots = np.concatenate([here for _, here, _ in found])
-    counts = [len(here) for _, here, _ in found]
-    numbers = range(len(records.containers), len(records.containers) + len(found))
-    records.containers.extend(container for container, _, _ in found)
-    records.container[slots] = np.repeat(numbers, counts)
-    entries = join_entries(container.index.take(mine) for container, _, mine in found)
-    in_part = any(container.held is not container.index for container, _, _ in found)
-    held = entries
-    if in_part:
-        held = join_entries(container.held.take(mine) for container, _, mine in found)
-        records.tops[slots] = np.concatenate([container.tops[mine] for container, _, mine in found])
-    # As bytes: NumPy takes 21 µs instead of 2 to assign structures.
-    for target, rows in ((records.entries, entries), (records.held, held)):
-        target.view(_ENTRY_BYTES)[slots] = rows.view(_ENTRY_BYTES)
-    starts = np.array([container.addresses() for container, _, _ in found], dtype=np.uint64)
-    starts = np.repeat(starts, counts, axis=0)
-    records.addresses[slots, 0] = starts[:, 0] + held["offset"]
-    records.addresses[slots, 1] = starts[:, 1] + held["segment_first"] * np.uint64(SEGMENT.itemsize)
-    records.sizes[slots, 0] = held["length"]
-    records.sizes[slots, 1] = np.where(starts[:, 1] > 0, held["segment_count"], 0)
-    records.layouts[slots] = layouts_of(held)
-    records.image_sizes[slots] = np.stack([entries["width"], entries["height"]], axis=1)
-    labels = source.dataset.labels(entries["id"], entries["label"])
+def _enter(
+    records: BatchRecords, found: Sequence[Container], picks: I64, *, source: TrainingSource, max_pixels: int
+) -> int:
+    """Fill the slots of records, given as :func:`enter_records` takes them; count the ones of too many pixels."""
+    from picstore.train.batching.record_kernels import enter_records  # with numba
+
+    number_of, _, slots = picks
+    places = np.array([container.place() for container in found], np.uint64)
+    records.container[slots] = number_of + len(records.containers)
+    records.containers.extend(found)
+    taking = (
+        records.entries.view(np.uint8).reshape(-1, ENTRY.itemsize),
+        records.held.view(np.uint8).reshape(-1, ENTRY.itemsize),
+        records.tops,
+        records.addresses,
+        records.sizes,
+        records.layouts,
+        records.image_sizes,
+        records.ids,
+        records.points,
+    )
+    large: int = enter_records(places, picks, taking, max_pixels)
+    labels = source.dataset.labels(records.entries["id"][slots], records.entries["label"][slots])
     records.labels[slots] = source.batch_labels(labels)
-    records.ids[slots] = entries["id"]
+    return large
 
 
 def _enter_targets(

@@ -18,8 +18,6 @@ from picstore.jpeg.decoder.box import OUTSIDE
 from picstore.jpeg.decoder.decode import REASONS
 from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS, describe_tiles, measure_tiles
 from picstore.jpeg.tiles import HEIGHT, MCU_HEIGHT
-from picstore.storage.format.layout import ENTRY, ENTRY_POINTS, SEGMENT
-from picstore.storage.format.segment_table import find_entry_points, points_of_segment
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import (
     EncodedBatch,
@@ -29,6 +27,7 @@ from picstore.train.batching.host_batch import (
     ViewImages,
 )
 from picstore.train.batching.parameters import TransformParams
+from picstore.train.batching.record_kernels import choose_boxes
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.batching.views_reach import (
     align_reach,
@@ -71,11 +70,11 @@ class SegmentFiller:
         self._factors: I64 = np.where(records.foreign, 1, joint_factors(geometries, n, output.reducing_gap))
         self._reach = align_reach(joint_reach(geometries, n), self._factors)
         records.check_reach(self._reach)
-        boxes = boxes_to_cut(records.to_held(self._reach, slice(None)), records.layouts[:, :2])
+        boxes, self._per_row = np.empty((n, 4), np.int64), np.empty(n, np.int64)
+        choose_boxes(self._reach, records.tops, records.layouts, records.sizes, boxes, self._per_row)
         self._starts, self._firsts = np.zeros((2, n + 1), np.int64)
         streams = records.addresses, records.sizes, records.layouts
-        self._points = _find_points(records)
-        measure_tiles((*streams, boxes, self._factors, self._points), self._starts, self._firsts)
+        measure_tiles((*streams, boxes, self._factors, records.points), self._starts, self._firsts)
         layout = SegmentLayout(int(self._starts[-1]), n, int(self._firsts[-1]))
         block = np.frombuffer(blocks.borrow(round_coarsely(layout.size)), dtype=np.uint8)[: layout.size]
         arrays: Any = SegmentTables.divide(layout, block)
@@ -86,9 +85,6 @@ class SegmentFiller:
         self._rects, self._results = (np.zeros((n, 4), np.int64) for _ in range(2))
         self._tilings, self._boxes, self._lengths = arrays["tilings"], arrays["boxes"], arrays["lengths"]
         self._tilings[:], self._boxes[:] = records.layouts, boxes
-        # Rows of tiles have the same number of segments, or the image is none for the GPU.
-        tiles_down = -(-records.layouts[:, HEIGHT] // np.maximum(records.layouts[:, MCU_HEIGHT], 1))
-        self._per_row = np.maximum(records.sizes[:, 1] // np.maximum(tiles_down, 1), 1)
         self._segment_tables = SegmentTables(layout, block, arrays, self._firsts[:-1], np.zeros(n, np.int64))
         self._encoded = EncodedBatch(
             bounds=np.stack([self._starts[:-1], self._starts[:-1]], axis=1),
@@ -131,7 +127,7 @@ class SegmentFiller:
     def _describe(self, part: slice) -> None:
         """Run the kernel, and note what is held of each image."""
         records = self._records
-        streams = records.addresses, records.sizes, records.layouts, self._boxes, self._factors, self._points
+        streams = records.addresses, records.sizes, records.layouts, self._boxes, self._factors, records.points
         described = self._segments, self._lengths, self._firsts
         images = self._rows, self._rects, self._results
         # The records keep the containers open.
@@ -171,21 +167,3 @@ class SegmentFiller:
         left, top, right, bottom = box_of_decoded(box, origin, factor)
         inner = pixels[top:bottom, left:right]
         self._segment_tables.probe = slot, np.ascontiguousarray(inner.transpose(2, 0, 1)), box
-
-
-def _find_points(records: BatchRecords) -> I64:
-    """Find the entry points of the held segments: int64 (n, 2), as ``describe_tiles`` takes them."""
-    points = np.zeros((len(records), 2), np.int64)
-    slots = np.flatnonzero((records.entries["flags"] & ENTRY_POINTS != 0) & (records.sizes[:, 1] > 0))
-    entries, firsts = records.entries[slots].tolist(), records.held["segment_first"][slots].tolist()
-    for slot, values, first in zip(slots.tolist(), entries, firsts, strict=True):
-        entry = dict(zip(ENTRY.names or (), values, strict=True))  # a third of NumPy's time for a record's fields
-        container = records.containers[records.container[slot]]
-        found = find_entry_points(entry, container.segments)
-        points[slot, 1] = -1
-        if found is not None:
-            step = int(container.segments[found.start])
-            above = first - entry["segment_first"]
-            index = found.start + 1 + above * points_of_segment(entry["restart_interval"], step)
-            points[slot] = container.addresses()[1] + index * SEGMENT.itemsize, step
-    return points

@@ -217,6 +217,7 @@ class Pipeline:
         """Wait for a batch's containers, gather its records, and hand its chunks to the decoding threads."""
         with self._counter.timed("waited_on_disk"):
             containers = self._collect(requested)
+        filler_class = self._filler_class.result()  # and the kernels that gathering calls
         sources = self._spec.sources
         limit = self._spec.resources.max_pixels
         records = gather_records(requested.request, containers, sources=sources, max_pixels=limit)
@@ -224,7 +225,7 @@ class Pipeline:
         params = make_params(
             requested.request, records.ids, records.image_sizes, sources=sources, extras=records.extras
         )
-        filler = self._filler_class.result()(records, params, self._spec.output, self._buffers.batches)
+        filler = filler_class(records, params, self._spec.output, self._buffers.batches)
         chunks = divide(len(records), self._spec.output, threads=self._spec.resources.threads)
         filled: list[Future[dict[int, Damage]]] = []
         finished: Future[HostBatch] = Future()
