@@ -54,7 +54,7 @@ def list_hdf5(
             rows = {
                 name.rpartition("/")[2]: item
                 for name, item in found.items()
-                if name.rpartition("/")[0] == group and item.shape == found[image].shape[:1] and _is_scalar(h5py, item)
+                if name.rpartition("/")[0] == group and _is_column(h5py, item, len(found[image]))
             }
             rows.pop(last, None)
             if (of_image := split_of_name(last)) is not None:  # X_train has y_train, not y_test of as many rows
@@ -116,7 +116,10 @@ def _holds_images(h5py: Any, item: Any) -> bool:
     return item.ndim == 1 and (inner in (np.dtype(np.uint8), np.dtype(np.int8)) or item.dtype.kind == "V")
 
 
-def _is_scalar(h5py: Any, item: Any) -> bool:
+def _is_column(h5py: Any, item: Any, count: int) -> bool:
+    """Whether a data set has one number or text a row, as shape (N,) or, from Keras, (N, 1)."""
+    if item.shape not in ((count,), (count, 1)):
+        return False
     return item.dtype.kind in "iufbS" or h5py.check_string_dtype(item.dtype) is not None
 
 
@@ -129,7 +132,7 @@ def _samples(
     step = _TEXTS_PER_READ if texts else max(1, min(_ROWS_PER_READ, _UNWRITTEN // max(1, fixed)))
     for start in range(0, count, step):
         stop = min(start + step, count)
-        rows_read = {name: np.asarray(item[start:stop]).tolist() for name, item in rows.items()}
+        rows_read = {name: np.asarray(item[start:stop]).ravel().tolist() for name, item in rows.items()}
         size -= sum(len(value) for name in texts for value in rows_read[name])
         if size < 0:
             raise Corrupt("rows that share their texts", printable(str(path)))

@@ -210,8 +210,10 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
         names, remarks = list(classes), []
         found = {label: label if isinstance(label, int) else of_text[label] for label in stated}
         numbers |= {label: number for label, number in found.items() if isinstance(number, int)}
-        if fractions := sum(counts[text] for text, number in of_text.items() if isinstance(number, NoLabel)):
-            counts = {**counts, NoLabel.NOT_INTEGER: counts.get(NoLabel.NOT_INTEGER, 0) + fractions}
+        fractions = {text for text, number in of_text.items() if isinstance(number, NoLabel)}
+        not_integers = counts.get(NoLabel.NOT_INTEGER, 0) + sum(counts[text] for text in fractions)
+        counts = {label: count for label, count in counts.items() if label not in fractions}
+        counts[NoLabel.NOT_INTEGER] = not_integers
     if names:
         _refuse_outside(numbers, names, where)
     return Numbering(numbers, names, [*remarks, *_unlabelled(counts, numbers)])

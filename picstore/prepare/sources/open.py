@@ -180,6 +180,8 @@ def _with_classes(listing: Listing, classes: Location) -> Listing:
     inputs = listing.inputs
     if labels != tuple(range(len(labels))):
         inputs = InputView(inputs, change=lambda one: replace(one, label=labels[one.label]) if one.label >= 0 else one)
-    elif not labels and (highest := max(one.label for one in inputs)) >= len(names):
-        raise UsageError(f"{classes} has {len(names):,} names, but there are labels up to {highest:,}")
+    elif not labels:
+        outside = next((one.label for one in inputs if not -1 <= one.label < len(names)), None)
+        if outside is not None:
+            raise UsageError(f"{classes} has {len(names):,} names, but there is the label {outside}; give it a name")
     return replace(listing, inputs=inputs, classes=names)

@@ -13,6 +13,7 @@ from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.labels import Label, LabelFields, NoLabel, number_labels, quoted
 from picstore.prepare.sources.metadata import OddValues, extra_as_json
 from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.splits import split_of_word
 from picstore.storage.location.resolve import Where, locate
 
 _SEEN = 64  # fields that a message lists at most
@@ -55,6 +56,7 @@ class PackedListing:
             ``inputs`` are numbers of classes.
         attachments: names of attachments.
         fields: names of some fields of samples.
+        splits: values of the field ``split`` that are splits.
         notes: what the user is told.
         odd: values of extras that were changed.
     """
@@ -63,6 +65,7 @@ class PackedListing:
     labels: dict[Label, int]
     attachments: tuple[str, ...]
     fields: tuple[str, ...]
+    splits: tuple[str, ...]
     notes: Notes
     odd: OddValues
 
@@ -83,6 +86,7 @@ class ListingBuilder:
         self._packed: dict[int, dict[Label, int]] = {}  # counts of labels by group
         self._attachments: dict[str, None] = {}
         self._fields: dict[str, None] = {}
+        self._splits: dict[str, None] = {}  # in the field of that name
 
     def __len__(self) -> int:
         return len(self._inputs)
@@ -96,6 +100,8 @@ class ListingBuilder:
             self._counts[turn] += not item.problem
             if len(self._fields) < _SEEN:
                 self._fields.update(dict.fromkeys(item.extra))
+            if isinstance(split := item.extra.get("split"), str) and split_of_word(split):
+                self._splits[split] = None
             item = _to_input(item, turn, self._odd)
         self._inputs.append(item)
         for name, _ in item.attachments:
@@ -112,13 +118,15 @@ class ListingBuilder:
         self._packed[self._inputs.add_packed(found.inputs)] = found.labels
         self._attachments.update(dict.fromkeys(found.attachments))
         self._fields.update(dict.fromkeys(found.fields))
+        self._splits.update(dict.fromkeys(found.splits))
         self.add_notes(found.notes)
         self._odd.update(found.odd)
 
     def pack(self) -> PackedListing:
         """Pack what was found."""
-        counts, attachments, fields = self._label_counts(), tuple(self._attachments), tuple(self._fields)
-        return PackedListing(self._inputs.pack(), counts, attachments, fields, self.notes, self._odd)
+        counts, attachments = self._label_counts(), tuple(self._attachments)
+        fields, splits = tuple(self._fields), tuple(self._splits)
+        return PackedListing(self._inputs.pack(), counts, attachments, fields, splits, self.notes, self._odd)
 
     def _label_counts(self) -> dict[Label, int]:
         return dict(zip(self._turns, self._counts, strict=True))
@@ -150,6 +158,8 @@ class ListingBuilder:
         for found in groups.values():
             counts.update(found)
         found_remarks = [*remarks, *(labels.remarks() if isinstance(labels, LabelFields) else ())]
+        if len(self._splits) > 1:
+            found_remarks.append(f"the field 'split' holds {', '.join(self._splits)}: all of them are taken")
         chosen = number_labels(counts, classes, where=where)
         if set(chosen.numbers.values()) == {-1} and not any(isinstance(label, NoLabel) for label in counts):
             found_remarks.append(no_label or self._no_labels(where, labels))
@@ -166,7 +176,9 @@ class ListingBuilder:
         if isinstance(labels, LabelFields) and labels.chosen is not None:
             return f"no labels: all values of {labels.chosen!r} are missing"
         if isinstance(labels, str):
-            raise UsageError(f"{where}: no sample has a label in the field {labels!r}; it has the fields {fields}")
+            raise UsageError(f"{where}: no sample has a value in the field {labels!r}; fields with values: {fields}")
+        if not self._fields:
+            return "no labels: there is no other column than the image's that has values"
         return f"no labels: none of the columns {fields} has a usual name of labels; name one with --label-field"
 
 

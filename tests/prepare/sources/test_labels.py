@@ -213,7 +213,8 @@ def test_one_column_gives_equal_labels_in_every_format(tmp_path: Path, source: s
     assert (labels(listing), listing.classes) == (expected, classes)
     remarks = " ".join(listing.remarks)
     assert ("class names" in remarks) == bool(classes)
-    assert ("not an integer of 64 bits" in remarks) == ("fractions" in column)
+    assert ("label of 1 image is a number that is not an integer" in remarks) == ("fractions" in column)
+    assert ("1 of 3 images have none" in remarks) == (expected.count(-1) == 1 and "fractions" not in column)
     if "fractions" in column:
         field = "cls" if source == "webdataset-cls" else "label"
         assert float(extras(listing)[0][field]) == 0.5
@@ -398,6 +399,30 @@ def test_a_table_beside_the_images_of_a_folder_is_named(tmp_path: Path) -> None:
     table = put(tmp_path / "metadata.csv", b"file_name,label\n1.jpg,3\n")
     assert f"metadata.csv may have labels: convert {table} to read them" in open_source(tmp_path).remarks
     assert labels(open_source(table)) == [3]
+
+
+def test_labels_in_a_column_of_one_are_those_of_its_rows(tmp_path: Path) -> None:
+    with library("h5py").File(tmp_path / "t.h5", "w") as file:
+        file.create_dataset("images", (3, 4, 4), "uint8")
+        file["labels"] = [[2], [0], [1]]
+    assert labels(open_source(tmp_path / "t.h5")) == [2, 0, 1]
+
+
+def test_a_column_of_splits_is_named(tmp_path: Path) -> None:
+    listing = open_source(put(tmp_path / "t.csv", b"path,label,split\na.jpg,1,train\nb.jpg,2,test\n"))
+    assert listing.remarks == ["the field 'split' holds train, test: all of them are taken"]
+
+
+def test_a_table_without_any_value_has_no_labels(tmp_path: Path) -> None:
+    listing = open_source(put(tmp_path / "t.csv", b"path,label\na.jpg,\nb.jpg,\n"))
+    assert listing.remarks == ["no labels: there is no other column than the image's that has values"]
+
+
+def test_a_label_outside_of_the_names_of_a_file_is_refused(tmp_path: Path) -> None:
+    classes = put(tmp_path / "classes.txt", b"ant\nbee\n")
+    for outside in (2, -5):
+        with pytest.raises(UsageError, match=f"has 2 names, but there is the label {outside}"):
+            open_source(put(tmp_path / "t.csv", b"path,label\na,0\nb,%d\n" % outside), classes=classes)
 
 
 def test_columns_with_blanks_around_their_names_are_found(tmp_path: Path) -> None:
