@@ -46,7 +46,7 @@ class Described:
         block = np.empty(layout.size, np.uint8)
         arrays = SegmentTables.divide(layout, block)
         for array, content in zip(
-            arrays.values(), (self.data, rows, segments, codes, places, quantization, *held), strict=True
+            arrays.values(), (self.data, segments, codes, places, quantization, rows, *held), strict=True
         ):
             array[...] = content
         return SegmentTables(layout, block, arrays, first, count)

@@ -152,10 +152,11 @@ def decode_interpreted(
     replaced = {
         name: stacked.Stacked(getattr(stacked, name), guarded) for name in ("make_tables", "inverse_dct", "to_rgb")
     }
-    replaced["_upload"] = upload = stacked.GuardedUpload(decode._upload, guarded)
+    replaced["_upload"] = upload = stacked.GuardedUpload(guarded)
     replaced["decode_segments"] = stacked.Spaced(decode.decode_segments, guarded)
     with patch.multiple(decode, torch=guarded, **replaced):
-        made, status = decode.decode_tiles(tables, device=torch.device("cpu"))
+        made, queued = decode.decode_tiles([tables], device=torch.device("cpu"))
+        status = queued.wait()
     if not np.array_equal(upload.data, described.data):
         raise AssertionError("the kernels changed the streams")
     pixels = {slot: made[slot].numpy().transpose(1, 2, 0) for slot in slots.tolist() if not status[slot]}

@@ -34,11 +34,11 @@ class GuardedTorch:
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
 
-    def zeros(self, shape: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def zeros(self, shape: Any, *, dtype: torch.dtype, **_: Any) -> torch.Tensor:
         """Make a tensor of zeros."""
         return torch.from_numpy(self._numpy.zeros(shape, _kind(dtype)))
 
-    def empty(self, shape: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def empty(self, shape: Any, *, dtype: torch.dtype, **_: Any) -> torch.Tensor:
         """Make a tensor of which nothing may be used before it is written."""
         return torch.from_numpy(self._numpy.empty(shape, _kind(dtype)))
 
@@ -48,21 +48,28 @@ class GuardedTorch:
 
 
 class GuardedUpload:
-    """Replacement of ``segments.decode``'s upload: each array lies between guard pages.
+    """Replacement of ``segments.decode``'s upload of one batch: each array lies between guard pages.
 
     Attributes:
         data: the streams that the kernels read.
     """
 
-    def __init__(self, upload: Callable[..., dict[str, torch.Tensor]], guarded: GuardedTorch) -> None:
-        self._upload, self._guarded = upload, guarded
+    def __init__(self, guarded: GuardedTorch) -> None:
+        self._guarded = guarded
         self.data: Any = None
 
-    def __call__(self, *arguments: Any, **options: Any) -> dict[str, torch.Tensor]:
-        uploaded = self._upload(*arguments, **options)
-        made = {name: self._guarded.from_numpy(tensor.numpy()) for name, tensor in uploaded.items()}
+    def __call__(self, tables: Any, images: torch.Tensor, device: Any, **_: Any) -> dict[str, torch.Tensor]:
+        (one,) = tables
+        names = ("data", "segments", "codes", "places", "quantization")
+        made = {name: self._guarded.from_numpy(one.arrays[name]) for name in names}
+        begin = {name: one.layout.places()[name][0].start for name in names}
+        rows = _rows(images).copy()  # whose words count from the begin of the batch's memory
+        rows[:, words.PART_SHIFT] -= begin["segments"] // 4
+        rows[:, words.QUANTIZATION : words.PLANE] -= begin["quantization"] // 128
+        rows[:, words.CODES] -= begin["codes"]
+        rows[:, words.PLACES] -= begin["places"] // 4
         self.data = made["data"].numpy()
-        return made
+        return made | {"images": self._guarded.from_numpy(rows)}
 
 
 def _kind(dtype: torch.dtype) -> np.dtype[Any]:
@@ -134,7 +141,9 @@ def make_tables(guarded: Any, codes: Any, places: Any, images: Any, entries: Any
     counts, first_of = at[one, words.ENTRY_COUNT].astype(np.int64), at[one].copy()
     first_of[:, words.FIRST_ENTRY] = np.cumsum(counts) - counts
     made = guarded.empty(int(counts.sum()), dtype=torch.int32, device=None)
-    from_first = np.zeros((len(one) // words.HUFFMAN_TABLES + 1, words.IMAGE_WORDS), np.int64)
+    from_first = np.zeros((-(-len(one) // words.HUFFMAN_TABLES), words.IMAGE_WORDS), np.int64)
+    from_first[:, words.CODES] = words.HUFFMAN_TABLES * words.HUFFMAN_BYTES * np.arange(len(from_first))
+    from_first[:, words.PLACES] = words.HUFFMAN_TABLES * 4 * np.arange(len(from_first))
     tables = (guarded.from_numpy(each) for each in (rows[one], first_of, from_first))
     entropy.make_tables[(len(one),)](*tables, made, LANES=1024)
     sizes = counts[inverse]

@@ -7,15 +7,19 @@ from __future__ import annotations
 # quantization, the first byte of its samples, and the bytes between rows of samples; bytes between rows of pixels; the
 # first byte of the stream; segments that are held; numbers of blocks, of entries of lookup tables, and of bytes of
 # samples. Then what lies before the image: blocks, entries, bytes of samples, bytes of pixels, and parts of segments;
-# and the row of the image's first part, less the parts before. Decoding counts these words, and the first bytes of
-# samples, from the first image that is decoded at once with this one. Last, samples of a side that a block becomes, of
-# luma and of chroma; and samples of luma for one of chroma, across and down.
+# and the first word of the parts' rows, less PART_WORDS for each part before. Decoding counts these words, and the
+# first bytes of samples, from the first image that is decoded at once with this one. Then samples of a side that a
+# block becomes, of luma and of chroma; and samples of luma for one of chroma, across and down. Last, the places of the
+# image's Huffman tables in the memory that the tables of all images are copied to: the first byte of their codes, and
+# the first int32 of their words. Decoding writes both. In that memory it counts the rows of quantization and the first
+# byte of the stream too.
 (WIDTH, HEIGHT, ACROSS, DOWN, COMPONENTS, INTERVAL, PER_ROW) = range(7)
 DC, AC, QUANTIZATION, PLANE, STRIDE, PITCH, DATA, HELD = 7, 10, 13, 16, 19, 22, 23, 24
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)
 FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34)
 SIDE, WIDER, TALLER = 34, 36, 37
-IMAGE_WORDS = 38
+CODES, PLACES = 38, 39
+IMAGE_WORDS = 40
 
 # Words of a part of a segment, int32 (PART_WORDS,); a segment without entry points is one part. First byte in the
 # stream, and number of bytes, which neighboring parts may share; first block; number of MCUs, and of bits before the

@@ -20,7 +20,8 @@ from picstore.arrays import U8, Array
 
 _GRANULE = 1 << 16  # bytes; containers differ by a few images, so that most blocks fit most of them
 _MIN_BYTES = 1 << 20  # of a thread's buffer
-KEPT_BATCHES = 5  # the batches ahead, and two that the consumer has
+# Free blocks of memory that are kept: for the batches ahead, two that the consumer has, and what a GPU takes at once.
+KEPT_BATCHES = 9
 
 
 def allocate_private(size: int) -> U8:

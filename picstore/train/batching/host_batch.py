@@ -23,7 +23,7 @@ Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or n of (3, H, W)
 ViewImages: TypeAlias = "Array | list[list[Array]]"  # of a group: (count, n, 3, H, W), or count lists of n (3, H, W)
 GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # count lists of n
 
-_ALIGNMENT = 64  # bytes
+_ALIGNMENT = 128  # bytes of a row of quantization, which kernels count in the memory of several batches
 
 
 def map_images(function: Callable[[Any], T], images: Any) -> Any:
@@ -60,12 +60,13 @@ class SegmentLayout:
         n, tables = self.images, words.HUFFMAN_TABLES * self.images
         shapes: dict[str, tuple[tuple[int, ...], str]] = {
             "data": ((self.data,), "uint8"),
-            "images": ((n, words.IMAGE_WORDS), "int64"),
             "segments": ((self.parts, words.PART_WORDS), "int32"),
             "codes": ((tables, words.HUFFMAN_BYTES), "uint8"),
             "places": ((tables, 4), "int32"),
             "quantization": ((tables, 64), "int16"),
-            "tilings": ((n, 6), "int64"),  # these three for the CPU
+            # What follows stays on the host; decoding copies words of images of several batches together.
+            "images": ((n, words.IMAGE_WORDS), "int64"),
+            "tilings": ((n, 6), "int64"),
             "boxes": ((n, 4), "int64"),
             "lengths": ((self.parts,), "uint16"),
         }
@@ -75,6 +76,12 @@ class SegmentLayout:
             name: (slice(start, start + size), shape, dtype)
             for (name, (shape, dtype)), start, size in zip(shapes.items(), starts, sizes, strict=False)
         }
+
+    @property
+    def uploaded(self) -> int:
+        """Bytes at the block's begin that a GPU reads, a multiple of _ALIGNMENT."""
+        uploaded: int = self.places()["images"][0].start
+        return uploaded
 
     @property
     def size(self) -> int:

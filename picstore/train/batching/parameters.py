@@ -31,6 +31,15 @@ class TransformParams:
         names = [each.name for each in fields(ColorProgram)]
         return geometry and all(np.array_equal(getattr(self.program, n), getattr(other.program, n)) for n in names)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[TransformParams]) -> TransformParams:
+        """Parameters of the views of several batches, one batch after another."""
+        order = np.arange(sum(len(each.geometry.size) for each in parts))
+        return cls(
+            Geometry.concatenate([each.geometry for each in parts], order),
+            ColorProgram.concatenate([each.program for each in parts], order),
+        )
+
     def select_slots(self, slots: I64, *, count: int) -> TransformParams:
         """The parameters of some slots, in this order, in each of ``count`` views; a slot may come twice."""
         n = len(self.geometry.size) // count

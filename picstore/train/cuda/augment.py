@@ -1,6 +1,7 @@
 """Augmentation of decoded images on a GPU: the host's side of the kernels.
 
-A batch is one table of descriptors, which goes to the GPU in one copy, and two launches: filter weights, and pixels.
+A batch, or several, is one table of descriptors, which goes to the GPU in one copy, and two launches: filter weights,
+and pixels.
 Slanted images that are minified add as many, each color step that reads other pixels one or two. The host never waits
 for the GPU. This package alone imports Triton, and is imported only when images are on a GPU.
 """
@@ -11,6 +12,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +26,7 @@ from picstore.train.cuda.descriptor import COUNTS, MIXED, ORIGINALS, TABLES, WEI
 from picstore.train.cuda.descriptor_table import DescriptorTable, make_descriptor_table
 from picstore.train.cuda.filter_weights import LANES, make_weights
 from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
-from picstore.train.cuda.resample_params import make_resample_params, minify_slanted
+from picstore.train.cuda.resample_params import ResampleParams, make_resample_params, minify_slanted
 from picstore.train.cuda.triton_jit import launching
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.borders import CONSTANT, border_indices
@@ -49,9 +51,9 @@ def augment(
     *,
     dtype: str = "uint8",
     channels_last: bool = False,
-    out: torch.Tensor | None = None,
     factors: npt.ArrayLike = 1,
-) -> torch.Tensor | list[torch.Tensor]:
+    counts: Sequence[int] | None = None,
+) -> Any:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
     Pixels equal ``cpu.render.render``'s and color ``cpu.run_color.run_color``'s, to the bit.
@@ -65,11 +67,11 @@ def augment(
         program: of the n images.
         dtype: of the outputs: uint8, float16, bfloat16 or float32.
         channels_last: the layout of the outputs.
-        out: (n, 3, H, W) of that dtype and layout, dense, if all outputs have one size; None makes a new tensor.
         factors: int (n,) or one for all, by which decoding divided the sides.
+        counts: images of each of several batches, which have memory of their own.
 
     Returns:
-        ``out``, or a list of n (3, h, w) in one block of memory if sizes differ.
+        (n, 3, H, W), or a list of n (3, h, w) in one block of memory if sizes differ; with ``counts`` a list of these.
 
     Raises:
         UsageError: an argument has another value, shape, dtype, layout or device.
@@ -89,13 +91,16 @@ def augment(
     decoded, corners = _with_borders(decoded, origins, geometry)
     by = np.broadcast_to(np.asarray(factors, dtype=np.int64), count)
     params = make_resample_params(geometry, decoded.planes, decoded.sizes, corners, by)
-    batch, result = _outputs(geometry, output, channels_last, decoded.device, out)
+    sizes = np.split(geometry.size, np.cumsum(counts)[:-1]) if counts else [geometry.size]
+    made = [_outputs(each, output, channels_last, decoded.device) for each in sizes]
+    memory, results = zip(*made, strict=True)
+    batch = memory[0]
     phases = ColorPhases.from_program(program, geometry.size, floats=output != OutputDtype.UINT8)
     with torch.cuda.device(batch.device) if batch.is_cuda else contextlib.nullcontext():
         indices, minified, params = minify_slanted(params, geometry, corners, by)
         if len(indices) == 0:
-            _launch_all([(make_descriptor_table(params, phases), batch, channels_last)])
-            return result
+            _launch_all([(_table(params, phases, memory), batch, channels_last)])
+            return list(results) if counts else results[0]
         first = make_descriptor_table(minified, ColorPhases.empty(len(indices)))
         pixels = torch.empty(first.values, dtype=torch.uint8, device=batch.device)
         planes = params.planes.copy()
@@ -103,9 +108,20 @@ def augment(
         planes[indices] = np.stack(
             [pixels.data_ptr() + first.offsets, plane_sizes, params.source_size[indices, 0]], axis=1
         )
-        second = make_descriptor_table(replace(params, planes=planes), phases)
+        first.place_outputs(pixels.data_ptr() + first.offsets)
+        second = _table(replace(params, planes=planes), phases, memory)
         _launch_all([(first, pixels, False), (second, batch, channels_last)])
-    return result
+    return list(results) if counts else results[0]
+
+
+def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.Tensor]) -> DescriptorTable:
+    """Make the descriptors of outputs that lie in several blocks of memory, one after another in each."""
+    table = make_descriptor_table(params, phases)
+    begins = np.cumsum([0, *(block.numel() for block in memory)])
+    of = np.searchsorted(begins, table.offsets, side="right") - 1
+    addresses = np.array([block.data_ptr() for block in memory])
+    table.place_outputs(addresses[of] + memory[0].element_size() * (table.offsets - begins[of]))
+    return table
 
 
 def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
@@ -130,39 +146,25 @@ def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tu
 
 
 def _outputs(
-    geometry: Geometry, output: OutputDtype, channels_last: bool, device: torch.device, out: torch.Tensor | None
+    sizes: I64, output: OutputDtype, channels_last: bool, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor | list[torch.Tensor]]:
     """The memory to write to, dense, image after image; and the result: that memory or a list of its images."""
-    sizes, values = geometry.size, 3 * geometry.size[:, 0] * geometry.size[:, 1]
-    width, height = sizes[0].tolist()
+    values = 3 * sizes[:, 0] * sizes[:, 1]
     if values.min() <= 0 or values.max() >= MAX_VALUES:
         found = np.unique(sizes, axis=0).tolist()
         raise UsageError(f"outputs have sizes {found}; each needs at least a pixel and below {MAX_VALUES} values")
     dtype = getattr(torch, output.name.lower())
-    if (sizes != sizes[0]).any():
-        if out is not None:
-            found = np.unique(sizes, axis=0).tolist()
-            raise UsageError(
-                f"outputs have sizes {found} and out has one; omit out, or end the list of transforms with one that "
-                "gives all the same size"
-            )
-        memory = torch.empty(int(values.sum()), dtype=dtype, device=device)
-        images = []
-        for image, (width, height) in zip(torch.split(memory, values.tolist()), sizes.tolist(), strict=True):
-            pixels = image.view(height, width, 3).permute(2, 0, 1) if channels_last else image.view(3, height, width)
-            images.append(pixels)
-        return memory, images
-    shape = (len(sizes), 3, height, width)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    if out is None:
-        out = torch.empty(shape, dtype=dtype, device=device, memory_format=layout)
-        return out, out
-    if out.shape != shape or out.dtype != dtype or out.device != device or not out.is_contiguous(memory_format=layout):
-        raise UsageError(
-            f"out is {out.dtype} {tuple(out.shape)} on {out.device}; give {dtype} {shape} on {device}, "
-            f"{'with the channels last' if channels_last else 'contiguous'}"
-        )
-    return out, out
+    if (sizes == sizes[0]).all():
+        width, height = sizes[0].tolist()
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        made = torch.empty((len(sizes), 3, height, width), dtype=dtype, device=device, memory_format=layout)
+        return made, made
+    memory = torch.empty(int(values.sum()), dtype=dtype, device=device)
+    images = []
+    for image, (width, height) in zip(torch.split(memory, values.tolist()), sizes.tolist(), strict=True):
+        pixels = image.view(height, width, 3).permute(2, 0, 1) if channels_last else image.view(3, height, width)
+        images.append(pixels)
+    return memory, images
 
 
 def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> None:

@@ -49,6 +49,10 @@ class DescriptorTable:
         words = self.header.size + self.rows.size + self.smoothing.size
         return words + words % 2
 
+    def place_outputs(self, addresses: I64) -> None:
+        """Note where the outputs lie, int64 (n,)."""
+        self.rows[:, descriptor.OUTPUT.value] = addresses
+
     def write(self, words: I64) -> None:
         """Write all to ``size`` words."""
         at = 0
@@ -89,6 +93,7 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
         *(params.interpolation, params.antialias),
         params.planes[:, 2],
         axis_ends - axis_sizes,
+        np.zeros(n, np.int64),
     ]
     columns = [part if part.ndim == 2 else part[:, None] for part in fixed]
     np.concatenate(columns, axis=1, out=rows[:, : descriptor.FIXED.value])

@@ -17,6 +17,7 @@ from picstore.train.cuda.descriptor import (
     OFFSET,
     OPERANDS,
     ORIGINALS,
+    OUTPUT,
     PHASES,
     SIZE,
     STEP,
@@ -64,7 +65,7 @@ def run_phase(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     Args:
         table: see ``descriptor.py``.
         phase: counts from 0.
-        out: pointer to the outputs, uint8, float16, bfloat16 or float32.
+        out: pointer to an output, uint8, float16, bfloat16 or float32; descriptors have the address of each.
         levels: uint8, two for each value of the outputs: planes between phases, of even phases and of odd ones.
         rows: float32, one for each value of the outputs: results of ``blur_rows``.
         sums: int64 (phases, images), zero before phase 0: sums of grey levels.
@@ -102,7 +103,8 @@ def run_phase(  # type: ignore[no-untyped-def]  # noqa: PLR0913
         start = begin + 1
     r, g, b = run_steps(descriptor, start, end, r, g, b, y, x)
     if end == count:
-        _store_tile(descriptor, out + tl.load(descriptor + OFFSET), r, g, b, y, x, CHANNELS_LAST)
+        address = tl.load(descriptor + OUTPUT).to(out.dtype)
+        _store_tile(descriptor, address, r, g, b, y, x, CHANNELS_LAST)
     else:
         _store_tile(descriptor, levels + phase % 2 * values + tl.load(descriptor + OFFSET), r, g, b, y, x, False)
         following = load_i32(descriptor + load_i32(descriptor, STEPS) + end * STEP, 0)

@@ -1,20 +1,29 @@
 """Stages that make tensors of HostBatches: in the same memory, or ahead of the consumer on a GPU.
 
-    source ──→ thread with a CUDA stream of its own ──────────────→ consumer
-               copy, or decode and augment; record an event         let its own stream wait for the event
+    source ──→ receiving ──→ starting, on one of two CUDA streams ──→ finishing ─────────────→ consumer
+               thread        thread: copy, or decode and augment      thread: sleep until      let its own stream wait
+                             all batches that wait; record an event   the decoder has said     for the event
+                                                                      what it refuses
 
-The consumer's thread waits for no GPU, nor do kernels of different batches for each other.
+The consumer's thread waits for no GPU, nor do kernels of different streams for each other. A batch is started at once
+while fewer than two are ahead of the consumer. Otherwise batches wait until several can be started together, which
+costs hardly more than one: so a GPU that is behind, and a consumer that is slower than the loader, take the least of
+Python. What batches are started together changes no pixel.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
+import os
 import threading
 from collections import deque
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Protocol
+from queue import SimpleQueue
+from typing import Any, Protocol
 
 import torch
 
@@ -22,11 +31,16 @@ from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.pipeline.at_exit import close_at_exit
-from picstore.train.pipeline.device_batch import MadeBatch, MakeBatch
+from picstore.train.pipeline.device_batch import TOGETHER, BatchMaker, Finish, MadeBatch
 from picstore.train.pipeline.thread_pool import ThreadPool
 
-THREADS = 2  # one decodes while the other prepares; torchvision's decoder has a lock of its own
-_AHEAD = 2  # batches that wait for the consumer
+logger = logging.getLogger("picstore")
+
+STREAMS = 2  # kernels of a batch fill a part of a GPU, and copies none of it
+_STARTED = 2  # batches ahead of the consumer that are started at once
+# Batches between the source and the consumer: started, or waiting to be. Of 256 images of 224 × 224 they take 231 MB of
+# the GPU's memory as bytes, beside what decoding takes.
+MOST_AHEAD = _STARTED + TOGETHER
 
 
 class HostSource(Protocol):
@@ -71,100 +85,193 @@ class TensorStage:
 
 
 class AheadStage:
-    """Makes batches on a device by ``make``, which threads call, ahead of the consumer and in order."""
+    """Makes batches on a device by ``make``, ahead of the consumer and in order."""
 
-    def __init__(self, source: HostSource, *, make: MakeBatch, device: torch.device) -> None:
-        self._source = _OrderedSource(source)
-        self._maker = _ThreadMaker(make, device, itertools.count())
-        self._pool = ThreadPool(THREADS, "device")
-        self._pending: deque[Future[_QueuedBatch | None]] = deque()
-        self._submitted = 0
+    def __init__(self, source: HostSource, *, make: BatchMaker, device: torch.device) -> None:
+        self._source, self._make = source, make
+        self._streams = _rotate_streams(device)
+        self._pool = ThreadPool(3, "device")
+        self._changed = threading.Condition()  # of the three that follow
+        self._received: deque[HostBatch | BaseException | None] = deque()
+        self._ahead = self._begun = 0  # batches that the consumer has not taken: asked for; started
+        self._closed = False
+        self._started: SimpleQueue[tuple[Finish, torch.cuda.Stream | None] | None] = SimpleQueue()
+        self._finished: SimpleQueue[MadeBatch | BaseException | None] = SimpleQueue()
+        self._running, self._is_first = False, True  # the first batch is started alone, so that it comes soonest
+        self._pid = os.getpid()
         close_at_exit(self)
 
     def receive(self) -> MadeBatch | None:
-        """Return the next batch; raises what the source and ``make`` raise."""
-        self._submit()
-        queued = self._pending.popleft().result()
-        if queued is None:
-            return None
-        self._submit()
-        return queued.hand_over()
+        """Return the next batch; raises what the source and ``make`` raise.
+
+        Raises:
+            CancelledError: this was closed, by another thread for instance, or its process was forked.
+        """
+        if self._pid != os.getpid():
+            raise CancelledError
+        if not self._running and not self._closed:
+            self._running = True
+            for work in (self._receive_all, self._start_all, self._finish_all):
+                self._pool.submit(work)
+        made = None if self._closed else self._finished.get()
+        with self._changed:
+            if self._closed:
+                raise CancelledError
+            self._ahead -= 1
+            self._begun -= 1
+            self._changed.notify_all()
+        if isinstance(made, BaseException):
+            try:
+                raise made
+            finally:
+                del made  # the error's traceback holds this frame: without a cycle both are freed at once
+        return None if made is None else made.hand_over()
 
     def close(self) -> None:
         """End the threads and the source."""
+        if self._pid != os.getpid():
+            return
+        with self._changed:
+            self._closed = True
+            self._received.clear()
+            self._changed.notify_all()
+        self._finished.put(None)  # for a consumer that waits in another thread
         self._pool.close()
         self._source.close()
 
-    def _submit(self) -> None:
-        while len(self._pending) < _AHEAD + THREADS:
-            self._pending.append(self._pool.submit(self._make, self._submitted))
-            self._submitted += 1
+    def _receive_all(self) -> None:
+        """Take batches from the source while few enough are ahead; the main function of a thread."""
+        going_on = True
+        while going_on:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._ahead < MOST_AHEAD)
+                if self._closed:
+                    return
+                self._ahead += 1
+            going_on = self._receive_one()
 
-    def _make(self, number: int) -> _QueuedBatch | None:
-        host = self._source.receive(number)
-        return None if host is None else self._maker.make_batch(host)
-
-
-@dataclass(frozen=True, slots=True)
-class _QueuedBatch:
-    """A batch on its device; ``event`` is what the consumer's stream has to wait for, None on a CPU."""
-
-    made: MadeBatch
-    event: torch.cuda.Event | None
-
-    def hand_over(self) -> MadeBatch:
-        """Make all that follows on the current stream wait until the batch is made."""
-        if self.event is not None:
-            batch = self.made.batch
-            stream = torch.cuda.current_stream(batch.labels.device)
-            stream.wait_event(self.event)
-            batch.record_stream(stream)  # or its memory might be used again while the consumer's kernels read it
-        return self.made
-
-
-class _OrderedSource:
-    """Receives from a source in the order of numbers, from several threads."""
-
-    def __init__(self, source: HostSource) -> None:
-        self._source = source
-        self._next = 0
-        self._ended = False
-        self._changed = threading.Condition()
-
-    def receive(self, number: int) -> HostBatch | None:
-        """Batch ``number``; None after the end or an error."""
+    def _receive_one(self) -> bool:
+        """Take a batch from the source; whether another may follow. On return nothing here holds it."""
+        received: HostBatch | BaseException | None
+        try:
+            received = self._source.receive()
+        except BaseException as error:  # the consumer raises it
+            received = error
         with self._changed:
-            self._changed.wait_for(lambda: self._next == number)
-            try:
-                if self._ended:
-                    return None
-                self._ended = True
-                batch = self._source.receive()
-                self._ended = batch is None
-                return batch
-            finally:
-                self._next += 1
+            if not self._closed:
+                self._received.append(received)
                 self._changed.notify_all()
+        return not _is_last(received)
 
-    def close(self) -> None:
-        self._source.close()
+    def _start_all(self) -> None:
+        """Start the batches that wait; the main function of a thread."""
+        try:
+            while self._start_some():
+                pass
+        except BaseException as error:  # the consumer raises it
+            self._started.put((_answer(error), None))
+        finally:
+            self._started.put(None)
+
+    def _start_some(self) -> bool:
+        """Wait for batches and start them; False at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._may_start())
+            if self._closed:
+                return False
+            first = self._received.popleft()
+            self._begun += 1
+            if isinstance(first, BaseException) or first is None:
+                self._started.put((_answer(first), None))
+                return False
+            hosts = [first]
+            while self._received and not self._is_first:
+                following = self._received[0]
+                if isinstance(following, BaseException) or following is None:
+                    break
+                if not self._make.takes([*hosts, following]):
+                    break
+                hosts.append(following)
+                self._received.popleft()
+                self._begun += 1
+            self._is_first = False
+        stream = next(self._streams)
+        with _current(stream):
+            for finish in self._start_together(hosts):
+                self._started.put((finish, stream))
+        return True
+
+    def _may_start(self) -> bool:
+        """Whether a batch is to be started now, rather than with others that follow."""
+        if not self._received:
+            return False
+        return self._begun < _STARTED or len(self._received) >= TOGETHER or _is_last(self._received[-1])
+
+    def _start_together(self, hosts: list[HostBatch]) -> Iterator[Finish]:
+        """Start batches together; after an error each by itself, so that it is the error of the batch that has it."""
+        try:
+            started = self._make.start(hosts)
+        except BaseException as error:  # the consumer raises it
+            if len(hosts) == 1:
+                yield _answer(error)
+                return
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                _warn_of_memory()
+        else:
+            yield from started
+            return
+        for host in hosts:
+            yield from self._start_together([host])
+
+    def _finish_all(self) -> None:
+        """Finish all batches that were started, also when this is closed: the GPU may read their memory."""
+        while self._finish_one():
+            pass
+
+    def _finish_one(self) -> bool:
+        if (started := self._started.get()) is None:
+            return False
+        finish, stream = started
+        try:
+            with _current(stream):
+                self._finished.put(finish())
+        except BaseException as error:  # the consumer raises it
+            self._finished.put(error)
+        return True
+
+
+def _is_last(received: HostBatch | BaseException | None) -> bool:
+    """Whether a source's answer is its end or an error, which no batch follows."""
+    return received is None or isinstance(received, BaseException)
+
+
+def _answer(error: BaseException | None) -> Any:
+    """Make what finishes a batch that is not there: it returns None, or raises an error."""
+
+    def finish() -> None:
+        if error is not None:
+            raise error
+
+    return finish
+
+
+@cache
+def _warn_of_memory() -> None:
+    """Log, once, that batches cannot be made together."""
+    logger.warning("the GPU's memory does not suffice to decode batches together; each is decoded by itself")
 
 
 @cache
 def _streams(device: torch.device) -> list[torch.cuda.Stream]:
-    """The streams of all stages of a device, one a thread: torch keeps free memory for each stream ever made."""
-    return [torch.cuda.Stream(device) for _ in range(THREADS)]  # type: ignore[no-untyped-call]
+    """The streams of all stages of a device: torch keeps free memory for each stream ever made."""
+    return [torch.cuda.Stream(device) for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
 
 
-class _ThreadMaker(threading.local):
-    """Makes batches; each thread on a CUDA stream of its own."""
+def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
+    """Make a stream the current one for a block."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
-    def __init__(self, make: MakeBatch, device: torch.device, numbers: itertools.count[int]) -> None:
-        self._make = make
-        self._stream = _streams(device)[next(numbers) % THREADS] if device.type == "cuda" else None
 
-    def make_batch(self, host: HostBatch) -> _QueuedBatch:
-        if self._stream is None:
-            return _QueuedBatch(self._make(host), event=None)
-        with torch.cuda.stream(self._stream):
-            return _QueuedBatch(self._make(host), self._stream.record_event())
+def _rotate_streams(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
+    """The streams of a device in turn; None on a CPU."""
+    return itertools.cycle(_streams(device) if device.type == "cuda" else [None])

@@ -1,17 +1,23 @@
-"""Batches on a device, made of HostBatches in a thread whose current stream is its own."""
+"""Batches on a device, made of HostBatches on a stream of their own.
+
+A maker queues what makes a batch and returns at once what finishes it: that waits for the decoder to say which images
+it refuses, and puts these in place. Nothing else waits for the device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from picstore.arrays import I64, U8, Bools
 from picstore.errors import Corrupt, Damage, ImageError, PicstoreError
-from picstore.jpeg.segment_words import HELD
+from picstore.jpeg.segment_words import BLOCKS, HELD
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.host_batch import EncodedBatch, HostBatch, SegmentTables
@@ -24,28 +30,76 @@ from picstore.train.transforms.geometry import Geometry
 
 if TYPE_CHECKING:
     from picstore.train.cuda.decoded import DecodedImages
+    from picstore.train.cuda.segments.decode import DecodeStatus
 
 
 @dataclass(frozen=True, slots=True)
 class MadeBatch:
     """A batch on its device, the records that were replaced, and why a GPU's decoder left images to the CPU.
 
-    ``copied`` says that the batch was copied to page-locked memory, as its own could not be page-locked.
+    ``copied`` says that the batch was copied to page-locked memory, as its own could not be page-locked. ``event`` is
+    what the consumer's stream has to wait for, None on a CPU.
     """
 
     batch: Batch
     damage: list[Damage]
     refused: list[str] = field(default_factory=list)
     copied: bool = False
+    event: torch.cuda.Event | None = None
+
+    def hand_over(self) -> MadeBatch:
+        """Make all that follows on the current stream wait until the batch is made."""
+        if self.event is not None:
+            stream = torch.cuda.current_stream(self.batch.labels.device)
+            stream.wait_event(self.event)
+            self.batch.record_stream(stream)  # or its memory might be used again while the consumer's kernels read it
+        return self
 
 
-MakeBatch: TypeAlias = Callable[[HostBatch], MadeBatch]
+Finish: TypeAlias = Callable[[], MadeBatch]  # once, on the stream on which the batch was begun
+
+
+class BatchMaker(Protocol):
+    """Makes batches on a device."""
+
+    def takes(self, hosts: Sequence[HostBatch]) -> bool:
+        """Whether several batches are few and small enough to be made together."""
+
+    def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
+        """Queue the making of batches on the current stream; returns what finishes each. All must be called."""
+
+
+class OneByOne:
+    """A ``BatchMaker`` of batches that are complete when a call returns."""
+
+    def takes(self, hosts: Sequence[HostBatch]) -> bool:
+        """Take one."""
+        return len(hosts) == 1
+
+    def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
+        """Make a batch."""
+        (host,) = hosts
+        made = self(host)
+        made = replace(made, event=_record_event(made.batch.labels.device))
+        return [lambda: made]
+
+    def __call__(self, host: HostBatch) -> MadeBatch:
+        """Queue the making of a batch."""
+        raise NotImplementedError
+
+
+def _record_event(device: torch.device) -> torch.cuda.Event | None:
+    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+
+TOGETHER = 4  # batches
+_MOST_VALUES = 160 << 20  # of their images: four batches of 256 of 224 × 224 pixels
 Images: TypeAlias = "list[torch.Tensor] | DecodedImages"  # (3, h, w) each
 
 
 @dataclass(frozen=True)
-class CopyPixels:
-    """Copies decoded batches to a GPU, by page-locked memory, so that the host does not wait; a ``MakeBatch``."""
+class CopyPixels(OneByOne):
+    """Copies decoded batches to a GPU, by page-locked memory, so that the host does not wait."""
 
     output: OutputSpec
     device: torch.device
@@ -59,8 +113,8 @@ class CopyPixels:
 
 
 @dataclass(frozen=True)
-class DecodeStreams:
-    """Decodes streams by nvJPEG and augments the images on a device; a ``MakeBatch``.
+class DecodeStreams(OneByOne):
+    """Decodes streams by nvJPEG and augments the images on a device.
 
     An image that does not decode is replaced, or ends the batches if ``strict`` is set.
     """
@@ -83,66 +137,147 @@ class DecodeStreams:
         broken = {int(slots[number]): text for number, text in decoded.problems.items()}
         damage = _replace_broken(host, encoded, broken, strict=self.strict)
         shown: Any = [images[slot] for slot in encoded.shown.tolist()]
-        batch = _augment(host, encoded, shown, self.output).to(self.device, non_blocking=True)
+        batch = _augment([host], [shown], self.output)[0].to(self.device, non_blocking=True)
         return MadeBatch(batch, [*host.damage, *damage], decoded.refused)
 
 
 @dataclass(frozen=True)
 class DecodeTiles:
-    """Decodes tiles by picstore's kernels and augments the images on a GPU; a ``MakeBatch``.
+    """Decodes tiles by picstore's kernels and augments the images on a GPU; a ``BatchMaker``.
 
-    Images whose segments are not sound are decoded on the CPU, whose decision about damage counts. An image that does
-    not decode is replaced, or ends the batches if ``strict`` is set. The memory of a batch is page-locked at first
-    sight, and free for the next one when the call returns or raises: the GPU has read it.
+    Images whose segments are not sound are decoded on the CPU, whose decision about damage counts, before their batch
+    is handed over. An image that does not decode is replaced, or ends the batches if ``strict`` is set. The memory of a
+    batch is page-locked at first sight, and free for the next one when it is finished: the GPU has read it.
     """
 
     output: OutputSpec
     device: torch.device
     strict: bool
 
+    def takes(self, hosts: Sequence[HostBatch]) -> bool:
+        """Take few enough batches for the memory of ``MOST_BLOCKS`` of coefficients and ``_MOST_VALUES``."""
+        from picstore.train.cuda.segments.decode import MOST_BLOCKS
+
+        if len(hosts) > TOGETHER:
+            return False
+        tables = [_segments_of(host)[1] for host in hosts]
+        sizes = [params.geometry.size for host in hosts for params in _segments_of(host)[0].params]
+        values = sum(3 * int((size[:, 0] * size[:, 1]).sum()) for size in sizes)
+        blocks = sum(int(each.arrays["images"][:, BLOCKS].sum()) for each in tables)
+        return blocks <= MOST_BLOCKS and values <= _MOST_VALUES
+
+    def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
+        """Queue the decoding and augmentation of batches, together."""
+        from picstore.train.cuda.segments.decode import decode_tiles
+
+        begun = [_BegunTiles(self, host) for host in hosts]
+        if described := [each for each in begun if each.tables.count.any()]:
+            locked = [lock_pages(each.tables.block, self.device) for each in described]
+            tables = [each.tables for each in described]
+            decoded, status = decode_tiles(tables, device=self.device, locked=locked)
+            at = 0
+            for each, is_locked in zip(described, locked, strict=True):
+                slots = np.arange(at, at := at + len(each.tables.count))
+                each.decoded, each.status, each.copied = decoded.select(slots), (status, slots), not is_locked
+        try:
+            batches = _augment(hosts, [each.images() for each in begun], self.output)
+            made = [batch.to(self.device, non_blocking=True) for batch in batches]
+            event = _record_event(self.device)
+        except BaseException:
+            for each in begun:
+                each.wait()  # the GPU may read the memory of the batches, which is used again
+            raise
+        return [partial(each.finish, batch, event) for each, batch in zip(begun, made, strict=True)]
+
     def __call__(self, host: HostBatch) -> MadeBatch:
-        """Decode and augment a batch.
+        """Decode and augment a batch, and wait for its decoding.
 
         Raises:
             Damage: an image cannot be replaced, or ``strict`` is set.
             PicstoreError: the GPU makes other pixels than the CPU.
         """
-        from picstore.train.cuda.decoded import DecodedImages  # with Triton
-        from picstore.train.cuda.segments.decode import decode_tiles, explain
+        return self.start([host])[0]()
 
-        encoded = host.encoded
-        if encoded is None or encoded.segments is None:
-            raise TypeError("a batch for picstore's decoder has no segments")
-        tables, n, shows_all = encoded.segments, len(encoded.shown), encoded.shows_all
-        shown = np.ones(n, np.bool_)
-        if not shows_all:
-            shown = np.isin(np.arange(n), encoded.shown)
+
+def _segments_of(host: HostBatch) -> tuple[EncodedBatch, SegmentTables]:
+    encoded = host.encoded
+    if encoded is None or encoded.segments is None:
+        raise TypeError("a batch for picstore's decoder has no segments")
+    return encoded, encoded.segments
+
+
+class _BegunTiles:
+    """A batch whose images are being decoded, and which the host's memory of it is kept for.
+
+    Attributes:
+        tables: without parts of the images that no slot shows.
+        tensors: by slot, the images that the CPU has decoded, on the device.
+        decoded: the others, once they are queued.
+        status: theirs, and the number of each slot in it; None if there are none.
+        copied: whether the batch was copied to page-locked memory.
+    """
+
+    def __init__(self, make: DecodeTiles, host: HostBatch) -> None:
+        encoded, tables = _segments_of(host)
+        self._make, self._host, self._encoded = make, host, encoded
+        shown = np.ones(len(encoded.shown), np.bool_)
+        if not encoded.shows_all:
+            shown = np.isin(np.arange(len(shown)), encoded.shown)
             tables = replace(tables, count=np.where(shown, tables.count, 0))
         left = [] if tables.count.all() else np.flatnonzero(shown & (tables.count == 0)).tolist()
-        tensors = {slot: torch.from_numpy(tables.pixels[slot]).to(self.device) for slot in left}  # decoded on the CPU
-        broken, refused, parts, locked = {}, [tables.refused[slot] for slot in left], [], True
-        if tables.count.any():
-            locked = lock_pages(tables.block, self.device)
-            decoded, status = decode_tiles(tables, device=self.device, locked=locked)
-            parts.append(decoded)
-            for slot in np.flatnonzero(status).tolist():
-                refused.append(explain(int(status[slot])))
-                try:
-                    tensors[slot] = _decode_on_cpu(encoded, tables, slot).to(self.device)
-                except ImageError as error:
-                    broken[slot] = str(error)
-        number_of = np.arange(n)  # by slot, among all images
-        if tensors:
-            number_of[list(tensors)] = sum(map(len, parts)) + np.arange(len(tensors))
-            parts.append(DecodedImages.from_tensors(list(tensors.values())))
-        images = DecodedImages.join(parts)
+        self.tables = tables
+        self.tensors = {slot: torch.from_numpy(tables.pixels[slot]).to(make.device) for slot in left}
+        self._refused = [tables.refused[slot] for slot in left]
+        self.decoded: DecodedImages | None = None
+        self.status: tuple[DecodeStatus, I64] | None = None
+        self.copied = False
+
+    def images(self) -> DecodedImages:
+        """All images that the batch shows, in the order of its slots."""
+        if self.decoded is not None and not self.tensors and self._encoded.shows_all:
+            return self.decoded
+        images, number_of = self._by_slot()
+        return images.select(number_of[self._encoded.shown])
+
+    def _by_slot(self) -> tuple[DecodedImages, I64]:
+        """All images, and by slot the number of each among them."""
+        from picstore.train.cuda.decoded import DecodedImages  # with Triton
+
+        number_of, parts = np.arange(len(self._encoded.shown)), [] if self.decoded is None else [self.decoded]
+        if self.tensors:
+            number_of[list(self.tensors)] = sum(map(len, parts)) + np.arange(len(self.tensors))
+            parts.append(DecodedImages.from_tensors(list(self.tensors.values())))
+        return DecodedImages.join(parts), number_of
+
+    def wait(self) -> I64:
+        """Wait until the GPU has read the batch's memory: int64 (n,), by slot what is wrong with its segments."""
+        if self.status is None:
+            return np.zeros(len(self._encoded.shown), np.int64)
+        status, slots = self.status
+        wrong: I64 = status.wait()[slots]
+        return wrong
+
+    def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
+        """Wait for the decoding; decode on the CPU what the GPU refuses, and make the batch again with it."""
+        from picstore.train.cuda.segments.decode import explain  # with Triton
+
+        make, host, encoded, tables = self._make, self._host, self._encoded, self.tables
+        wrong, broken = self.wait(), {}
+        slots = np.flatnonzero(wrong).tolist()
+        for slot in slots:
+            self._refused.append(explain(int(wrong[slot])))
+            try:
+                self.tensors[slot] = _decode_on_cpu(encoded, tables, slot).to(make.device)
+            except ImageError as error:
+                broken[slot] = str(error)
         if tables.probe is not None and tables.count[slot := tables.probe[0]] and slot not in broken:
+            images, number_of = self._by_slot()
             _check_pixels(images[int(number_of[slot])], encoded, tables.probe)
-        damage = _replace_broken(host, encoded, broken, strict=self.strict)
-        if tensors or damage or not shows_all:
-            images = images.select(number_of[encoded.shown])
-        batch = _augment(host, encoded, images, self.output).to(self.device, non_blocking=True)
-        return MadeBatch(batch, [*host.damage, *damage], refused, copied=not locked)
+        damage = _replace_broken(host, encoded, broken, strict=make.strict)
+        if slots:
+            batch = _augment([host], [self.images()], make.output)[0].to(make.device, non_blocking=True)
+            event = _record_event(make.device)
+        return MadeBatch(batch, [*host.damage, *damage], self._refused, copied=self.copied, event=event)
 
 
 def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
@@ -170,17 +305,26 @@ def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, 
         )
 
 
-def _augment(host: HostBatch, encoded: EncodedBatch, images: Images, output: OutputSpec) -> Batch:
-    """Augment the images that a batch shows on their device; labels and the rest stay in the host's memory."""
-    shows_all = encoded.shows_all
-    origins, factors = encoded.boxes[:, :2], encoded.factors
-    if not shows_all:
-        origins, factors = origins[encoded.shown], factors[encoded.shown]
-    groups = []
-    for params, group in zip(encoded.params, output.groups, strict=True):
-        chosen = params if shows_all else params.select_slots(encoded.shown, count=group.count)
-        groups.append(augment_views(images, (origins, factors), chosen, output, group))
-    return Batch.from_host(host, groups, output.groups)
+def _augment(hosts: Sequence[HostBatch], images: Sequence[Images], output: OutputSpec) -> list[Batch]:
+    """Augment the images that batches show on their device; labels and the rest stay in the host's memory."""
+    made: list[list[Any]] = [[] for _ in hosts]
+    places, given = [], []
+    for host in hosts:
+        encoded = host.encoded
+        if encoded is None:
+            raise TypeError("a batch for a decoder on a device has no streams")
+        shown = slice(None) if encoded.shows_all else encoded.shown
+        places.append((encoded.boxes[shown, :2], encoded.factors[shown]))
+        chosen = [
+            params if encoded.shows_all else params.select_slots(encoded.shown, count=group.count)
+            for params, group in zip(encoded.params, output.groups, strict=True)
+        ]
+        given.append(chosen)
+    for number, group in enumerate(output.groups):
+        params = [each[number] for each in given]
+        for views, one in zip(made, augment_views(images, places, params, output, group), strict=True):
+            views.append(one)
+    return [Batch.from_host(host, views, output.groups) for host, views in zip(hosts, made, strict=True)]
 
 
 def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str], *, strict: bool) -> list[Damage]:
@@ -200,18 +344,47 @@ def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, st
 
 
 def augment_views(
+    images: Sequence[Images],
+    places: Sequence[tuple[I64, I64]],
+    params: Sequence[TransformParams],
+    output: OutputSpec,
+    group: GroupSpec,
+) -> list[Any]:
+    """Resample and color decoded images (3, h, w) of batches.
+
+    Args:
+        images: of each batch.
+        places: of each batch, int64 (n, 2), left and top of each image in its stored image, and (n,), by how much
+            decoding divided its sides.
+        params: of each batch, the group's.
+        output, group: what to make.
+
+    Returns:
+        Of each batch the group's views: (count, N, 3, H, W), or count lists of N images.
+    """
+    count, sizes = group.count, [len(each) for each in images]
+    if len(images) > 1 and group.stacked:
+        from picstore.train.cuda.decoded import DecodedImages  # with Triton
+
+        ends = np.cumsum([0, *sizes])
+        again = np.concatenate([np.tile(np.arange(*two), count) for two in pairwise(ends.tolist())])
+        joined = DecodedImages.join([each for each in images if not isinstance(each, list)]).select(again)
+        origins, factors = (np.concatenate(parts)[again] for parts in zip(*places, strict=True))
+        all_params, counts = TransformParams.concatenate(params), [count * n for n in sizes]
+        made = augment_images(joined, (origins, factors), all_params, output, group, counts)
+        return [views.view(count, n, *views.shape[1:]) for views, n in zip(made, sizes, strict=True)]
+    return [_augment_alone(*each, output, group) for each in zip(images, places, params, strict=True)]
+
+
+def _augment_alone(
     images: Images, places: tuple[I64, I64], params: TransformParams, output: OutputSpec, group: GroupSpec
 ) -> Any:
-    """Resample and color decoded images (3, h, w): a group's views (count, N, 3, H, W), or count lists of N images.
-
-    ``places`` are int64 (n, 2), left and top of each in its stored image, and (n,), by how much decoding divided its
-    sides.
-    """
+    """Resample and color the images of one batch."""
     count, n = group.count, len(images)
     if count > 1:
         again = np.tile(np.arange(n), count)
         images, places = _select(images, again), (places[0][again], places[1][again])
-    made = augment_images(images, places, params, output, group)
+    made: Any = augment_images(images, places, params, output, group)
     if isinstance(made, list):
         return [made[k : k + n] for k in range(0, len(made), n)]
     return made.view(count, n, *made.shape[1:])
@@ -223,15 +396,23 @@ def _select(images: Images, numbers: I64) -> Images:
 
 
 def augment_images(
-    images: Images, places: tuple[I64, I64], params: TransformParams, output: OutputSpec, group: GroupSpec
-) -> torch.Tensor | list[torch.Tensor]:
-    """Resample and color decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes."""
+    images: Images,
+    places: tuple[I64, I64],
+    params: TransformParams,
+    output: OutputSpec,
+    group: GroupSpec,
+    counts: Sequence[int] | None = None,
+) -> Any:
+    """Resample and color decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes.
+
+    With ``counts``, the images of each of several batches of one size, a list of such.
+    """
     from picstore.train.cuda.augment import augment  # with Triton
 
     origins, factors = places
     options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last, "factors": factors}
     if group.stacked:
-        return augment(images, origins, params.geometry, params.program, **options)
+        return augment(images, origins, params.geometry, params.program, counts=counts, **options)
     made: Any = []
     rest = np.flatnonzero(~_is_unchanged(params, output))
     if len(rest):

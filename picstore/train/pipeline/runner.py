@@ -37,7 +37,7 @@ from picstore.train.order.cursor import Worker
 from picstore.train.order.spans import Span
 from picstore.train.pipeline.at_exit import Closables, close_garbage, wait_for_exit
 from picstore.train.pipeline.device import AheadStage, DeviceStage, HostSource, TensorStage
-from picstore.train.pipeline.device_batch import CopyPixels, DecodeStreams, DecodeTiles, MakeBatch
+from picstore.train.pipeline.device_batch import BatchMaker, CopyPixels, DecodeStreams, DecodeTiles
 from picstore.train.pipeline.process import LoaderProcess
 from picstore.train.pipeline.processes import ProcessSequence
 from picstore.train.pipeline.stats import Stats, StatsCounter
@@ -160,7 +160,7 @@ class PipelineRunner:
         )
         return Delivery(stage, self._counter, self._damage_log)
 
-    def _maker(self, device: torch.device) -> MakeBatch | None:
+    def _maker(self, device: torch.device) -> BatchMaker | None:
         """What makes batches on a device; None on the CPU, where they are made."""
         output, strict = self._spec.output, self._damage_log.strict
         if output.form == "segments":

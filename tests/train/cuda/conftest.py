@@ -18,9 +18,8 @@ def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     from picstore.train.pipeline.device import AheadStage
 
     def receive(stage: AheadStage) -> Any:
-        stage._submitted += 1
-        queued = stage._make(stage._submitted - 1)
-        return None if queued is None else queued.hand_over()
+        host = stage._source.receive()
+        return None if host is None else stage._make.start([host])[0]().hand_over()
 
     if os.environ.get("TRITON_INTERPRET") == "1":
         monkeypatch.setattr(AheadStage, "receive", receive)

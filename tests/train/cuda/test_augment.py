@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from picstore.errors import MissingDependency, UsageError
+from picstore.train.batching.parameters import TransformParams
 from picstore.train.cpu.render import render
 from picstore.train.cpu.run_color import run_color
 from picstore.train.transforms.affine import RandomAffine, RandomRotation
@@ -408,17 +409,28 @@ def test_all_levels_are_normalized_as_by_the_cpu(dtype: str, device: str) -> Non
 
 
 @pytest.mark.parametrize("last", interpreted([True], [False, True]))
-def test_out_is_filled_and_returned_and_nothing_else_is_touched(last: bool, device: str) -> None:
-    images = noise(2, 45, 47)
-    geometry = geometry_of(images, [CenterCrop((19, 35))])
-    layout = torch.channels_last if last else torch.contiguous_format
-    several = torch.full((4, 3, 19, 35), 77, dtype=torch.uint8, device=device).to(memory_format=layout)
-    tensors = [planes(image, device) for image in images]
-    out = augment(tensors, np.zeros((2, 2)), geometry, nothing(geometry), channels_last=last, out=several[1:3])
-    assert out.data_ptr() == several[1:3].data_ptr()
-    assert torch.equal(several[1:3].cpu(), made(images, geometry, device))
-    assert (several[[0, 3]] == 77).all()
-    assert all(torch.equal(tensor, planes(image, device)) for tensor, image in zip(tensors, images, strict=True))
+def test_batches_made_together_are_what_each_is_alone_in_its_own_memory(last: bool, device: str) -> None:
+    """With programs of different lengths, a canvas step in one, and slanted images that are first minified."""
+    steps: list[tuple[int, list[Any], list[Any]]] = [
+        (2, [RandomResizedCrop((7, 9)), RandomHorizontalFlip()], [NORMALIZE]),
+        (1, [CenterCrop(24), RandomRotation((20, 20)), Resize((7, 9))], [NORMALIZE]),
+        (3, [Resize((7, 9))], [ColorJitter(contrast=0.4), GaussianBlur(3), NORMALIZE]),
+    ]
+    alone, given = [], []
+    for seed, (count, geometric, color) in enumerate(steps):
+        images = noise(count, 30, 40, seed)
+        geometry = geometry_of(images, geometric, seed)
+        program, tensors = program_of(geometry, color, seed), [planes(image, device) for image in images]
+        options: dict[str, Any] = {"dtype": "bfloat16", "channels_last": last}
+        alone.append(augment(tensors, np.zeros((count, 2)), geometry, program, **options))
+        given.append((tensors, TransformParams(geometry, program)))
+    params = TransformParams.concatenate([params for _, params in given])
+    counts = [count for count, _, _ in steps]
+    tensors = [tensor for some, _ in given for tensor in some]
+    together = augment(tensors, np.zeros((6, 2)), params.geometry, params.program, counts=counts, **options)
+    assert len(together) == 3 and len({batch.untyped_storage().data_ptr() for batch in together}) == 3
+    for batch, expected in zip(together, alone, strict=True):
+        assert batch.stride() == expected.stride() and torch.equal(batch, expected)
 
 
 def test_rows_may_be_longer_than_their_pixels(device: str) -> None:
@@ -445,12 +457,7 @@ def test_what_cannot_be_made_is_refused(device: str) -> None:
     refused("1 images, 2 geometries", tensors[:1])
     refused("there are 0 images", [])
     refused("origins have shape", tensors, np.zeros(2))
-    several = torch.empty((2, 3, 20, 30), dtype=torch.uint8, device=device)
-    refused("sizes", tensors, zeros, geometry_of(images, []), out=several)
     refused("not possible", dtype="int8")
-    refused("out is", out=torch.empty((2, 3, 9, 8), dtype=torch.uint8, device=device))
-    refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.float32, device=device))
-    refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.uint8, device=device), channels_last=True)
     refused("at most 16777216", tensors, zeros, replace(geometry, frame=geometry.frame * 1e9))
 
 

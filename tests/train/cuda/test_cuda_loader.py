@@ -195,8 +195,9 @@ def test_an_image_in_place_of_a_lost_one_is_a_copy_in_a_list_too() -> None:
         Geometry.identity([4, 4], [5, 5]), compose_color([], np.array([[4, 5]] * 2), BatchRandom(0, 0, [0, 1]))
     )
     output = OutputSpec()
-    ((first, second),) = device_batch.augment_views(
-        [picture, picture], np.zeros((2, 2), np.int64), params, output, output.groups[0]
+    places = np.zeros((2, 2), np.int64), np.ones(2, np.int64)
+    (((first, second),),) = device_batch.augment_views(
+        [[picture, picture]], [places], [params], output, output.groups[0]
     )
     assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
 
@@ -462,13 +463,13 @@ def test_images_that_are_decoded_smaller_are_the_cpus(
 ) -> None:
     use(FakeDecoder())
     factors: list[int] = []
-    make = DecodeTiles.__call__
+    start = DecodeTiles.start
 
-    def count(self: DecodeTiles, host: Any) -> Any:
-        factors.extend(host.encoded.factors.tolist())
-        return make(self, host)
+    def count(self: DecodeTiles, hosts: Any) -> Any:
+        factors.extend(hosts[0].encoded.factors.tolist())
+        return start(self, hosts)
 
-    monkeypatch.setattr(DecodeTiles, "__call__", count)
+    monkeypatch.setattr(DecodeTiles, "start", count)
     records = [
         Record(id=number, label=0, jpeg=data, info=parse_image_info(data))
         for number, data in enumerate((gradients(0), gradients(9, "422")))
@@ -583,13 +584,13 @@ def long_tiles(seed: int) -> Record:
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Takes the number of parts of each image that batches describe."""
     parts: list[int] = []
-    make = DecodeTiles.__call__
+    start = DecodeTiles.start
 
-    def count(self: DecodeTiles, host: Any) -> Any:
-        parts.extend(host.encoded.segments.count.tolist())
-        return make(self, host)
+    def count(self: DecodeTiles, hosts: Any) -> Any:
+        parts.extend(hosts[0].encoded.segments.count.tolist())
+        return start(self, hosts)
 
-    monkeypatch.setattr(DecodeTiles, "__call__", count)
+    monkeypatch.setattr(DecodeTiles, "start", count)
     return parts
 
 

@@ -23,7 +23,7 @@ from picstore.train.buffers import BufferPool, BufferPools, allocate_mapped, fin
 from picstore.train.cuda import page_locked
 from picstore.train.cuda.page_locked import lock_pages
 from picstore.train.pipeline import runner
-from picstore.train.pipeline.device_batch import MadeBatch
+from picstore.train.pipeline.device_batch import MadeBatch, OneByOne
 
 GPU = torch.device("cuda", 1)
 
@@ -131,7 +131,7 @@ def test_a_fork_does_not_unregister(cudart: Cudart, monkeypatch: pytest.MonkeyPa
     assert cudart.unregistered == 1
 
 
-class Locking:
+class Locking(OneByOne):
     """Takes the place of ``DecodeTiles``: page-locks batches and makes no images."""
 
     def __init__(self, cudart: Cudart) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
-from itertools import count
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from picstore.errors import UsageError
 from picstore.train.batch import Batch
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import OutputSpec
+from picstore.train.pipeline import device as stages
 from picstore.train.pipeline import runner
-from picstore.train.pipeline.device import THREADS, AheadStage, TensorStage, _QueuedBatch, _ThreadMaker
-from picstore.train.pipeline.device_batch import CopyPixels, MadeBatch
+from picstore.train.pipeline.device import MOST_AHEAD, STREAMS, AheadStage, TensorStage
+from picstore.train.pipeline.device_batch import TOGETHER, CopyPixels, Finish, MadeBatch
+from picstore.train.pipeline.thread_pool import ThreadPool
 
 
 class Stream:
@@ -56,8 +59,8 @@ def test_a_batchs_memory_is_kept_until_the_consumers_stream_has_read_it(
     batch, stream, event, kept = BATCH[name], Stream(), object(), set()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, given: kept.add((tensor.data_ptr(), given)))
-    made = MadeBatch(batch, [])
-    assert _QueuedBatch(made, event).hand_over() is made  # type: ignore[arg-type]
+    made = MadeBatch(batch, [], event=event)  # type: ignore[arg-type]
+    assert made.hand_over() is made
     expected: list[torch.Tensor] = []
     batch._map(lambda tensor: expected.append(tensor) or tensor)  # type: ignore[func-returns-value]
     assert stream.waited == [event] and len(expected) >= 4
@@ -163,9 +166,124 @@ def test_a_gpu_that_is_not_there_is_refused_before_the_data_set_is_opened(monkey
             picstore.Loader("/nowhere", batch_size=1, device=device)
 
 
-def test_threads_of_all_stages_of_a_device_have_the_same_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_stages_of_a_device_have_the_same_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device) or len(made))  # type: ignore[func-returns-value]
     device = torch.device("cuda:7")
-    used = [_ThreadMaker(lambda host: MadeBatch(host, []), device, numbers)._stream for numbers in (count(), count())]
-    assert used == [1, 1] and made == [device] * THREADS
+    used = [[next(streams) for _ in range(3)] for streams in (stages._rotate_streams(device) for _ in range(2))]
+    assert used == [[1, 2, 1]] * 2 and made == [device] * STREAMS
+
+
+class Together:
+    """Makes batches of up to four hosts; notes which, and which were finished, and waits until it may begin or end."""
+
+    def __init__(self) -> None:
+        self.started: list[list[int]] = []
+        self.finished: list[int] = []
+        self.begin, self.go_on = threading.Event(), threading.Event()
+        self.begin.set()
+        self.fails: dict[int, BaseException] = {}
+
+    def takes(self, hosts: Any) -> bool:
+        return len(hosts) <= 4
+
+    def start(self, hosts: Any) -> list[Finish]:
+        numbers = [int(host.labels[0]) for host in hosts]
+        self.started.append(numbers)
+        assert self.begin.wait(10)
+        for number in numbers:
+            if number in self.fails:
+                raise self.fails[number]
+        return [lambda number=number: self._finish(number) for number in numbers]  # type: ignore[misc]
+
+    def _finish(self, number: int) -> MadeBatch:
+        assert self.go_on.wait(10)
+        self.finished.append(number)
+        return MadeBatch(Batch(zeros(2), torch.full((2,), number), zeros(2)), [])
+
+
+def numbers_of(stage: AheadStage, count: int) -> list[int]:
+    return [int(made.batch.labels[0]) for _ in range(count) if (made := stage.receive()) is not None]
+
+
+def test_batches_that_wait_are_started_together_and_come_in_order() -> None:
+    """The first is started alone, at once; and the source is asked for no more batches than may be ahead."""
+    source, make = Source(40), Together()
+    make.begin.clear()
+    stage = AheadStage(source, make=make, device=torch.device("cpu"))
+    first = ThreadPool(1, "test").submit(numbers_of, stage, 1)
+    wait_for(lambda: len(source.given) == MOST_AHEAD and make.started == [[0]])
+    make.begin.set()
+    wait_for(lambda: make.started == [[0], [1, 2, 3, 4]])
+    assert len(source.given) == MOST_AHEAD and not first.done()
+    make.go_on.set()
+    assert first.result(10) + numbers_of(stage, 40) == [*range(40)] and make.finished == [*range(40)]
+    assert max(map(len, make.started)) == TOGETHER
+    stage.close()
+
+
+def test_an_error_of_one_batch_leaves_those_that_were_started_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    stages._warn_of_memory.cache_clear()
+    source, make = Source(9), Together()
+    make.fails = {4: UsageError("of the fifth")}
+    make.go_on.set()
+    stage = AheadStage(source, make=make, device=torch.device("cpu"))
+    with pytest.raises(UsageError, match="of the fifth"):
+        numbers_of(stage, 9)
+    assert make.finished[:4] == [0, 1, 2, 3] and not caplog.records
+    assert numbers_of(stage, 4) == [5, 6, 7, 8] and stage.receive() is None
+    stage.close()
+
+
+def test_memory_that_suffices_for_single_batches_only_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    stages._warn_of_memory.cache_clear()
+    make = Together()
+    make.begin.clear()
+
+    def start(hosts: Any) -> list[Finish]:
+        finishes = Together.start(make, hosts)
+        if len(hosts) > 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return finishes
+
+    make.start = start  # type: ignore[method-assign]
+    source = Source(30)
+    stage = AheadStage(source, make=make, device=torch.device("cpu"))
+    all_of_them = ThreadPool(1, "test").submit(numbers_of, stage, 30)
+    wait_for(lambda: len(source.given) == MOST_AHEAD)
+    make.begin.set(), make.go_on.set()
+    assert all_of_them.result(10) == [*range(30)] and [1, 2, 3, 4] in make.started
+    assert [record.getMessage()[:34] for record in caplog.records] == ["the GPU's memory does not suffice "]
+    stage.close()
+
+
+def test_closing_finishes_what_was_started_and_cancels_who_waits() -> None:
+    """A GPU may still read the memory of batches that were started."""
+    source, make, raised = Source(9), Together(), []
+    stage = AheadStage(source, make=make, device=torch.device("cpu"))
+
+    def receive() -> None:
+        try:
+            stage.receive()
+        except BaseException as error:
+            raised.append(type(error))
+
+    consumer = threading.Thread(target=receive)
+    consumer.start()
+    wait_for(lambda: bool(make.started))
+    closing = threading.Thread(target=stage.close)
+    closing.start()
+    consumer.join(10)
+    assert raised == [CancelledError] and not make.finished
+    make.go_on.set()
+    closing.join(10)
+    assert make.finished == [number for started in make.started for number in started]
+    with pytest.raises(CancelledError):
+        stage.receive()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)

@@ -1,16 +1,19 @@
-"""Decoding of a batch's tiles on a GPU: the host's side of the kernels.
+"""Decoding of tiles on a GPU, of one batch or of several at once: the host's side of the kernels.
 
     bytes, segments ──→ decode_segments ──→ coefficients ──→ inverse_dct ──→ samples ──→ to_rgb ──→ planes of RGB
     Huffman codes ────→ make_tables         int16, zigzag,   lane = block    Y, Cb, Cr   lane = 4 pixels
                                             sum_differences
 
-Pixels equal ``jpeg.decoder``'s, bit for bit. It needs neither nvJPEG nor a JPEG engine.
+Pixels equal ``jpeg.decoder``'s, bit for bit. It needs neither nvJPEG nor a JPEG engine. A batch of 256 fills a third of
+a GPU while it reads Huffman codes, so that batches which wait together take hardly longer than one.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -49,53 +52,92 @@ ROUNDS, SYMBOLS = 4, 4
 # Registers a thread on sm_90, without a spill, by Triton 3.8 and by 3.6: 52 of decode_segments, 54 and 46 of
 # sum_differences, 96 and 122 of inverse_dct, up to 50 of the others.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
-# The arrays that the kernels read, flat; and how many of their numbers an image has.
+# The dtypes as which the kernels read the memory that batches are copied to; words of images say where.
 _UPLOADED = {
     "data": torch.uint8,
-    "images": torch.int64,
     "segments": torch.int32,
     "codes": torch.uint8,
     "places": torch.int32,
     "quantization": torch.int16,
 }
-_PER_IMAGE = {
-    "images": words.IMAGE_WORDS,
-    "codes": words.HUFFMAN_TABLES * words.HUFFMAN_BYTES,
-    "places": words.HUFFMAN_TABLES * 4,
-}
-_MOST_BLOCKS = 1 << 21  # that are decoded at once: 268 MB of coefficients
+MOST_BLOCKS = 1 << 22  # that are decoded at once: 537 MB of coefficients
+_QUANTIZATION_BYTES = 128  # of a row
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 
-def decode_tiles(tables: SegmentTables, *, device: torch.device, locked: bool = False) -> tuple[DecodedImages, I64]:
-    """Decode the tiles of a batch on the current stream of a device, and wait for it.
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeStatus:
+    """What is wrong with the segments of images, for which only ``wait`` waits."""
+
+    _status: torch.Tensor  # int32 (n,), in the host's memory
+    _decoded: torch.cuda.Event | None
+
+    def wait(self) -> I64:
+        """Wait for the kernels: int64 (n,), 0 or what is wrong with the image, keys of ``REASONS`` added up.
+
+        What they read of the host's memory they have read then. The thread sleeps, and does not spin.
+        """
+        if self._decoded is not None:
+            self._decoded.synchronize()
+        return self._status.numpy().astype(np.int64)
+
+
+def decode_tiles(
+    tables: Sequence[SegmentTables], *, device: torch.device, locked: Sequence[bool] = ()
+) -> tuple[DecodedImages, DecodeStatus]:
+    """Queue the decoding of batches' tiles, together, on the current stream of a device.
 
     Args:
-        tables: of the batch, some images of which have parts of segments. What depends on the other images is written
-            into them.
+        tables: of each batch. They must stay as they are until the status was waited for.
         device: a GPU; the CPU where Triton's interpreter runs.
-        locked: whether the tables' block is page-locked memory; it is copied to such memory otherwise.
+        locked: of each batch, whether its tables' block is page-locked memory; it is copied to such memory otherwise.
 
     Returns:
-        n images, whose rows begin at multiples of 4 bytes, without pixels where an image has no parts; and int64 (n,),
-        0 or what is wrong with segments of the image, keys of ``REASONS`` added up.
+        The images of all batches in turn, whose rows begin at multiples of 4 bytes, without pixels where an image has
+        no parts; and their status.
 
     Raises:
         MissingDependency: there is no C compiler at the first launch on a machine.
         torch.cuda.OutOfMemoryError: the device has too little memory.
     """
-    rows = tables.arrays["images"]
-    if not tables.count.all():
-        rest = tables.count == 0
-        rows[rest] = tables.arrays["places"].reshape(len(rows), -1)[rest] = 0
-    parts = list(_parts(rows[:, words.BLOCKS]))
-    sums = [_write_firsts(rows[part], tables.first[part], tables.count[part]) for part in parts]
     with _waiting_on_errors(device):
-        arrays = _upload(tables, device, locked=locked)
-        made = [_decode_part(arrays, rows, part, of_part) for part, of_part in zip(parts, sums, strict=True)]
+        starts = list(accumulate((each.layout.uploaded for each in tables), initial=0))
+        # torch does not reuse page-locked memory before its copy is done.
+        count, on_gpu = sum(len(each.count) for each in tables), device.type == "cuda"
+        joined = torch.empty((count, words.IMAGE_WORDS), dtype=torch.int64, pin_memory=on_gpu)
+        rows = joined.numpy()
+        _join_words(rows, tables, starts)
+        first, parts = (np.concatenate([getattr(each, name) for each in tables]) for name in ("first", "count"))
+        slices = list(_parts(rows[:, words.BLOCKS]))
+        sums = [_write_firsts(rows[part], first[part], parts[part]) for part in slices]
+        arrays = _upload(tables, joined, device, starts=starts, locked=locked)
+        made = [_decode_part(arrays, rows, part, of_part) for part, of_part in zip(slices, sums, strict=True)]
         status = torch.cat([each for _, each in made]) if len(made) > 1 else made[0][1]
-        problems = status.cpu().numpy()  # waits for the kernels
-    return DecodedImages.join([images for images, _ in made]), problems.astype(np.int64)
+        decoded = None
+        if on_gpu:
+            status = torch.empty(count, dtype=torch.int32, pin_memory=True).copy_(status, non_blocking=True)
+            decoded = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            decoded.record()
+    return DecodedImages.join([images for images, _ in made]), DecodeStatus(status, decoded)
+
+
+def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int]) -> None:
+    """Copy the words of all batches' images, which then count from the begin of the memory that all are copied to."""
+    at = 0
+    for each, start in zip(tables, starts, strict=False):
+        mine, places, n = rows[at : at + len(each.count)], each.layout.places(), len(each.count)
+        mine[...] = each.arrays["images"]
+        if not each.count.all():
+            rest = each.count == 0
+            mine[rest] = each.arrays["places"].reshape(n, -1)[rest] = 0
+        begin = {name: start + places[name][0].start for name in _UPLOADED}
+        mine[:, words.DATA] += begin["data"]
+        mine[:, words.QUANTIZATION : words.PLANE] += begin["quantization"] // _QUANTIZATION_BYTES
+        mine[:, words.PART_SHIFT] = begin["segments"] // 4
+        numbers = words.HUFFMAN_TABLES * np.arange(n)
+        mine[:, words.CODES] = begin["codes"] + words.HUFFMAN_BYTES * numbers
+        mine[:, words.PLACES] = begin["places"] // 4 + 4 * numbers
+        at += n
 
 
 @contextlib.contextmanager
@@ -117,12 +159,12 @@ def explain(status: int) -> str:
 
 def _parts(blocks: I64) -> Iterator[slice]:
     """Divide images so that each part has few enough blocks and images."""
-    if blocks.sum() <= _MOST_BLOCKS and len(blocks) <= _MOST_IMAGES:
+    if blocks.sum() <= MOST_BLOCKS and len(blocks) <= _MOST_IMAGES:
         yield slice(0, len(blocks))
         return
     start = total = 0
     for number, count in enumerate(blocks.tolist()):
-        if number > start and (total + count > _MOST_BLOCKS or number - start == _MOST_IMAGES):
+        if number > start and (total + count > MOST_BLOCKS or number - start == _MOST_IMAGES):
             yield slice(start, number)
             start, total = number, 0
         total += count
@@ -138,19 +180,29 @@ def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
     ends = amounts.cumsum(axis=0)
     before = ends - amounts
     rows[:, words.FIRST_BLOCK : words.PART_SHIFT] = before
-    rows[:, words.PART_SHIFT] = first - before[:, 4]
+    rows[:, words.PART_SHIFT] += words.PART_WORDS * (first - before[:, 4])
     rows[:, words.PLANE : words.STRIDE] += (before[:, 2] - rows[:, words.PLANE])[:, None]
     sums: I64 = ends[-1]
     return sums
 
 
-def _upload(tables: SegmentTables, device: torch.device, *, locked: bool) -> dict[str, torch.Tensor]:
-    """Copy bytes and tables to the device at once; returns its arrays by name."""
-    places = tables.layout.places()
-    block = torch.from_numpy(tables.block[: places["quantization"][0].stop])
-    if device.type == "cuda":
-        block = (block if locked else block.pin_memory()).to(device, non_blocking=True)
-    return {name: block[places[name][0]].view(dtype) for name, dtype in _UPLOADED.items()}
+def _upload(
+    tables: Sequence[SegmentTables],
+    images: torch.Tensor,
+    device: torch.device,
+    *,
+    starts: Sequence[int],
+    locked: Sequence[bool],
+) -> dict[str, torch.Tensor]:
+    """Copy bytes and tables of all batches to the device; returns arrays for the kernels by name."""
+    block = torch.empty(starts[-1], dtype=torch.uint8, device=device)
+    for number, each in enumerate(tables):
+        host = torch.from_numpy(each.block[: each.layout.uploaded])
+        if device.type == "cuda" and not (locked and locked[number]):
+            host = host.pin_memory()
+        block[starts[number] : starts[number + 1]].copy_(host, non_blocking=True)
+    arrays = {name: block.view(dtype) for name, dtype in _UPLOADED.items()}
+    return arrays | {"images": images.to(device, non_blocking=True)}
 
 
 def _decode_part(
@@ -159,9 +211,7 @@ def _decode_part(
     """Queue the kernels for some images; returns these and status, int32 (k,), on the device."""
     device = arrays["data"].device
     if part != slice(0, len(rows)):
-        rows, arrays = rows[part], dict(arrays)
-        for name, per_image in _PER_IMAGE.items():
-            arrays[name] = arrays[name][per_image * part.start : per_image * part.stop]
+        rows, arrays = rows[part], {**arrays, "images": arrays["images"][part]}
     blocks, entry_count, sample_count, pixel_count, count = sums.tolist()
 
     def empty(size: int, dtype: torch.dtype) -> torch.Tensor:

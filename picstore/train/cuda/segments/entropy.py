@@ -26,6 +26,7 @@ _WORDS, _ACROSS, _DOWN = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.ACR
 _COMPONENTS, _INTERVAL = tl.constexpr(words.COMPONENTS), tl.constexpr(words.INTERVAL)
 _FIRST_BLOCK, _DC, _AC = tl.constexpr(words.FIRST_BLOCK), tl.constexpr(words.DC), tl.constexpr(words.AC)
 _TABLES, _DATA = tl.constexpr(words.TABLES), tl.constexpr(words.DATA)
+_CODES, _PLACES = tl.constexpr(words.CODES), tl.constexpr(words.PLACES)
 _FIRST_PART, _SHIFT = tl.constexpr(words.FIRST_PART), tl.constexpr(words.PART_SHIFT)
 _OFFSET, _LENGTH = tl.constexpr(words.OFFSET), tl.constexpr(words.LENGTH)
 _BLOCK, _MCUS = tl.constexpr(words.BLOCK), tl.constexpr(words.MCUS)
@@ -44,15 +45,16 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):  # type: ig
     """Make the lookup table of each Huffman table, by a program each.
 
     Args:
-        codes: uint8 (4 n, HUFFMAN_BYTES).
-        places: int32 (4 n, 4), the words of tables.
+        codes: uint8, with the (4, HUFFMAN_BYTES) of each image where its words say.
+        places: int32, with the (4, 4) words of tables of each image where its words say.
         images: int64 (n, IMAGE_WORDS), words.
         tables: int32, takes the entries.
         LANES: entries that are made at once.
     """
-    place = places + tl.program_id(0) * 4
-    code = codes + tl.program_id(0) * _CODE_BYTES
     image = images + (tl.program_id(0) // _PER_IMAGE).to(tl.int64) * _WORDS
+    table = tl.program_id(0) % _PER_IMAGE
+    place = places + tl.load(image + _PLACES) + table * 4
+    code = codes + tl.load(image + _CODES) + table * _CODE_BYTES
     entries = tables + tl.load(image + _TABLES) + tl.load(place)
     count, short, of_dc = tl.load(place + 1), tl.load(place + 2), tl.load(place + 3) != 0
     for first in range(0, count, LANES):
@@ -94,7 +96,8 @@ def decode_segments(  # type: ignore[no-untyped-def]
 
     Args:
         data: uint8, the streams, each from a multiple of 4 bytes on.
-        segments, images: int32 (m, PART_WORDS) and int64 (n, IMAGE_WORDS), words.
+        segments: int32, with rows of PART_WORDS where the images' words say.
+        images: int64 (n, IMAGE_WORDS), words.
         tables: int32, of ``make_tables``.
         coefficients: int16 (blocks, 64), zeros; takes each block's in zigzag order.
         status: int32 (n,), zeros; takes what is wrong with segments of each image.
@@ -108,7 +111,7 @@ def decode_segments(  # type: ignore[no-untyped-def]
     exists = lane < count
     number = _find_image(images, lane, image_count)
     image = images + number.to(tl.int64) * _WORDS
-    segment = segments + (lane + tl.load(image + _SHIFT)) * _PART
+    segment = segments + (lane * _PART + tl.load(image + _SHIFT))
     position = tl.load(segment + _OFFSET, exists, 0)
     end = position + tl.load(segment + _LENGTH, exists, 0)
     luma, per_mcu = _blocks_of_mcu(image)
@@ -185,7 +188,7 @@ def sum_differences(  # type: ignore[no-untyped-def]
     part = tl.program_id(0) * SEGMENTS + tl.arange(0, SEGMENTS)[:, None]
     exists = part < count
     image = images + _find_image(images, part, image_count).to(tl.int64) * _WORDS
-    segment = segments + (part + tl.load(image + _SHIFT)) * _PART
+    segment = segments + (part * _PART + tl.load(image + _SHIFT))
     luma, per_mcu = _blocks_of_mcu(image)
     blocks = tl.load(image + _INTERVAL).to(tl.int32) * per_mcu
     first = tl.load(segment + _BLOCK, exists, 1)

@@ -33,7 +33,8 @@ def decode_described(described: Described) -> tuple[list[np.ndarray], np.ndarray
     """Pixels (h, w, 3) of each image that the GPU decodes, and status."""
     slots = np.flatnonzero(described.codes == 0)
     tables = described.in_block()
-    images, status = decode_tiles(tables, device=CPU)
+    images, queued = decode_tiles([tables], device=CPU)
+    status = queued.wait()
     assert np.array_equal(tables.arrays["data"], described.data)
     return [images[slot].numpy().transpose(1, 2, 0) for slot in slots.tolist()], status[slots]
 
@@ -110,7 +111,7 @@ def test_a_crop_that_is_decoded_smaller_has_enough_chroma_to_interpolate() -> No
 
 
 def test_a_batch_of_many_blocks_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_MOST_BLOCKS", 3)
+    monkeypatch.setattr(decoding, "MOST_BLOCKS", 3)
     jpegs = [tiled(smooth(8 * count, 8, count, 1), "") for count in (1, 2, 4)]
     assert [(part.start, part.stop) for part in decoding._parts(np.array([1, 2, 4]))] == [(0, 2), (2, 3)]
     images, status = decode_described(describe(jpegs))
@@ -201,6 +202,7 @@ def test_images_of_other_kinds_are_left_to_the_cpu() -> None:
 def test_an_error_waits_for_the_copies_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory that they read is used again."""
     waited: list[object] = []
+    empty = torch.empty
     stream = SimpleNamespace(synchronize=lambda: waited.append(stream))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
@@ -210,7 +212,8 @@ def test_an_error_waits_for_the_copies_of_the_batch(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(decoding, "_upload", lambda *_, **__: {})
+    monkeypatch.setattr(torch, "empty", lambda *given, pin_memory, **named: empty(*given, **named))
     monkeypatch.setattr(decoding, "_decode_part", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
-        decode_tiles(describe([tiled(smooth(8, 8, 0, 1), "")]).in_block(), device=torch.device("cuda"), locked=True)
+        decode_tiles([describe([tiled(smooth(8, 8, 0, 1), "")]).in_block()], device=torch.device("cuda"), locked=[True])
     assert waited == [stream]
