@@ -1,4 +1,4 @@
-"""What was predicted before any GPU had run picstore's kernels, for an H200; what the first run measured; what is asked.
+"""Predictions for an H200, from before any GPU ran the kernels; what a first run measured on an H100; what is asked.
 
 Predictions are of 23 November 2026, of augmentation of the 24th, computed from machine code for sm_90 and from counts
 in photographs (docs/benchmarks.md). Images/s, at a tenth and at half of what instructions alone take; one batch at a

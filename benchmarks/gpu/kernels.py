@@ -103,9 +103,8 @@ def measure_kernels(fields: dict[str, Any]) -> dict[str, Any]:
     rows: list[Row] = []
     for photographs, path in datasets(device, options).items():
         rows += [{"photographs": photographs, **row} for row in _measure(device, path, photographs)]
-    about = (
-        f"{device.about}; a sample takes {device.least:.0f} s; predicted for an H200, see benchmarks/gpu/expected.py"
-    )
+    known = "predicted for an H200 and first measured on an H100, see benchmarks/gpu/expected.py"
+    about = f"{device.about}; a sample takes {device.least:.0f} s; {known}"
     return asdict(Table(about, rows))
 
 
