@@ -62,7 +62,7 @@ def check_picstore(fields: dict[str, Any]) -> list[Row]:
         transform = [picstore.RandomResizedCrop(TINY_CROP), *STANDARD[1:]]
         loaded |= {"batch_size": TINY, "transform": transform, "isolate": False, "threads": 1}
     # An interpreted batch takes half a second, so that none is made ahead.
-    with nullcontext() if device.cuda else patch.object(pipeline_device, "MOST_AHEAD", 1):
+    with nullcontext() if device.cuda else patch.object(pipeline_device, "most_ahead", lambda _: 1):
         for photographs, path in datasets(device, options).items():
             name = f"picstore, {photographs}"
             for check in (

@@ -31,16 +31,21 @@ from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.pipeline.at_exit import close_at_exit
-from picstore.train.pipeline.device_batch import TOGETHER, BatchMaker, Finish, MadeBatch
+from picstore.train.pipeline.device_batch import BatchMaker, Finish, MadeBatch
 from picstore.train.pipeline.thread_pool import ThreadPool
 
 logger = logging.getLogger("picstore")
 
 STREAMS = 2  # kernels of a batch fill a part of a GPU, and copies none of it
 _STARTED = 2  # batches ahead of the consumer that are started at once
-# Batches between the source and the consumer: started, or waiting to be. Of 256 images of 224 × 224 they take 231 MB of
-# the GPU's memory as bytes, beside what decoding takes.
-MOST_AHEAD = _STARTED + TOGETHER
+
+
+def most_ahead(make: BatchMaker) -> int:
+    """Batches between the source and the consumer at most: started, or waiting to be.
+
+    Six that are decoded together, of 256 images of 224 × 224 bytes, take 231 MB of the GPU's memory.
+    """
+    return _STARTED + max(make.together, STREAMS)
 
 
 class HostSource(Protocol):
@@ -89,8 +94,9 @@ class AheadStage:
 
     def __init__(self, source: HostSource, *, make: BatchMaker, device: torch.device) -> None:
         self._source, self._make = source, make
-        self._streams = _rotate_streams(device)
-        self._pool = ThreadPool(3, "device")
+        self._streams, self._most_ahead = _rotate_streams(device), most_ahead(make)
+        # Besides the three, threads that wait for nvJPEG: one decodes while the other prepares.
+        self._pool = ThreadPool(3 + (STREAMS if make.together == 1 else 0), "device")
         self._changed = threading.Condition()  # of the three that follow
         self._received: deque[HostBatch | BaseException | None] = deque()
         self._ahead = self._begun = 0  # batches that the consumer has not taken: asked for; started
@@ -144,7 +150,7 @@ class AheadStage:
         going_on = True
         while going_on:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._ahead < MOST_AHEAD)
+                self._changed.wait_for(lambda: self._closed or self._ahead < self._most_ahead)
                 if self._closed:
                     return
                 self._ahead += 1
@@ -196,16 +202,23 @@ class AheadStage:
                 self._begun += 1
             self._is_first = False
         stream = next(self._streams)
+        if self._make.together == 1:
+            self._started.put((self._pool.submit(self._make_one, hosts.pop(), stream).result, stream))
+            return True
         with _current(stream):
             for finish in self._start_together(hosts):
                 self._started.put((finish, stream))
         return True
 
+    def _make_one(self, host: HostBatch, stream: torch.cuda.Stream | None) -> MadeBatch:
+        with _current(stream):
+            return self._make.start([host])[0]()
+
     def _may_start(self) -> bool:
         """Whether a batch is to be started now, rather than with others that follow."""
         if not self._received:
             return False
-        return self._begun < _STARTED or len(self._received) >= TOGETHER or _is_last(self._received[-1])
+        return self._begun < _STARTED or len(self._received) >= self._make.together or _is_last(self._received[-1])
 
     def _start_together(self, hosts: list[HostBatch]) -> Iterator[Finish]:
         """Start batches together; after an error each by itself, so that it is the error of the batch that has it."""
@@ -227,6 +240,7 @@ class AheadStage:
         """Finish all batches that were started, also when this is closed: the GPU may read their memory."""
         while self._finish_one():
             pass
+        self._finished.put(None)  # for a consumer that asks again after an error
 
     def _finish_one(self) -> bool:
         if (started := self._started.get()) is None:

@@ -60,7 +60,14 @@ Finish: TypeAlias = Callable[[], MadeBatch]  # once, on the stream on which the 
 
 
 class BatchMaker(Protocol):
-    """Makes batches on a device."""
+    """Makes batches on a device.
+
+    Attributes:
+        together: batches at most that ``start`` takes; 1 if it waits for a decoder, so that two threads are to call it.
+    """
+
+    @property
+    def together(self) -> int: ...
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
         """Whether several batches are few and small enough to be made together."""
@@ -71,6 +78,8 @@ class BatchMaker(Protocol):
 
 class OneByOne:
     """A ``BatchMaker`` of batches that are complete when a call returns."""
+
+    together = 1
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
         """Take one."""
@@ -153,6 +162,11 @@ class DecodeTiles:
     output: OutputSpec
     device: torch.device
     strict: bool
+
+    @property
+    def together(self) -> int:
+        """Batches at most that ``start`` takes."""
+        return TOGETHER
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
         """Take few enough batches for the memory of ``MOST_BLOCKS`` of coefficients and ``_MOST_VALUES``."""

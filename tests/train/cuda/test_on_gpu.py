@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,25 @@ def test_two_gpus_make_the_same_batches(path: Path) -> None:
     loaders = [picstore.Loader(path, device=f"cuda:{number}", **options) for number in (0, 1)]
     for one, other in zip(*loaders, strict=True):
         assert one.images.device != other.images.device and torch.equal(one.images.cpu(), other.images.cpu())
+
+
+@pytest.mark.cuda
+def test_batches_that_a_gpu_decodes_together_are_the_cpus(
+    make_dataset: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    start = device_batch.DecodeTiles.start
+
+    def noting(make: device_batch.DecodeTiles, hosts: Any) -> Any:
+        sizes.append(len(hosts))
+        return start(make, hosts)
+
+    monkeypatch.setattr(device_batch.DecodeTiles, "start", noting)
+    path = make_dataset(120, width=90, height=70)
+    given: dict[str, Any] = {"batch_size": 4, "transform": [picstore.RandomResizedCrop(32)], "seed": 3}
+    one, other = picstore.Loader(path, device="cuda", **given), picstore.Loader(path, **given)
+    for batch, expected in zip(one, other, strict=True):
+        time.sleep(0.01)  # so that batches wait
+        assert torch.equal(batch.images.cpu(), expected.images) and torch.equal(batch.labels.cpu(), expected.labels)
+    assert max(sizes) > 1 and one.stats.fallbacks == 0
+    one.close(), other.close()

@@ -21,7 +21,7 @@ from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.pipeline import device as stages
 from picstore.train.pipeline import runner
-from picstore.train.pipeline.device import MOST_AHEAD, STREAMS, AheadStage, TensorStage
+from picstore.train.pipeline.device import STREAMS, AheadStage, TensorStage
 from picstore.train.pipeline.device_batch import TOGETHER, CopyPixels, Finish, MadeBatch
 from picstore.train.pipeline.thread_pool import ThreadPool
 
@@ -174,8 +174,13 @@ def test_all_stages_of_a_device_have_the_same_streams(monkeypatch: pytest.Monkey
     assert used == [[1, 2, 1]] * 2 and made == [device] * STREAMS
 
 
+MOST_AHEAD = 6
+
+
 class Together:
     """Makes batches of up to four hosts; notes which, and which were finished, and waits until it may begin or end."""
+
+    together = TOGETHER
 
     def __init__(self) -> None:
         self.started: list[list[int]] = []
