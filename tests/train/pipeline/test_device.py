@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from picstore.train.pipeline import device as stages
 from picstore.train.pipeline import runner
 from picstore.train.pipeline.device import STREAMS, AheadStage, TensorStage
 from picstore.train.pipeline.device_batch import TOGETHER, CopyPixels, Finish, MadeBatch
-from picstore.train.pipeline.thread_pool import ThreadPool
 
 
 class Stream:
@@ -216,7 +215,7 @@ def test_batches_that_wait_are_started_together_and_come_in_order() -> None:
     source, make = Source(40), Together()
     make.begin.clear()
     stage = AheadStage(source, make=make, device=torch.device("cpu"))
-    first = ThreadPool(1, "test").submit(numbers_of, stage, 1)
+    first = in_thread(numbers_of, stage, 1)
     wait_for(lambda: len(source.given) == MOST_AHEAD and make.started == [[0]])
     make.begin.set()
     wait_for(lambda: make.started == [[0], [1, 2, 3, 4]])
@@ -254,7 +253,7 @@ def test_memory_that_suffices_for_single_batches_only_is_said_once(caplog: pytes
     make.start = start  # type: ignore[method-assign]
     source = Source(30)
     stage = AheadStage(source, make=make, device=torch.device("cpu"))
-    all_of_them = ThreadPool(1, "test").submit(numbers_of, stage, 30)
+    all_of_them = in_thread(numbers_of, stage, 30)
     wait_for(lambda: len(source.given) == MOST_AHEAD)
     make.begin.set(), make.go_on.set()
     assert all_of_them.result(10) == [*range(30)] and [1, 2, 3, 4] in make.started
@@ -285,6 +284,13 @@ def test_closing_finishes_what_was_started_and_cancels_who_waits() -> None:
     assert make.finished == [number for started in make.started for number in started]
     with pytest.raises(CancelledError):
         stage.receive()
+
+
+def in_thread(function: Callable[..., list[int]], *arguments: Any) -> Future[list[int]]:
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(function, *arguments)
+    pool.shutdown(wait=False)
+    return future
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
