@@ -16,7 +16,7 @@ from pictures import saved, smooth
 from programs import run_program
 
 from benchmarks.dataset import write_dataset
-from benchmarks.gpu.expected import LOSSLESS, PREDICTED, QUALITY_90, expected
+from benchmarks.gpu.expected import LOSSLESS, PREDICTED, QUALITY_90, expected, measured
 from benchmarks.harness import Table
 from benchmarks.options import SUITES, WITHOUT_GPU, Options
 from benchmarks.report import write_json
@@ -92,10 +92,11 @@ def test_tables_without_a_gpu_are_the_suites() -> None:
     assert SUITES["gpu"].keys() > WITHOUT_GPU
 
 
-def test_the_page_has_the_predictions_that_tables_print() -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
+def test_the_page_has_the_predictions_and_the_first_figures_that_tables_print() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text().replace("**", "")
     for name in ("decode_segments", "inverse_dct", "to_rgb", "all of decoding"):
         assert f"| {expected(name, QUALITY_90)} | {expected(name, LOSSLESS)} |" in page
+        assert all(f"({measured(name, photographs)})" in page for photographs in (QUALITY_90, LOSSLESS))
 
 
 def test_figures_of_a_call_join_those_of_earlier_ones(tmp_path: Path) -> None:

@@ -207,6 +207,16 @@ def _torch() -> SimpleNamespace:
     return SimpleNamespace(**{**vars(torch), "zeros": zeros})
 
 
+def _upload(_: Any, images: Any, __: Any, *, starts: Sequence[int], **___: Any) -> dict[str, Any]:
+    """Allocate what batches are copied to, without a copy, which a GPU makes by itself."""
+    import torch
+
+    from picstore.train.cuda.segments.decode import _UPLOADED
+
+    block = torch.empty(starts[-1], dtype=torch.uint8)
+    return {name: block.view(dtype) for name, dtype in _UPLOADED.items()} | {"images": images}
+
+
 @contextmanager
 def without_gpu() -> Iterator[None]:
     """Replace launches by some that return at once, and let all memory count as page-locked."""
@@ -221,7 +231,7 @@ def without_gpu() -> Iterator[None]:
     gpu = torch_device("cuda:0")
     locking = patch.object(device_batch, "lock_pages", lambda block, _: page_locked.lock_pages(block, gpu))
     with ExitStack() as stack:
-        stack.enter_context(patch.multiple(decode, torch=_torch(), **kernels))
+        stack.enter_context(patch.multiple(decode, torch=_torch(), _upload=_upload, **kernels))
         stack.enter_context(patch.multiple(augment, torch=_torch(), **colors))
         stack.enter_context(patch.object(page_locked, "_register", lambda *_: ""))
         stack.enter_context(locking)
