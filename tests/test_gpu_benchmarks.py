@@ -92,7 +92,7 @@ def test_tables_without_a_gpu_are_the_suites() -> None:
     assert SUITES["gpu"].keys() > WITHOUT_GPU
 
 
-def test_the_page_has_the_predictions_and_the_first_figures_that_tables_print() -> None:
+def test_the_page_has_the_predictions_and_first_figures_of_tables() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text().replace("**", "")
     for name in ("decode_segments", "inverse_dct", "to_rgb", "all of decoding"):
         assert f"| {expected(name, QUALITY_90)} | {expected(name, LOSSLESS)} |" in page
