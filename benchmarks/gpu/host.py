@@ -131,13 +131,11 @@ def host_batches(path: Path, *, batch: int = BATCH, transform: Any = STANDARD) -
 
 def _read(path: Path, *, batch: int = BATCH) -> Sample:
     """Take the batches of a second epoch."""
-    from picstore.storage.format import checksum
     from picstore.storage.location.local import Folder
     from picstore.train.cpu import fill_segments
 
     parts = [
         ("of it reading, µs", Folder, "read"),
-        ("CRC, µs", checksum, "_without_lock"),
         ("describing and copying rows, µs", fill_segments, "describe_tiles"),
     ]
     spent = dict.fromkeys((name for name, *_ in parts), 0.0)
