@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
@@ -26,6 +26,7 @@ from picstore.prepare.image import fits, heic_jxl_raw, imagemagick, tiff
 from picstore.prepare.image.color import to_rgb_or_grey
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.metadata import leave_out_metadata
+from picstore.prepare.image.misread import is_misread_by_pillow, mend_data, mend_image, refuse_misread
 from picstore.prepare.image.resize import resize
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
 from picstore.prepare.image.size_limits import check_size, check_webp, pillow_limits
@@ -83,7 +84,7 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     if (decoded := _decode_upright_jpeg(data, settings)) is not None:
         return decoded
     bare = leave_out_metadata(data)
-    data, remark = bare.data, f"; {bare.remark}" if bare.remark else ""
+    data, remark = mend_data(bare.data), f"; {bare.remark}" if bare.remark else ""
     if (decoded := _decode_large(data, settings)) is not None:
         return replace(decoded, origin=decoded.origin + remark)
     with pillow_limits(settings.max_pixels):
@@ -104,8 +105,7 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
                     twice = 2 * width, 2 * height
                     image.draft(None, twice[::-1] if _orientation(image) >= 5 else twice)
                 return decode_image(image, origin=origin, settings=settings, size=size)
-            _scale_transparency(image)
-            return decode_image(image, origin=kind + remark, settings=settings)
+            return decode_image(mend_image(image), origin=kind + remark, settings=settings)
 
 
 def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | None:
@@ -205,6 +205,8 @@ def _open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     if data.startswith(fits.START):
         with foreign_errors("damaged FITS"):
             return fits.read_image(data, max_pixels=max_pixels)
+    if is_misread_by_pillow(data):
+        return _open_elsewhere(data, name=name, max_pixels=max_pixels)
     formats = [each for each in Image.ID if each not in EXCLUDED_FROM_PILLOW]
     try:
         return Image.open(io.BytesIO(data), formats=formats)
@@ -236,6 +238,7 @@ def _open_tiff(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     """Read an image by a wheel of the extra ``formats``, or by ImageMagick."""
     coder = imagemagick.find_coder(data, name=name) or ""
+    refuse_misread(data, coder)
     with foreign_errors(f"damaged {coder.upper()}"):
         by_wheel = heic_jxl_raw.read_image(data, coder=coder, max_pixels=max_pixels)
     return by_wheel or imagemagick.read_image(data, name=name, max_pixels=max_pixels)
@@ -277,7 +280,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _settle_orientation(image: Image.Image, orientation: int | None) -> None:
-    """Set the orientation of an opened JPEG to that of its segments, which Pillow has if ``orientation`` is None."""
+    """Set the orientation of an opened JPEG; None reads it in the segments that Pillow kept."""
     if orientation is None:
         orientation = find_orientation(body for marker, body in getattr(image, "applist", ()) if marker == "APP1")
     with contextlib.suppress(Exception):  # Pillow raises errors of many types on an unreadable EXIF block, once
@@ -301,17 +304,3 @@ def _jpeg_origin(image: Image.Image, settings: EncodeSettings) -> str:
     if settings.resize is not None and settings.resize.target(*size) != size:
         return "resize"
     return "JPEG"
-
-
-def _scale_transparency(image: Image.Image) -> None:
-    """Scale a PNG's transparent color to 8 bits; Pillow scales only the samples."""
-    value = image.info.get("transparency")
-    if image.format != "PNG" or value is None or not isinstance(image, ImageFile.ImageFile) or not image.tile:
-        return
-    rawmode = image.tile[0][3]
-    if rawmode == "RGB;16B":
-        image.info["transparency"] = tuple(each >> 8 for each in value)
-    elif rawmode in ("L;2", "L;4"):
-        image.info["transparency"] = value * (85 if rawmode == "L;2" else 17)
-    elif rawmode == "1":
-        image.info["transparency"] = 255 if value else 0
