@@ -27,6 +27,8 @@ def open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> A
     try:
         with _open_image(blob) as image:
             _check_mask(name, image, width, height)
+            if image.format == "TIFF":
+                _check_tiff(name, bytes(blob))
             values = np.asarray(image)
     except ImageError:
         raise
@@ -52,3 +54,13 @@ def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:
         raise ImageError(f"{name} has {image.width} × {image.height} pixels, its image {width} × {height}")
     if image.mode not in _MASK_MODES:
         raise ImageError(f"{name} is an image of mode {image.mode}; a mask is grey or has a palette")
+
+
+def _check_tiff(name: str, data: bytes) -> None:
+    """Raise ImageError for a TIFF whose values Pillow gives inverted, or in the wrong byte order."""
+    from picstore.prepare.image.tiff import read_layout, read_tags  # few masks are TIFFs
+
+    layout = read_layout(read_tags(data), "<" if data.startswith(b"II") else ">")
+    white_is_zero = layout.photometric == 0 and (layout.bits > 8 or layout.planar)
+    if white_is_zero or (layout.kind == 2 and layout.order == ">"):
+        raise ImageError(f"{name} is a TIFF of a kind whose values are not read exactly ({layout}); write it as PNG")

@@ -33,6 +33,7 @@ from tiff_files import (
 from picstore.errors import ImageError
 from picstore.prepare.image import tiff
 from picstore.prepare.image.settings import EncodeSettings
+from picstore.train.cpu.mask_files import open_mask
 
 PLAIN = EncodeSettings()
 HEIGHT, WIDTH = 9, 13
@@ -319,3 +320,20 @@ def test_a_header_that_claims_too_much_takes_no_memory():
     ):
         with pytest.raises(ImageError, match=reason):
             open_image(claim(**tags), settings=PLAIN)
+
+
+@pytest.mark.parametrize(("bits", "meaning", "kind", "order", "planar", "code"), [
+    *itertools.product([8, 12, 16], [WHITE_IS_ZERO, BLACK_IS_ZERO], [1], ORDERS, [1, 2], [NONE, LZW]),
+    *itertools.product([16, 32], [BLACK_IS_ZERO], [SIGNED], ORDERS, [1, 2], [NONE, LZW]),
+])  # fmt: skip
+def test_values_of_a_mask_in_a_tiff_are_exact_or_refused(bits, meaning, kind, order, planar, code):
+    classes = np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH, 1)
+    top = (1 << bits) - 1
+    samples = top - classes if meaning == WHITE_IS_ZERO else classes
+    data = Tiff(bits, meaning, kind, order, planar, compression=code).write(samples)
+    try:
+        mask = open_mask("mask", data, WIDTH, HEIGHT)
+    except ImageError as error:
+        assert bits > 8 or planar == 2, error  # what programs write is read
+        return
+    assert (mask == classes[..., 0]).all()
