@@ -183,7 +183,7 @@ class ContainerReader:
         return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
 
     def _read_sound(self, reader: SoundReader, numbers: Sequence[int], allocate: Allocate) -> dict[int, Container]:
-        """Read containers by the kernel; leave out those that are not sound, or not there."""
+        """Read sound containers by the kernel, by number; leave out a container that is damaged or missing."""
         found = {
             number: container
             for number, container in zip(numbers, reader.read(numbers, allocate), strict=True)

@@ -7,11 +7,9 @@ is given up leaves files that no manifest names; the next append uses higher fil
 from __future__ import annotations
 
 import contextlib
-import json
 import reprlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +22,7 @@ from picstore.prepare.convert.finish import ConversionResult, read_row_summaries
 from picstore.prepare.convert.row_counts import join_row_counts
 from picstore.prepare.convert.source_samples import same_images, sample_numbers, sample_sizes
 from picstore.prepare.sources.input_table import InputView
-from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.inputs import Input, Listing, relabel_input
 from picstore.prepare.sources.labels import number_of_text
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.dataset import Dataset
@@ -223,7 +221,7 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
     labels = joined.add(new)
     if labels == tuple(range(len(new))):
         return tuple(joined.names), listing.inputs
-    return tuple(joined.names), InputView(listing.inputs, change=partial(_relabel, labels=labels))
+    return tuple(joined.names), InputView(listing.inputs, change=partial(relabel_input, labels=labels))
 
 
 def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Input]) -> None:
@@ -234,17 +232,6 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
             f"the label {label} is the name of a class and the number of another one, {classes[label]!r}; give the "
             "source's classes by --classes"
         )
-
-
-def _relabel(source: Input, labels: Sequence[int]) -> Input:
-    """Map an input's label and box labels through ``labels``; values outside of it stay."""
-    extra = source.extra
-    if b'"box_labels"' in extra:
-        fields = json.loads(extra)
-        fields["box_labels"] = [labels[k] if 0 <= k < len(labels) else k for k in fields["box_labels"]]
-        extra = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-    label = labels[source.label] if 0 <= source.label < len(labels) else source.label
-    return replace(source, label=label, extra=extra)
 
 
 def _is_last_append(root: Location, manifest: Manifest, settings: dict[str, Any], listing: Listing) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, TooLarge, UsageError
 from picstore.storage.format.checksum import crc32c
@@ -102,6 +103,18 @@ class Listing:
             for name, attached in source.attachments:
                 digest.update(f"{name} {attached.name}\n".encode())
         return digest.hexdigest()
+
+
+def relabel_input(source: Input, labels: Sequence[int]) -> Input:
+    """Map an input's label and the labels of its boxes through ``labels``; values outside of it stay."""
+    extra = source.extra
+    if b'"box_labels"' in extra:
+        fields = json.loads(extra)
+        if isinstance(boxes := fields.get("box_labels"), list) and all(type(label) is int for label in boxes):
+            fields["box_labels"] = [labels[label] if 0 <= label < len(labels) else label for label in boxes]
+            extra = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    label = labels[source.label] if 0 <= source.label < len(labels) else source.label
+    return replace(source, label=label, extra=extra)
 
 
 def read_input(source: Input) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
@@ -18,7 +19,7 @@ from picstore.prepare.sources.base import SourceFormat, SourceProbe, local_path
 from picstore.prepare.sources.folder import refuse_class_splits
 from picstore.prepare.sources.foreign_files import require_readable
 from picstore.prepare.sources.input_table import InputView
-from picstore.prepare.sources.inputs import Input, Listing, read_input
+from picstore.prepare.sources.inputs import Input, Listing, read_input, relabel_input
 from picstore.prepare.sources.source_file import printable
 from picstore.prepare.sources.splits import match_split, no_split, refuse_splits, split_of_word
 from picstore.storage.class_names import JoinedNames, from_lines
@@ -42,7 +43,7 @@ _WITH_MAGIC = (
 )  # or an index
 _GENERAL = ("folder", "list")  # any folder and any file
 # In the order of recognition; entry points of other packages are tried before _GENERAL.
-KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "coco", *_GENERAL)
+KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "coco", *_GENERAL)
 
 
 def open_source(
@@ -179,7 +180,7 @@ def _with_classes(listing: Listing, classes: Location) -> Listing:
         raise UsageError(f"{len(unknown)} classes are not in {classes}, the first is {unknown[0]!r}")
     inputs = listing.inputs
     if labels != tuple(range(len(labels))):
-        inputs = InputView(inputs, change=lambda one: replace(one, label=labels[one.label]) if one.label >= 0 else one)
+        inputs = InputView(inputs, change=partial(relabel_input, labels=labels))
     elif not labels:
         outside = next((one.label for one in inputs if not -1 <= one.label < len(names)), None)
         if outside is not None:
