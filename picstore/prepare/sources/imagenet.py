@@ -28,7 +28,7 @@ def list_imagenet(location: Location, *, synsets: Where | None = None, engine: E
         if unknown:
             raise UsageError(f"{len(unknown)} tars are not in {synsets}, the first is {unknown[0]}.tar")
     if synsets is None:
-        refuse_splits(names, location)
+        refuse_splits(names, location, "--synsets")
     label_of = {name: label for label, name in enumerate(classes)}
     # Headers that no cache has take 120 µs each one after the other, and 20 µs with 16 tars at a time.
     tars = [(str(location / f"{name}.tar"), name, label_of[name]) for name in names]

@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
-from picstore.prepare.sources.splits import refuse_splits
+from picstore.prepare.sources.splits import split_of_word
 
 # Usual names of the label's field in lower case, the preferred first.
 LABEL_FIELDS = ("label", "labels", "cls", "class", "class_id", "target", "category", "fine_label", "y", "class_name")
@@ -193,11 +193,11 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
         where: the source, for messages.
 
     Raises:
-        UsageError: a label is outside of ``classes``; or folders that would be classes are splits.
+        UsageError: a label is outside of ``classes``, or a name stands for two of them.
     """
     stated = [label for label in counts if isinstance(label, (int, str))]
     if not stated:
-        return _number_folders(counts, where) if not classes else Numbering(dict.fromkeys(counts, -1), [*classes], [])
+        return _number_folders(counts) if not classes else Numbering(dict.fromkeys(counts, -1), [*classes], [])
     of_text = {label: number_of_text(label) for label in stated if isinstance(label, str)}
     others = {text for text, number in of_text.items() if number is None}
     absent = {text for text in others if text.strip().lower() in _ABSENT}
@@ -251,22 +251,31 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
         )
 
 
-def _number_folders(counts: Mapping[Label, int], where: object) -> Numbering:
+def _number_folders(counts: Mapping[Label, int]) -> Numbering:
     """Number samples without labels by the first part of their folders that differs; −1 if they lie in one folder."""
-    paths = {label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder) and label.path}
-    common = 0
-    while len({path[: common + 1] for path in paths.values()}) == 1 and all(
-        len(p) > common + 1 for p in paths.values()
-    ):
-        common += 1
-    of_folder = {label: path[common] for label, path in paths.items()}
-    names = sorted(set(of_folder.values()))
+    paths: dict[Label, tuple[str, ...]] = {
+        label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder)
+    }
+    folders = _differing_parts(paths)
+    if all(map(split_of_word, folders.values())):  # splits that are read together; the folders in them are classes
+        folders = _differing_parts(
+            {label: paths[label][paths[label].index(part) + 1 :] for label, part in folders.items()}
+        )
+    names = sorted(set(folders.values()))
     if len(names) < 2:
         return Numbering(dict.fromkeys(counts, -1), [], _unlabelled(counts, {}))
-    refuse_splits(names, where)
-    numbers = {label: names.index(of_folder[label]) if label in of_folder else -1 for label in counts}
+    numbers = {label: names.index(folders[label]) if label in folders else -1 for label in counts}
     remark = f"labels: the {len(names):,} folders, such as {names[0]!r}, are the classes"
     return Numbering(numbers, names, [remark, *_unlabelled(counts, numbers)])
+
+
+def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]:
+    """Return the first part of each path that is not the same in all paths; empty paths are left out."""
+    there = {label: path for label, path in paths.items() if path and path[0]}
+    common = 0
+    while len({path[: common + 1] for path in there.values()}) == 1 and min(map(len, there.values())) > common + 1:
+        common += 1
+    return {label: path[common] for label, path in there.items()}
 
 
 def _unlabelled(counts: Mapping[Label, int], numbers: Mapping[Label, int]) -> list[str]:

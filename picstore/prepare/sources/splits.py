@@ -6,6 +6,7 @@ A source that holds several splits is not read until ``--split`` chooses one. Th
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NoReturn, TypeVar
@@ -26,6 +27,7 @@ _NUMBERED = re.compile(r"(.*?)[-_.]?\d+-of-\d+")
 T = TypeVar("T")
 
 
+@functools.lru_cache(1 << 12)
 def split_of_word(word: str) -> str | None:
     """Return the split that a word alone is, such as the name of a folder (an extension does not count); or None."""
     match = _WORD.fullmatch(word.lower().partition(".")[0])
@@ -90,10 +92,10 @@ def no_split(split: str, splits: Collection[str], where: object) -> UsageError:
     return UsageError(f"{where} has no split {split!r}; it has {', '.join(splits) or 'none, so leave out --split'}")
 
 
-def refuse_splits(names: Collection[str], where: object) -> None:
-    """Raise UsageError if several names, which would be classes, are all splits."""
+def refuse_splits(names: Collection[str], where: object, option: str = "--classes") -> None:
+    """Raise UsageError if several names, which would be classes, are all splits; ``option`` can make them classes."""
     if len(names) > 1 and all(map(split_of_word, names)):
-        refuse(names, where, "; if they are classes, name them in a file for --classes")
+        refuse(names, where, f"; if they are classes, name them in a file for {option}")
 
 
 def refuse(splits: Collection[str], where: object, remedy: str = f", or --split {ALL} for all of them") -> NoReturn:

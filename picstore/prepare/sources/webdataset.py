@@ -67,8 +67,8 @@ def list_webdataset(
     found = list_parts(_list_tar, tars, engine)
     splits = [what.removeprefix(_SPLIT) for what in found.notes if what.startswith(_SPLIT)]
     if in_folders and not len(found):
-        raise no_split(str(split), splits, location)
-    if split is None and len(splits) > 1:
+        raise no_split(str(split), [name for name in splits if name], location)
+    if split is None and len(splits) > 1 and "" not in splits:  # else they are classes among others
         refuse(splits, location)
     further = {what: note for what, note in found.notes.items() if what.startswith(_FURTHER)}
     counts = {what: count for what, (count, _) in found.notes.items() if not what.startswith((_FURTHER, _SPLIT))}
@@ -111,17 +111,16 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
-    """Samples of a tar; notes tell which splits its folders are."""
+    """Samples of a tar; notes tell which splits its folders are, and whether a sample is in none."""
     labels = RowLabels(tar.label_field, always=(*_LABELS, "label"))
     with SourceFile(tar.location) as file:
         # Members of macOS (._x) and of webdataset itself (__index__) are no samples.
         members = (m for m in members_of(str(tar.location)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
         # A tar that breaks off loses its last sample, whose label may be missing.
         for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
-            split = next(filter(split_of_word, key.split("/")[:-1]), None)
-            if split is not None:
-                notes[_SPLIT + split] = (1, "")
-            if tar.split is not None and (split is None or match_split(tar.split, [split]) is None):
+            split = next(filter(split_of_word, key.split("/")[:-1]), "")
+            notes[_SPLIT + split] = (1, "")
+            if tar.split is not None and (not split or match_split(tar.split, [split]) is None):
                 continue
             found = [(split_name(member.name)[1], member) for member in group]
             fields = dict(found)

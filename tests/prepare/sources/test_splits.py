@@ -131,8 +131,21 @@ def test_folders_of_classes_are_splits_only_by_their_whole_names(tmp_path: Path)
 def test_tars_of_splits_are_no_classes(tmp_path: Path) -> None:
     for name in ("train", "val"):
         make_tar(tmp_path / f"{name}.tar", {"1.jpg": JPEGS[0], "2.jpg": JPEGS[1]})
+    with pytest.raises(UsageError, match=r"holds the splits train, val; .*--synsets"):
+        open_source(tmp_path, kind="imagenet")
+    listing = open_source(tmp_path, kind="imagenet", synsets=put(tmp_path / "names.txt", b"train\nval\n"))
+    assert listing.classes == ["train", "val"]
+
+
+def test_folders_of_a_tar_are_splits_only_if_all_are(tmp_path: Path) -> None:
+    among = {f"{name}/{k}.jpg": JPEGS[k] for k, name in enumerate(("train", "test", "bus"))}
+    assert open_source(make_tar(tmp_path / "a.tar", among)).classes == ["bus", "test", "train"]
+    nested = {f"{name}.jpg": JPEGS[0] for name in ("train/dog/1", "train/cat/2", "val/dog/3")}
     with pytest.raises(UsageError, match="holds the splits train, val"):
-        open_source(tmp_path)
+        open_source(make_tar(tmp_path / "b.tar", nested))
+    for split, expected in (("train", [1, 0]), ("all", [1, 0, 1])):
+        listing = open_source(tmp_path / "b.tar", split=split)
+        assert (listing.classes, labels(listing)) == (["cat", "dog"], expected)
 
 
 def test_other_numbered_shards_beside_splits_are_splits_too(tmp_path: Path) -> None:
