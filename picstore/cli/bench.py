@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Processes of the loader, which share its threads.",
+    help="Processes of the loader, which share its threads.  [default: one for each 8 cores]",
 )
 @click.option(
     "--isolate/--no-isolate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -24,7 +25,7 @@ from picstore.train.order.sharding import find_rank
 from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.order.spans import Span
 from picstore.train.order.states import read_lanes
-from picstore.train.pipeline.runner import PipelineRunner, Remote, refuse_workers
+from picstore.train.pipeline.runner import OwnProcesses, PipelineRunner, Remote, refuse_workers
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.arguments import checked_integer
 from picstore.train.transforms.compose import TransformPlan, UserTransform
@@ -33,6 +34,7 @@ from picstore.train.transforms.mix import bind_batch_transforms
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch
 
+CORES_OF_A_PROCESS = 8  # by default
 _GAP = "reducing_gap"  # of a state; missing where pixels are exact
 
 OrderT = TypeVar("OrderT", bound=Order)
@@ -78,7 +80,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         self._lanes = SharedIntegers((1,))  # a state's, which a DataLoader's workers take over too
         self._lanes.values[0] = order.lanes
         self._own_lanes, self._own_budget = options["lanes"] is not None, options["budget"] is not None
-        self._processes = options["processes"]
+        processes = _processes_of(options)
+        self._processes = max(1, processes)
         self.sources = sources
         threads, budget = options["threads"], options["budget"]
         output = make_output(
@@ -86,7 +89,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         )
         if budget is None:
             budget = self._default_budget()
-        remote, processes = _remote_of(options), _processes_of(options)
+        remote = _remote_of(options)
         check_collate(options["collate"], isolate=options["isolate"] and remote is None)
         if threads is None:
             threads = None if remote is None else 1
@@ -114,7 +117,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             damage_log=DamageLog(strict=options["on_damage"] == "raise"),
             device=self._device,
             decoder=options["decoder"],
-            processes=processes,
+            processes=OwnProcesses(processes, options["processes"] is not None, self._own_budget),
             threads=threads,
             remote=remote,
         )
@@ -343,11 +346,23 @@ def _remote_of(options: LoaderOptions) -> Remote | None:
 def _processes_of(options: LoaderOptions) -> int:
     """The processes of its own that a loader's options ask for; UsageError if the options do not fit together."""
     count = options["processes"]
-    if count > 1 and options["engine"] != "local":
+    if count is None:
+        count = default_processes(options["threads"]) if options["engine"] == "local" else 1
+    elif count > 1 and options["engine"] != "local":
         raise UsageError(f"processes is {count}; give workers={count} with engine='ray'")
-    if count > 1 and not options["isolate"]:
+    elif count > 1 and not options["isolate"]:
         raise UsageError(f"processes is {count} and isolate False, which makes batches in this process; leave one out")
     return count if options["isolate"] else 0
+
+
+def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
+    """Number of loader processes for so many threads, by default for the cores that a rank of this machine has.
+
+    Python's lock bounds a process: eight cores decode fewer images than one process hands over.
+    """
+    ranks = environment.get("LOCAL_WORLD_SIZE", "")  # torchrun's; without it, other ranks are not known of
+    cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)
+    return max(1, min(cores, cores if threads is None else threads) // CORES_OF_A_PROCESS)
 
 
 def _worker_state() -> dict[str, list[int]]:

@@ -73,7 +73,7 @@ class LoaderOptions(TypedDict, total=False):
     reducing_gap: float | None
     decoder: str
     isolate: bool
-    processes: int
+    processes: int | None
     engine: str
     workers: int | None
     collate: Callable[[dict[str, Any]], Mapping[str, Any]] | None
@@ -177,7 +177,7 @@ _CHECKS: dict[str, _Check] = {
     "lanes": _optional(_integer(1, MAX_LANES)),
     "max_pixels": _integer(1),
     "on_damage": _on_damage,
-    "processes": _integer(1),
+    "processes": _optional(_integer(1)),
     "rank": _optional(_integer(0)),
     "reducing_gap": lambda value, _: check_reducing_gap(value),
     "repeat": _positive,

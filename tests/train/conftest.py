@@ -22,3 +22,9 @@ def stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("picstore.train.cpu.fused.can_fuse", none)
     monkeypatch.setattr("picstore.train.cpu.decode.decode_box", lambda *_, **__: None)
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders have one process of their own, on machines of many cores too, unless a test asks for more."""
+    monkeypatch.setattr("picstore.train.core.CORES_OF_A_PROCESS", 1 << 10)

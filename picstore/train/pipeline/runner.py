@@ -53,6 +53,21 @@ _FORMS = {"cpu": "pixels", "picstore": "segments"}  # in which a decoder's host 
 
 
 @dataclass(frozen=True, slots=True)
+class OwnProcesses:
+    """Processes of a loader's own, and what a DataLoader's worker, which has none, makes of their number.
+
+    Attributes:
+        count: 0 for threads of this process.
+        chosen: whether somebody chose the number, if it is more than 1; a worker refuses it then.
+        whole_budget: whether a worker holds all of the budget, or the share of one process.
+    """
+
+    count: int
+    chosen: bool
+    whole_budget: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Remote:
     """Workers on a Ray cluster: their number, None for all of its CPUs, and the ranks that share it."""
 
@@ -70,8 +85,8 @@ class PipelineRunner:
 
     Args:
         decoder: a name of ``cuda/decode.py``; UsageError if it is not for the device.
-        processes: of its own that the pipeline runs in, which share threads and budget; 0 for threads of this one. A
-            DataLoader's worker is a process already, and has none.
+        processes: of its own that the pipeline runs in, which share threads and budget. A DataLoader's worker is a
+            process already, and has none.
         threads: None for one a core, shared among the workers of a DataLoader.
         remote: have the batches made by remote workers, of ``spec.resources.threads`` threads each; whatever
             ``processes`` is.
@@ -84,7 +99,7 @@ class PipelineRunner:
         damage_log: DamageLog,
         device: torch.device,
         decoder: str = "auto",
-        processes: int = 1,
+        processes: OwnProcesses,
         threads: int | None = None,
         remote: Remote | None = None,
     ) -> None:
@@ -101,7 +116,7 @@ class PipelineRunner:
         self._device, self._decoder = device, decoder
         self._decoders: dict[torch.device, Decode] = {}  # that were tried
         can_start = bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
-        self._count = processes if can_start else 0
+        self._count, self._own = processes.count if can_start else 0, processes
         self._threads = threads
         self._counter = StatsCounter()
         self._buffers = self._make_buffers()
@@ -175,7 +190,7 @@ class PipelineRunner:
             return self._on_cluster(self._remote, span)
         if self._count and not Worker.current().count:
             return self._in_processes(span)
-        if self._count > 1:
+        if self._count > 1 and self._own.chosen:
             text = f"processes is {self._count}, and a DataLoader's workers are processes already"
             raise UsageError(f"{text}; leave it out, or iterate the loader itself")
         return self._in_threads(span)
@@ -225,6 +240,9 @@ class PipelineRunner:
             self._buffers, self._counter = self._make_buffers(), StatsCounter(self._counter.stats)
             self._pid = os.getpid()
         spec, workers = self._spec, Worker.current().count
+        if self._count > 1 and not self._own.whole_budget:  # a DataLoader's worker, which has one pipeline
+            budget = spec.resources.budget // self._count
+            spec = replace(spec, resources=replace(spec.resources, budget=budget))
         if self._threads is None and workers:
             spec = replace(spec, resources=replace(spec.resources, threads=max(1, spec.resources.threads // workers)))
         from picstore.train.pipeline.batch_threads import Pipeline  # which a process that isolates it does without

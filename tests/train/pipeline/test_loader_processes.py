@@ -25,6 +25,7 @@ from remote_recipes import CROP, RECIPES, contents, write_pictures
 
 import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
+from picstore.train import core
 from picstore.train.buffers import BufferPools
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
 from picstore.train.pipeline import device_batch, processes, runner
@@ -358,3 +359,44 @@ def test_a_worker_of_a_dataloader_refuses_to_start_processes(pictures: Path) -> 
     workers = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=1)
     with pytest.raises(UsageError, match="a DataLoader's workers are processes already"):
         next(iter(workers))
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "ranks", "count"),
+    [
+        (1, None, "", 1),
+        (2, None, "", 1),
+        (8, None, "1", 1),
+        (15, None, "", 1),
+        (16, None, "", 2),
+        (64, None, "", 8),
+        (64, None, "8", 1),
+        (192, None, "4", 6),
+        (64, 4, "", 1),
+        (64, 16, "", 2),
+        (2, 64, "", 1),
+        (16, None, "0", 2),
+        (16, None, "many", 2),
+    ],
+)
+def test_a_rank_has_a_process_for_each_eight_of_its_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, threads: int | None, ranks: str, count: int
+) -> None:
+    monkeypatch.setattr(core, "CORES_OF_A_PROCESS", 8)
+    monkeypatch.setattr(core, "count_cores", lambda: cores)
+    assert core.default_processes(threads, {"LOCAL_WORLD_SIZE": ranks} if ranks else {}) == count
+
+
+def test_the_default_number_of_processes_gives_way(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "CORES_OF_A_PROCESS", 8)
+    monkeypatch.setattr(core, "count_cores", lambda: 16)
+    loader = picstore.Loader(pictures, **{**OPTIONS, "threads": None})
+    assert loader._runner._count == 2
+    assert [loader._runner._spec_of_process(number).resources.threads for number in range(2)] == [8, 8]
+    one = threaded(pictures)._runner._spec.resources.budget
+    assert loader._runner._spec.resources.budget == 2 * one
+    assert picstore.Loader(pictures, isolate=False, **OPTIONS)._runner._count == 0
+    assert picstore.Loader(pictures, isolate=False, **OPTIONS)._runner._spec.resources.budget == one
+    workers = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=1)
+    assert len(next(iter(workers))) == len(next(iter(loader)))
+    loader.close()
