@@ -60,16 +60,6 @@ def test_a_fits_of_any_type_has_its_known_pixels(name):
     assert np.abs(got - expected).max() <= (2 if name in ("signed bytes", "64 bits") else 1)
 
 
-@pytest.mark.parametrize("name", sorted(STORED))
-def test_astropy_reads_the_same_values(name):
-    fits = pytest.importorskip("astropy.io.fits")
-    io = pytest.importorskip("io")
-    bits, stored, cards = STORED[name]
-    with fits.open(io.BytesIO(unit(stored, bits, *cards))) as opened:
-        values = opened[0].data[::-1].astype(np.float64)
-    assert np.corrcoef(values.ravel(), GREY.ravel())[0, 1] > 0.9999
-
-
 def test_blank_is_black_and_of_a_cube_the_first_plane_counts():
     stored = np.where(GREY > 200, 99, GREY)
     got = np.asarray(open_image(unit(stored, 16, "BLANK   =                   99"), settings=PLAIN))
