@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,3 +17,11 @@ U8: TypeAlias = npt.NDArray[np.uint8]
 U16: TypeAlias = npt.NDArray[np.uint16]
 U32: TypeAlias = npt.NDArray[np.uint32]
 U64: TypeAlias = npt.NDArray[np.uint64]
+
+AnyArray = TypeVar("AnyArray", bound=Array)
+
+
+def read_only(array: AnyArray) -> AnyArray:
+    """Refuse writing to an array that several hold, and return it."""
+    array.setflags(write=False)
+    return array

@@ -6,7 +6,8 @@ training does to whole batches (MixUp, CutMix) and how often it repeats a record
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
@@ -187,10 +188,12 @@ def detr(*, sizes: Sequence[int] = DETR_SIZES, max_size: int = 1333) -> Transfor
     ]
 
 
-NAMED: dict[str, Callable[[], Transforms | Views]] = {
-    each.__name__: each
-    for each in (evaluation, torchvision_resnet50_v2, timm_default, deit3, open_clip, mae, simclr, dinov2, detr)
-}
+NAMED: Mapping[str, Callable[[], Transforms | Views]] = MappingProxyType(
+    {
+        each.__name__: each
+        for each in (evaluation, torchvision_resnet50_v2, timm_default, deit3, open_clip, mae, simclr, dinov2, detr)
+    }
+)
 
 
 def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:

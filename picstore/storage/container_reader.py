@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from picstore.arrays import I64, Array, Bools, Table
+from picstore.arrays import I64, Array, Bools, Table, read_only
 from picstore.errors import Damage, NotADataset, Truncated
 from picstore.storage.cache import Cache
 from picstore.storage.container_index import ordinals_of
@@ -66,7 +66,7 @@ class ContainerReader:
         cache: Cache | None = None,
         references: ReferencesRoot | None = None,
     ) -> None:
-        self.root, self.rows, self.fields = root, rows, fields
+        self.root, self.rows, self.fields = root, read_only(rows), fields
         self.cache = cache
         self._references = references
         self._shift: RecordShift | None = None  # of one of several data sets
@@ -264,16 +264,16 @@ class ContainerReader:
             container.release_extras(above=_KEPT_EXTRAS)
 
     def ids(self) -> I64:
-        """Read the ids of all stored records once: int64 (records,); -1 where an index entry is damaged.
+        """Read the ids of all stored records once: int64 (records,), read-only; -1 where an index entry is damaged.
 
         Truncated if more than 2**24 records lie beyond the ends of their files.
         """
         if self._ids is None:
-            self._ids = self._collect(lambda facts: facts["id"], np.dtype(np.int64))
+            self._ids = read_only(self._collect(lambda facts: facts["id"], np.dtype(np.int64)))
         return self._ids
 
     def facts(self) -> Table:
-        """Read the facts of all stored records from the indexes, once: FACTS (records,); errors: see :meth:`ids`.
+        """Read the facts of all stored records of the indexes once: FACTS (records,), read-only; errors: see ``ids``.
 
         The id is -1 and the rest 0 where an index entry is damaged.
         """
@@ -283,7 +283,7 @@ class ContainerReader:
             self._facts = self._collect(lambda facts: facts, FACTS)
             if self.cache is not None and not self._shift and (self._facts["id"] >= 0).all():
                 self.cache.store_facts(self._facts.tobytes())
-        return self._facts
+        return read_only(self._facts)
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
         """Compute a value of each stored record from FACTS, without keeping these: (records,)."""

@@ -197,9 +197,12 @@ class Dataset(Sequence[Record]):
 
     @property
     def ids(self) -> I64:
-        """Ids of the records in stored order, int64 (len(ds),); -1 where an index entry is damaged."""
+        """Ids of the records in stored order, int64 (len(ds),); -1 where an index entry is damaged.
+
+        Each access copies them, so that a program may shuffle or sort its array.
+        """
         stored = self.containers.ids()
-        return stored if len(stored) == len(self) else stored[self.live.marks()]
+        return stored.copy() if len(stored) == len(self) else stored[self.live.marks()]
 
     @property
     def table(self) -> RecordTable:

@@ -39,7 +39,7 @@ class RecordTable:
         return self._count
 
     def __getitem__(self, name: str) -> Values:
-        """A column: an array (len(table), …), or a list of texts. A missing value is NaN, -1 or None."""
+        """A column, a copy: an array (len(table), …), or a list of texts. A missing value is NaN, -1 or None."""
         if name in self._columns:
             return self._columns[name]().take(self._facts["id"])
         if name == "sampling":
@@ -50,7 +50,8 @@ class RecordTable:
             return paths
         if name not in self.names:
             raise UsageError(f"there is no column {name!r}; there are {', '.join(self.names)}")
-        return np.ascontiguousarray(self._facts[name])
+        fact: Array = self._facts[name].copy()
+        return fact
 
     def to_numpy(self) -> Table:
         """All columns as a structured array (len(table),); texts are objects."""

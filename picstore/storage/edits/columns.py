@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from picstore.arrays import I64, Array, Bools
+from picstore.arrays import I64, Array, Bools, read_only
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.edits.manifest_entries import ColumnEntry
 from picstore.storage.edits.npy_files import NpyFile, pack_npy_file
@@ -23,7 +23,7 @@ FileBytes: TypeAlias = dict[str, bytes]  # files by name
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column in memory, or mapped: ascending ids, and numbers (n, …), or the bytes of texts and their ends."""
+    """A column in memory, or mapped, read-only: ascending ids, and numbers (n, …), or bytes of texts and their ends."""
 
     ids: I64
     values: Array
@@ -109,7 +109,7 @@ def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
         sound = sound and not (np.diff(ends, prepend=0) < 0).any() and (not len(ends) or int(ends[-1]) == len(values))
     if not sound:
         raise Corrupt(f"the files of the column {entry.name!r} do not belong together", entry.values.file)
-    return Column(ids, values, ends, entry.values.file)
+    return Column(read_only(ids), read_only(values), None if ends is None else read_only(ends), entry.values.file)
 
 
 def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[ColumnEntry, FileBytes]:

@@ -50,11 +50,10 @@ class EditFiles:
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
         """Replace stored ``labels`` of records, given by ids, where the column ``label`` has a value."""
-        if LABEL not in self.columns:
-            return labels
-        indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))
         changed: I64 = labels.copy()
-        changed[found] = self.column(LABEL).values[indices[found]]
+        if LABEL in self.columns:
+            indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))
+            changed[found] = self.column(LABEL).values[indices[found]]
         return changed
 
     def with_values(self, record: Record) -> Record:

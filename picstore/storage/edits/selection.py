@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from picstore.arrays import I64, U8, Bools
+from picstore.arrays import I64, U8, Bools, read_only
 from picstore.errors import UsageError
 from picstore.storage.edits.tombstones import LiveRecords
 
@@ -46,7 +46,7 @@ class SelectedRecords(LiveRecords):
         before_byte: I64 = np.concatenate(([0], np.cumsum(_BITS_SET[bits], dtype=np.int64)))
         byte, bit = live.starts >> 3, live.starts & 7
         firsts = before_byte[byte] + _BITS_SET[bits[byte] & ~(0xFF >> bit)]
-        return cls(live.starts, live.deleted, live.before, bits, firsts)
+        return cls(live.starts, live.deleted, live.before, read_only(bits), read_only(firsts))
 
     def __len__(self) -> int:
         return int(self.firsts[-1])

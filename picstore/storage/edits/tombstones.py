@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from picstore.arrays import I64, Bools
+from picstore.arrays import I64, Bools, read_only
 from picstore.errors import Corrupt
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRecords:
-    """The records that are not deleted.
+    """The records that are not deleted; its arrays are read-only.
 
     Attributes:
         starts: int64 (containers + 1,), number in stored order of each container's first record.
@@ -39,7 +39,7 @@ class LiveRecords:
         inside = not len(numbers) or (numbers[0] >= 0 and numbers[-1] < starts[-1])
         if not inside or (np.diff(numbers) <= 0).any():
             raise Corrupt("the tombstones belong to another data set", file)
-        return cls(starts, numbers, numbers - np.arange(len(numbers)))
+        return cls(read_only(starts), read_only(numbers), read_only(numbers - np.arange(len(numbers))))
 
     def __len__(self) -> int:
         return int(self.starts[-1]) - len(self.deleted)

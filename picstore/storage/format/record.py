@@ -107,9 +107,13 @@ class Record:
 
 
 def copy_record(record: Record) -> Record:
-    """Copy the bytes of a record, so that it does not keep its container in memory."""
+    """Copy what a record has of its container, so that it neither keeps it in memory nor can change it."""
     attachments: dict[str, bytes | memoryview] = {name: bytes(blob) for name, blob in record.attachments.items()}
-    return replace(record, jpeg=bytes(record.jpeg), attachments=attachments)
+    points = record.info.entry_points
+    info = replace(
+        record.info, segments=record.info.segments.copy(), entry_points=None if points is None else points.copy()
+    )
+    return replace(record, jpeg=bytes(record.jpeg), info=info, attachments=attachments)
 
 
 def extra_to_json(extra: Any) -> bytes:

@@ -49,10 +49,13 @@ def add_targets(
     """Make the targets of a slot's views, by group; returns what is wrong with them, by slot."""
     try:
         extra, blobs = parse_extra(records.extras[slot]), records.attachments[slot]
+        first = True
         for group, parameters in zip(targets, params, strict=True):
             for number, view in enumerate(group):
                 row = number * len(records) + slot
-                view[slot] = make_target(names, extra, blobs, parameters.geometry, row)
+                if not first and "extra" in names:  # a training may change what one view has
+                    extra = parse_extra(records.extras[slot])
+                view[slot], first = make_target(names, extra, blobs, parameters.geometry, row), False
     except ImageError as error:
         return {slot: str(error)}
     except MemoryError:
