@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 class Writer:
     """Writes a new data set; leaving the ``with`` block without an error finishes it.
 
-    After an error the destination has no manifest, so no reader opens it.
+    After an error the destination has no manifest, so no reader opens it. Only the process that made a writer adds to
+    it and finishes it: in a fork ``add`` and ``close`` raise UsageError, and leaving the block changes nothing.
 
     Args:
         path: a directory, or a URL such as ``s3://bucket/train``, that does not exist or is empty.
@@ -60,6 +62,7 @@ class Writer:
         shape: job.DatasetShape | None = None,
         **encode: Unpack[EncodeOptions],
     ) -> None:
+        self._pid = os.getpid()
         self._root = locate_writable(path)
         self._classes = tuple(classes)
         self._fields = tuple(attachments)
@@ -103,6 +106,7 @@ class Writer:
             ImageError: the image cannot become a training JPEG; nothing was added.
             UsageError: label, extra or attachments are not possible; nothing was added.
         """
+        self._check_process()
         label = self._number_of(label)
         if callable(getattr(image, "detach", None)):
             image = _pixels_of(image)
@@ -129,6 +133,13 @@ class Writer:
             self._end_row()
         return record.id
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise UsageError(
+                f"this Writer belongs to process {self._pid}, of which this one is a fork; send it the images, or give "
+                "each process a Writer of its own and join the data sets by `picstore shuffle`"
+            )
+
     def _number_of(self, label: int | str) -> int:
         """Return the number of a class; UsageError for an unknown one."""
         if isinstance(label, str):
@@ -153,6 +164,7 @@ class Writer:
 
     def close(self) -> None:
         """Write the last row, the index and the manifest."""
+        self._check_process()
         self._end_row()
         publish_dataset(
             self._root,
@@ -174,6 +186,8 @@ class Writer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
+            return
+        if self._pid != os.getpid():  # the files are the parent's, which goes on
             return
         with self._held:
             if self._row is not None:

@@ -41,7 +41,13 @@ def anonymous_memory(size: int) -> int:
 
 
 class Mapping:
-    """Mapped memory; ``np.asarray`` makes uint8 arrays of it, each of which keeps it by itself."""
+    """Mapped memory; ``np.asarray`` makes uint8 arrays of it, each of which keeps it by itself.
+
+    Attributes:
+        locked: whether CUDA has page-locked it.
+    """
+
+    locked = False
 
     def __init__(self, address: int, size: int) -> None:
         self.address, self.size = address, size
@@ -54,7 +60,15 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    if hasattr(libc, "mremap"):
+        libc.mremap.restype = ctypes.c_void_p
+        libc.mremap.argtypes = [ctypes.c_void_p, *[ctypes.c_size_t] * 2, ctypes.c_int, ctypes.c_void_p]
     return libc
+
+
+_FAILED = ctypes.c_void_p(-1).value  # what mmap and mremap return then
+_MAYMOVE, _FIXED = 1, 2  # of mremap
+_MAP_FIXED = 0x10
 
 
 def map_memory(descriptor: int, size: int) -> Mapping:
@@ -68,13 +82,38 @@ def map_memory(descriptor: int, size: int) -> Mapping:
     """
     libc = _libc()
     address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
-    if address in (None, ctypes.c_void_p(-1).value):
+    if address in (None, _FAILED):
         code = ctypes.get_errno()
         text = f"{os.strerror(code)}: a batch of {size:,} bytes cannot be mapped; keep fewer batches, or copies of them"
         raise OSError(code, text)
     mapping = Mapping(address, size)
     weakref.finalize(mapping, libc.munmap, address, size).atexit = False
     return mapping
+
+
+def make_private(mapping: Mapping) -> None:
+    """Put memory of this process alone, of the same content, in the place of shared memory.
+
+    Arrays stay where they are. mremap moves the pages at once, so that other threads read one or the other. What
+    another thread writes meanwhile may be lost.
+
+    Raises:
+        OSError: the system has no more memory.
+    """
+    libc, access = _libc(), mmap.PROT_READ | mmap.PROT_WRITE
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    copy = libc.mmap(None, mapping.size, access, private, -1, 0)
+    if copy not in (None, _FAILED):
+        ctypes.memmove(copy, mapping.address, mapping.size)
+        if hasattr(libc, "mremap"):
+            copy = libc.mremap(copy, mapping.size, mapping.size, _MAYMOVE | _FIXED, mapping.address)
+        else:
+            libc.mmap(mapping.address, mapping.size, access, private | _MAP_FIXED, -1, 0)
+            ctypes.memmove(mapping.address, copy, mapping.size)
+            libc.munmap(copy, mapping.size)
+    if copy in (None, _FAILED):
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)}: a batch of {mapping.size:,} bytes stays shared with a fork")
 
 
 def allocate_mapped(size: int) -> U8:
@@ -115,6 +154,7 @@ class BufferPool:
         self.max_free, self._allocate = max_free, allocate
         self._free: list[U8] = []  # by size
         self._returned: list[U8] = []  # to be sorted in
+        self._retired: set[int] = set()  # addresses of blocks that are not used again
         self._lock = threading.Lock()
 
     def borrow(self, size: int) -> memoryview:
@@ -134,7 +174,14 @@ class BufferPool:
         weakref.finalize(borrowed, self._give_back, block).atexit = False
         return borrowed.data
 
+    def retire(self, address: int) -> None:
+        """Let go of the block at an address, which is borrowed, when it comes back."""
+        self._retired.add(address)
+
     def _give_back(self, block: U8) -> None:
+        if self._retired and (address := block.ctypes.data) in self._retired:
+            self._retired.discard(address)
+            return
         # Without the lock, as a finalizer may run in the thread that holds it; so it only appends, which is atomic.
         if len(self._free) + len(self._returned) < self.max_free:
             self._returned.append(block)

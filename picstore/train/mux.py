@@ -136,6 +136,7 @@ class DataMux(BatchLoader[MixOrder]):
         epoch, first = position or self._cursor.start_iteration(worker)
         if self._read:  # a batch of which samples were read is over
             self._read, first = 0, first + worker.step
+            self._cursor.advance(epoch, first, worker)
         yield from self._batches(epoch, first, worker)
 
     def peek(self) -> Sample:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import islice
+from contextlib import closing
+from itertools import chain, islice
 from pathlib import Path
 
 import pytest
@@ -428,6 +429,32 @@ def test_reading_samples_goes_on_beyond_the_end_of_an_iteration(config: Path) ->
 
 
 # Batches.
+
+
+@pytest.mark.parametrize(("taken", "read"), [(0, 1), (2, 2), (2, 4), (1, 5), (1, 7), (3, 1), (2, 11)])
+def test_a_loop_after_samples_were_read_goes_on_with_the_batch_that_follows(
+    make_dataset: Make, taken: int, read: int
+) -> None:
+    """Where the last batch of an iteration was begun, the loop is over at once, and the next one begins after it."""
+    dataset = picstore.Dataset(make_dataset(24))
+
+    def make() -> picstore.DataMux:
+        return picstore.DataMux(
+            [(dataset, 0, 4)], transform=CROP, epoch_batches=3, isolate=False, threads=1, rank=0, world_size=1
+        )
+
+    with closing(make()) as reference, closing(make()) as mux:
+        whole = [batch.ids.tolist() for _ in range(4) for batch in reference]
+        batches = (batch.ids.tolist() for _ in range(4) for batch in mux)
+        assert list(islice(batches, taken)) == whole[:taken]
+        batches.close()
+        samples = [mux.read().id for _ in range(read)]
+        assert samples == [*chain(*whole)][4 * taken : 4 * taken + read]
+        begun = taken + -(-read // 4)
+        rest = [batch.ids.tolist() for batch in mux]
+        end = begun if begun % 3 == 0 and read % 4 else begun // 3 * 3 + 3
+        assert rest == whole[begun:end]
+        assert next(iter(mux)).ids.tolist() == whole[end]
 
 
 def test_every_batch_holds_exactly_the_configured_counts(config: Path) -> None:

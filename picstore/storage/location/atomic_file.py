@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import weakref
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,11 +34,18 @@ class AtomicFile:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(self._out, fcntl.LOCK_SH)
             if self._partial.exists():
+                _open_files.add(self)
                 return
             self._out.close()  # swept before it was locked
 
     def write(self, data: Buffer) -> None:
         self._out.write(data)
+
+    def flush(self) -> None:
+        """Write what is buffered, which a fork would write a second time as it ends."""
+        if not self._ended and not self._out.closed:
+            with contextlib.suppress(OSError):  # the next write raises it
+                self._out.flush()
 
     def close(self) -> None:
         self._sync()
@@ -85,6 +93,17 @@ class AtomicFile:
                 self._out.close()
         finally:
             self._partial.unlink(missing_ok=True)
+
+
+_open_files: weakref.WeakSet[AtomicFile] = weakref.WeakSet()
+
+
+def _flush_all() -> None:
+    for file in list(_open_files):
+        file.flush()
+
+
+os.register_at_fork(before=_flush_all)
 
 
 def make_folder(path: Path) -> None:

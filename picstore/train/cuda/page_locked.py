@@ -48,7 +48,7 @@ def lock_pages(array: U8, device: torch.device) -> bool:
                 "loader.stats.copied counts them",
                 problem,
             )
-        _tried[mapping] = locked = not problem
+        _tried[mapping] = mapping.locked = locked = not problem
     return locked
 
 

@@ -1,4 +1,4 @@
-"""An array of integers in memory that forked and spawned processes share."""
+"""An array of integers in memory that a loader and a DataLoader's workers share."""
 
 from __future__ import annotations
 
@@ -11,30 +11,60 @@ from multiprocessing.reduction import DupFd
 from typing import Any
 
 import numpy as np
+from torch.utils.data import get_worker_info
 
 from picstore.arrays import I64
 from picstore.train.buffers import anonymous_memory
 
 
 class SharedIntegers:
-    """int64 ``values`` of a shape, at first 0, that a fork shares, and a process that it is given to as an argument.
+    """int64 array, at first 0, shared by the process that made it with the workers of its DataLoaders.
 
-    Pickled otherwise, it is copied. Not a torch tensor: one that a daemon thread frees while the interpreter ends
-    aborts the process, since torch takes the interpreter's lock in a destructor.
+    Any other process that is forked, or that receives it as an argument, has the values of that moment, and from then
+    on its own. Pickled otherwise, it is copied. Not a torch tensor: one that a daemon thread frees while the
+    interpreter ends aborts the process, since torch takes the interpreter's lock in a destructor.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._attach(anonymous_memory(8 * int(np.prod(shape))), shape)
 
+    @property
+    def values(self) -> I64:
+        """The array; in another process than its own that is no worker, one of that process."""
+        if self._pid != os.getpid() and get_worker_info() is None:
+            shape = self._inherited.shape
+            inherited = self._inherited
+            self._attach(anonymous_memory(8 * int(np.prod(shape))), shape)
+            self._values[...] = inherited
+        return self._values
+
     def _attach(self, descriptor: int, shape: tuple[int, ...]) -> None:
-        self._descriptor = descriptor
-        self.values: I64 = np.frombuffer(mmap.mmap(descriptor, 8 * int(np.prod(shape))), np.int64).reshape(shape)
+        self._pid, self._descriptor = os.getpid(), descriptor
+        self._values: I64 = np.frombuffer(mmap.mmap(descriptor, 8 * int(np.prod(shape))), np.int64).reshape(shape)
+        self._inherited: I64 = self._values  # by a fork
         weakref.finalize(self, os.close, descriptor).atexit = False
+        _arrays.add(self)
+
+    def note_values(self) -> None:
+        """Keep a copy for a fork, which is about to begin."""
+        self._inherited = self.values.copy()
 
     def __reduce__(self) -> tuple[Callable[..., SharedIntegers], tuple[Any, ...]]:
+        values = self.values
         if get_spawning_popen() is None:
-            return _copied, (self.values.tobytes(), self.values.shape)
-        return _attached, (DupFd(self._descriptor), self.values.shape)
+            return _copied, (values.tobytes(), values.shape)
+        return _attached, (DupFd(self._descriptor), values.tobytes(), values.shape, self._pid)
+
+
+_arrays: weakref.WeakSet[SharedIntegers] = weakref.WeakSet()
+
+
+def _note_all() -> None:
+    for array in list(_arrays):
+        array.note_values()
+
+
+os.register_at_fork(before=_note_all)
 
 
 def _copied(values: bytes, shape: tuple[int, ...]) -> SharedIntegers:
@@ -43,7 +73,8 @@ def _copied(values: bytes, shape: tuple[int, ...]) -> SharedIntegers:
     return copy
 
 
-def _attached(descriptor: Any, shape: tuple[int, ...]) -> SharedIntegers:
+def _attached(descriptor: Any, values: bytes, shape: tuple[int, ...], pid: int) -> SharedIntegers:
     shared = SharedIntegers.__new__(SharedIntegers)
     shared._attach(descriptor.detach(), shape)
+    shared._pid, shared._inherited = pid, np.frombuffer(values, np.int64).reshape(shape)
     return shared

@@ -9,12 +9,17 @@ messages and ends with the socket.
     parent                         child
     ("begin", sequence) ────────→  starts a pipeline for each of its spans, ahead of the last batches of the one before
                         ←────────  Message, then the descriptor of its block, if that is new (``send_descriptor``)
-    ("taken", freed)    ────────→  goes on; the sequence says how many batches are on their way at most
+    ("taken", freed,    ────────→  goes on; the sequence says how many batches are on their way at most. Memory of
+              parted)              freed batches is filled again, of parted ones it is let go
                         ←────────  ("end" | "error", …)
     ("stop",)           ────────→  closes the pipelines, answers "end"
 
 With several processes (``processes.py``) the parent receives messages before their batch's turn, and sends "taken" in
 its turn: until then the batch is on its way.
+
+A fork of the parent has what the parent has mapped. Before a fork, the memory of batches in use becomes private to the
+parent, and so to the fork; these batches are parted from their blocks. Mapping privately in the first place costs 1 ms
+for each batch of 19 MB, and what the child writes later would still be seen.
 
 An error that the child does not expect ends it. Its traceback, or the stacks at a crash, goes to a file without a name,
 which both processes hold: whatever state the socket is in, the parent's error has it as its cause.
@@ -27,6 +32,7 @@ import os
 import socket
 import subprocess
 import weakref
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -35,11 +41,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from picstore.arrays import U8
 from picstore.errors import PicstoreError
 from picstore.helper_process import NUMBA_EXTRAS, start_helper
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
-from picstore.train.buffers import Mapping, anonymous_memory, map_memory
+from picstore.train.buffers import Mapping, anonymous_memory, make_private, map_memory
 from picstore.train.order.spans import DealtSpans
 from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.shared_arrays import map_array, receive_descriptor, socket_of
@@ -127,8 +134,7 @@ class LoaderProcess:
         self._finalizer.atexit = False
         close_at_exit(self)
         _connections.add(self.connection)
-        self._mapped: dict[int, Mapping] = {}  # the child's blocks: mapping one again costs 1 ms for 19 MB
-        self._freed: list[int] = []  # batches whose memory nothing here uses any more
+        self._blocks = _MappedBlocks()
         self._between_messages = False
         self.running = self._failed = False
         self._sequences = 0  # that have begun
@@ -169,7 +175,7 @@ class LoaderProcess:
         """
         if not self._failed:
             self._between_messages = False
-            self._send(("taken", [self._freed.pop() for _ in range(len(self._freed))]))
+            self._send(("taken", *self._blocks.take_freed()))
             self._between_messages = True
 
     def end_sequence(self, number: int) -> None:
@@ -187,8 +193,8 @@ class LoaderProcess:
             while self.connection.poll(EXIT_TIMEOUT):
                 if (message := self._receive()) is None:
                     return
-                self._find_block(message)
-                self._freed.append(message.number)
+                self._blocks.find(message, self._receive_descriptor)
+                self._blocks.free(message.number)
             self.close()  # it waits for a store that does not answer
         except (PicstoreError, OSError, CancelledError):
             self.running = False  # an error of a dropped batch, or the child's death, which the next iteration meets
@@ -247,29 +253,74 @@ class LoaderProcess:
         lines = text.splitlines()
         raise PicstoreError(f"{ended}: {lines[-1 if code > 0 else 0]}") from _ChildError(text)
 
-    def _find_block(self, message: Message) -> Mapping:
-        """Map a message's block, if it is new, and unmap blocks that are gone; arrays keep their own alive."""
-        for number in message.gone:
-            self._mapped.pop(number, None)
-        if message.new_size is not None:
-            descriptor = self._receive_descriptor()
-            try:
-                self._mapped[message.block] = map_memory(descriptor, message.new_size)
-            finally:
-                os.close(descriptor)
-        return self._mapped[message.block]
-
     def _map_batch(self, message: Message) -> HostBatch:
         """Make arrays of a batch's memory."""
-        memory = np.asarray(self._find_block(message))  # an array of an array would refer to that one's memory alone
-        weakref.finalize(memory, self._freed.append, message.number).atexit = False
+        memory = self._blocks.use(message, self._receive_descriptor)
         arrays = map_images(partial(map_array, memory), message.arrays)
         self._counter.add(**asdict(message.stats - self._stats))
         self._stats = message.stats
         return message.batch.put_together(arrays)
 
 
+class _MappedBlocks:
+    """The child's blocks of memory as the parent has mapped them: mapping one again costs 1 ms for 19 MB."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[int, Mapping] = {}  # by number of the block
+        self._used: dict[int, int] = {}  # the block of each batch that something here uses
+        self._freed: list[int] = []  # batches whose memory nothing here uses any more
+        self._parted: set[int] = set()  # batches that a fork has too, in memory of their own
+        _mapped_blocks.add(self)
+
+    def find(self, message: Message, receive_descriptor: Callable[[], int]) -> Mapping:
+        """Map a message's block, if it is new, and unmap blocks that are gone; arrays keep their own alive."""
+        for number in message.gone:
+            self._mapped.pop(number, None)
+        if message.new_size is not None:
+            descriptor = receive_descriptor()
+            try:
+                self._mapped[message.block] = map_memory(descriptor, message.new_size)
+            finally:
+                os.close(descriptor)
+        return self._mapped[message.block]
+
+    def use(self, message: Message, receive_descriptor: Callable[[], int]) -> U8:
+        """Make an array of the memory of a batch, which is freed with it."""
+        # An array of an array would refer to that one's memory alone.
+        memory: U8 = np.asarray(self.find(message, receive_descriptor))
+        self._used[message.number] = message.block
+        weakref.finalize(memory, self.free, message.number).atexit = False
+        return memory
+
+    def free(self, number: int) -> None:
+        """Note that nothing uses the memory of a batch."""
+        self._used.pop(number, None)
+        self._freed.append(number)
+
+    def take_freed(self) -> tuple[list[int], list[int]]:
+        """Batches that were freed since the last call: those whose block may be filled again, and parted ones."""
+        freed = {self._freed.pop() for _ in range(len(self._freed))}
+        parted = freed & self._parted
+        self._parted -= parted
+        return list(freed - parted), list(parted)
+
+    def part(self) -> None:
+        """Make the memory of batches in use private; not page-locked memory, which no user sees."""
+        for number, block in list(self._used.items()):
+            mapping = self._mapped.get(block)
+            if number not in self._parted and mapping is not None and not mapping.locked:
+                self._parted.add(number)
+                del self._mapped[block]
+                make_private(mapping)
+
+
+_mapped_blocks: weakref.WeakSet[_MappedBlocks] = weakref.WeakSet()
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _part_from_fork() -> None:
+    for blocks in list(_mapped_blocks):
+        blocks.part()
 
 
 def _close_in_fork() -> None:
@@ -278,7 +329,7 @@ def _close_in_fork() -> None:
         connection.close()
 
 
-os.register_at_fork(after_in_child=_close_in_fork)
+os.register_at_fork(before=_part_from_fork, after_in_child=_close_in_fork)
 
 
 def _end_process(connection: Connection, process: subprocess.Popen[bytes], parent: int) -> None:

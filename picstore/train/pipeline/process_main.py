@@ -110,7 +110,8 @@ class ProcessServer:
         self._blocks = _SharedBlocks()
         self._buffers = BufferPools(batches=BufferPool(KEPT_BATCHES, allocate=self._blocks.allocate))
         self._counter = StatsCounter()
-        self._sent: dict[int, HostBatch] = {}  # batches whose memory the parent may be using
+        # Batches whose memory the parent may be using, and the addresses of their blocks.
+        self._sent: dict[int, tuple[HostBatch, int]] = {}
         self._next_number = 0
 
     def serve(self) -> None:
@@ -130,7 +131,7 @@ class ProcessServer:
                 with _hanging_up():
                     self._connection.send(ended)
             elif verb == "taken":  # after the last batch; a stop that comes too late needs no answer
-                self._release(content[0])
+                self._release(*content)
 
     def _receive(self) -> Any:
         """Receive a message; its bytes first, since what unpickling them opens or imports may have any error."""
@@ -156,7 +157,7 @@ class ProcessServer:
                     message = self._receive()
                     if message[0] == "stop":
                         return "end", None
-                    self._release(message[1])
+                    self._release(*message[1:])
                     under_way.popleft()
                 under_way.append(self._send(batch))
         except (PicstoreError, OSError) as error:
@@ -165,9 +166,13 @@ class ProcessServer:
             pipeline.close()
         return "end", None
 
-    def _release(self, numbers: list[int]) -> None:
-        for number in numbers:
-            if (batch := self._sent.pop(number, None)) is not None:
+    def _release(self, freed: list[int], parted: list[int]) -> None:
+        """Fill the blocks of batches again, and let go of those of parted ones."""
+        for number in (*freed, *parted):
+            if (sent := self._sent.pop(number, None)) is not None:
+                batch, address = sent
+                if number in parted:
+                    self._buffers.batches.retire(address)
                 batch.release()
 
     def _send(self, batch: HostBatch) -> int:
@@ -186,7 +191,7 @@ class ProcessServer:
             batch=others,
             stats=self._counter.stats,
         )
-        self._sent[self._next_number] = batch
+        self._sent[self._next_number] = batch, block.start
         self._next_number += 1
         with _hanging_up():
             self._connection.send(("batch", message))

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -186,6 +188,9 @@ class PipelineRunner:
 
     def _start_source(self, span: Span) -> HostSource:
         """Start what makes a span's batches in the host's memory."""
+        if self._pid != os.getpid():  # a fork: locks may be held for ever, and they guard the parent's memory
+            self._buffers, self._counter = self._make_buffers(), StatsCounter(self._counter.stats)
+            self._processes, self._workers, self._pid = [], None, os.getpid()
         if self._remote is not None:
             return self._on_cluster(self._remote, span)
         if self._count and not Worker.current().count:
@@ -218,7 +223,8 @@ class PipelineRunner:
         images, labels, random = batch.images, batch.labels, BatchRandom(seed, 0, [0])
         seeded = not all(isinstance(transform, BatchTransform) for transform in callables)
         device = labels.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=seeded):
+        forked = torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=seeded)
+        with _generator_lock() if seeded else nullcontext(), forked:
             if seeded:
                 _seed_generators(seed & ((1 << 63) - 1), device)
             for transform in callables:
@@ -236,9 +242,6 @@ class PipelineRunner:
             closable.close()
 
     def _in_threads(self, span: Span) -> HostSource:
-        if self._pid != os.getpid():  # a fork: locks may be held for ever, and they guard the parent's memory
-            self._buffers, self._counter = self._make_buffers(), StatsCounter(self._counter.stats)
-            self._pid = os.getpid()
         spec, workers = self._spec, Worker.current().count
         if self._count > 1 and not self._own.whole_budget:  # a DataLoader's worker, which has one pipeline
             budget = spec.resources.budget // self._count
@@ -309,6 +312,14 @@ class PipelineRunner:
         check_main_guard()
         fresh: dict[str, Any] = dict.fromkeys(("_buffers", "_workers", "_begun"))
         return {**self.__dict__, **fresh, "_processes": [], "_pid": -1, "_open": Closables(), "_decoders": {}}
+
+
+_generator_locks: dict[int, threading.RLock] = {}  # by process: one may be held while another thread forks
+
+
+def _generator_lock() -> threading.RLock:
+    """The lock of those who seed torch's generators: these are the process's, and other threads' callables draw too."""
+    return _generator_locks.setdefault(os.getpid(), threading.RLock())
 
 
 def _seed_generators(seed: int, device: torch.device) -> None:

@@ -293,7 +293,7 @@ def test_no_more_batches_are_on_their_way_than_fit(pictures: Path, ahead: int, b
     spans = DealtSpans(Span(loader.order, 0), 100, 1)
     mine.send(("begin", SequenceShare(spans, 0, ahead, blocks * block)))
     assert receive_all(mine) == sent
-    mine.send(("taken", [0]))
+    mine.send(("taken", [0], []))
     assert receive_all(mine) == 1
     mine.send(("stop",))
     assert mine.recv() == ("end", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,26 @@ def test_per_image_refuses_what_it_is_not_for(function: Any, message: str) -> No
 def test_per_image_refuses_what_is_no_tensor(make_dataset: Make) -> None:
     with pytest.raises(UsageError, match=r"PerImage\(<lambda>\) returned a ndarray of shape .*; return a tensor"):
         batches_of(make_dataset(8), [*CROP, picstore.PerImage(lambda image: image.numpy())])
+
+
+def test_callables_of_loaders_in_several_threads_draw_as_one_after_the_other(make_dataset: Make) -> None:
+    path = make_dataset(32)
+
+    def noisy(images: torch.Tensor) -> torch.Tensor:
+        out = images.float()
+        for _ in range(20):
+            out = out + torch.rand(out.shape)
+        return out
+
+    def run(seed: int) -> list[torch.Tensor]:
+        return [batch.images for batch in batches_of(path, [*CROP, noisy], seed=seed)]
+
+    torch.manual_seed(1)
+    expected = [run(seed) for seed in range(3)]
+    following = torch.rand(1)
+    torch.manual_seed(1)
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(run, range(3)))
+    assert torch.equal(torch.rand(1), following)
+    for some, others in zip(found, expected, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(some, others, strict=True)) and len(some) == 4
