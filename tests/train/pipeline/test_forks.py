@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from grids import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,7 +91,9 @@ def test_a_forks_batches_stay_and_its_writes_are_its_own(root: Path, options: di
         del batch, kept, look
         assert sum(1 for _ in loader) == 20
         for process in loader._runner._processes:
-            assert len(process._blocks._mapped) <= 12 and not process._blocks._parted
+            assert len(process._blocks._mapped) <= 12
+            # Of two, one may have made no batch since, with which it would have been told.
+            assert "processes" in options or not process._blocks._parted
 
 
 ACTIONS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
@@ -113,6 +116,7 @@ def makers(root: Path) -> Iterator[dict[str, Callable[[], Any]]]:
 
 
 @pytest.mark.parametrize("kind", ["loader", "mux"])
+@examples(20)
 @given(
     before=st.integers(0, 3),
     mine=st.lists(st.sampled_from(sorted(ACTIONS)), max_size=3),
