@@ -130,7 +130,9 @@ def seeds(work: Path) -> Iterator[tuple[str, bytes]]:
         yield "dataset", files.pack(found)
         yield "manifest", found["picstore.json"]
         yield from (("array", data) for name, data in found.items() if name.endswith(".npy"))
-    yield "dataset", files.pack(dataset_with_rows(work))
+    found = dataset_with_rows(work)
+    yield "dataset", files.pack(found)
+    yield "mux", files.pack(found)
     yield from (("source", files.pack(each)) for each in sources(work))
     lines = [LedgerLine("a/0.jpg", 0, "lossless", "", 9, 9), LedgerLine("b\n.png", 1, "reencoded", "PNG", 9, 9)]
     lines += [LedgerLine("x", 2, "failed", "no image"), duplicate_line("y", 3, 1)]

@@ -10,8 +10,10 @@ import io
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -201,6 +203,59 @@ def _check_segments(dataset: Any, number: int) -> None:
         if not all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("segments", "entry_points")):
             raise Difference("segments of a record copied out of its container differ")
         entry_points(whole.jpeg(record), one)
+
+
+def check_mux(data: bytes) -> bool:
+    """Train on a data set by one of two ranks of a mux, whose batches span epochs, and by single batches.
+
+    Crops of containers read in part are those of whole ones, but where damage is found.
+    """
+    import picstore
+
+    root = scratch() / "mux"
+    files.write(root, data)
+    try:
+        dataset = picstore.Dataset(root)
+    except PicstoreError:
+        return False
+    batches = [_mux_batches(dataset, crc32(data) % 2, least) for least in (0, 1 << 40)]
+    if None not in batches and batches[0] != batches[1]:
+        raise Difference("batches of containers read in part differ from those of whole containers")
+    return True
+
+
+def _mux_batches(dataset: Any, rank: int, least: int) -> list[Any] | None:
+    """Batches of a rank, looped and single, read in part from ``least`` bytes a record on; None if one is damaged."""
+    import picstore
+
+    batches: list[Any] = []
+
+    def make() -> None:
+        mux = picstore.DataMux(
+            [(dataset, 0, 3), (dataset, 100, 4)],
+            transform=[picstore.RandomResizedCrop(8, scale=(0.01, 0.3))],
+            targets=["extra"],
+            global_counts=True,
+            max_pixels=1 << 20,
+            isolate=False,
+            threads=1,
+            rank=rank,
+            world_size=2,
+        )
+        with closing(mux):
+            for number, batch in enumerate(islice(mux, 3)):
+                single, made = mux.make_batch(0, number)
+                if mux.damaged or made.host.damage or made.problems:
+                    raise Damage("as it may be", "x")
+                for each in (batch, single):
+                    batches.append([each.ids.tolist(), each.labels.tolist(), each.images.tolist()])  # noqa: PERF401
+
+    with (
+        patch.object(container_reader, "MIN_MEAN", least),
+        patch.object(row_reader, "_NEAR", 0),
+        patch.object(row_reader, "_MAX_SHARE", 2.0),
+    ):
+        return batches if accepted(make) else None
 
 
 def check_ledger(raw: bytes) -> bool:
@@ -470,6 +525,7 @@ TARGETS = {
     "manifest": Target(14, check_manifest, mutate_manifest),
     "array": Target(12, check_array, lambda raw, rng: files._mutate_file("x.npy", raw, rng)),
     "dataset": Target(3, check_dataset, files.mutate_files),
+    "mux": Target(1, check_mux, files.mutate_files),
     "ledger": Target(8, check_ledger, mutate_ledger),
     "targets": Target(14, check_targets, mutate_document),
     "headers": Target(14, check_headers, mutate_jpeg, jpeg),
