@@ -165,7 +165,7 @@ def changeable(value: Any) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("kind", [*LOADERS])
-def test_batches_are_the_same_after_earlier_ones_are_changed(root: Path, kind: str) -> None:
+def test_batches_stay_the_same_after_earlier_ones_are_changed(root: Path, kind: str) -> None:
     dataset = picstore.Dataset(root)
     with closing(LOADERS[kind](dataset)) as other:
         expected = [told(batch) for batch in other]
@@ -185,7 +185,7 @@ def test_batches_are_the_same_after_earlier_ones_are_changed(root: Path, kind: s
             assert [told(batch) for batch in made] == expected[:2]
 
 
-def test_items_of_a_map_dataset_are_the_same_after_earlier_ones_are_changed(root: Path) -> None:
+def test_items_of_a_map_dataset_stay_after_earlier_ones_are_changed(root: Path) -> None:
     items = picstore.MapDataset(root, transform=CROP, targets=["boxes", "extra", "vector", "text"])
     items.set_epoch(0)
     expected = told([items.__getitems__([3, 3, 1]), answers(items)])

@@ -432,9 +432,7 @@ def test_reading_samples_goes_on_beyond_the_end_of_an_iteration(config: Path) ->
 
 
 @pytest.mark.parametrize(("taken", "read"), [(0, 1), (2, 2), (2, 4), (1, 5), (1, 7), (3, 1), (2, 11)])
-def test_a_loop_after_samples_were_read_goes_on_with_the_batch_that_follows(
-    make_dataset: Make, taken: int, read: int
-) -> None:
+def test_a_loop_after_read_goes_on_with_the_batch_that_follows(make_dataset: Make, taken: int, read: int) -> None:
     """Where the last batch of an iteration was begun, the loop is over at once, and the next one begins after it."""
     dataset = picstore.Dataset(make_dataset(24))
 

@@ -107,7 +107,7 @@ def test_per_image_refuses_what_is_no_tensor(make_dataset: Make) -> None:
         batches_of(make_dataset(8), [*CROP, picstore.PerImage(lambda image: image.numpy())])
 
 
-def test_callables_of_loaders_in_several_threads_draw_as_one_after_the_other(make_dataset: Make) -> None:
+def test_callables_in_several_threads_draw_as_one_after_the_other(make_dataset: Make) -> None:
     path = make_dataset(32)
 
     def noisy(images: torch.Tensor) -> torch.Tensor:
