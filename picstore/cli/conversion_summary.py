@@ -19,7 +19,7 @@ _SHOWN_FORMATS = 10
 def format_outcome(outcome: dict[str, int]) -> str:
     """Format as ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
     indexed = outcome.get("indexed")
-    known = ("indexed", "failed") if indexed else ("lossless", "reencoded", "failed", "duplicate")
+    known = ("indexed", "failed", "lost") if indexed else ("lossless", "reencoded", "failed", "lost", "duplicate")
     counts = ", ".join(f"{outcome[status]:,} {status}" for status in known if status in outcome)
     source, jpeg = outcome["source_bytes"], outcome["jpeg_bytes"]
     if indexed:

@@ -115,10 +115,11 @@ class Conversion:
             reasons=[ReasonCount(status=status, reason=reason, count=count) for (status, reason), count in reasons],
             remarks=self.remarks,
         )
-        if tally.failed > parse_limit(max_errors)(tally.inputs):
+        if tally.failed + tally.lost > parse_limit(max_errors)(tally.inputs + tally.lost):
             ledger = f", see {locate(out) / 'ledger.jsonl'}" if manifest else ""
+            lost = f", and about {tally.lost:,} more are lost in damaged files" if tally.lost else ""
             raise TooManyFailures(
-                f"{tally.failed} of {tally.inputs} inputs failed, more than --max-errors allows; "
+                f"{tally.failed} of {tally.inputs} inputs failed{lost}, more than --max-errors allows; "
                 f"{locate(out)} is finished{ledger}",
                 result,
             )

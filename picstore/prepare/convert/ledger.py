@@ -38,6 +38,7 @@ class LedgerLine:
         reason: of the re-encoding or the failure.
         source_bytes, bytes: of the source image and of its JPEG; both 0 for failed inputs and duplicates.
         of: of a duplicate, the id of the first input with the same bytes.
+        lost: of a damaged file that does not state how many samples it had, an estimate of those without lines.
     """
 
     input: str
@@ -47,6 +48,7 @@ class LedgerLine:
     source_bytes: int = 0
     bytes: int = 0
     of: int | None = None
+    lost: int | None = None
 
 
 _NAMES = ("input", "id", "status", "reason", "source_bytes", "bytes")
@@ -89,12 +91,14 @@ class Tally:
     Attributes:
         status, reasons: numbers of inputs.
         sources, jpegs: bytes of the source images and of their JPEGs.
+        lost: estimate of the samples that have no lines.
     """
 
     status: Counter[str] = field(default_factory=Counter)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
     sources: Counter[tuple[str, str]] = field(default_factory=Counter)
     jpegs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lost: int = 0
 
     def add_line(self, line: LedgerLine) -> None:
         """Count one line."""
@@ -103,6 +107,7 @@ class Tally:
         self.reasons[key] += 1
         self.sources[key] += line.source_bytes
         self.jpegs[key] += line.bytes
+        self.lost += line.lost or 0
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in Tally.__slots__))
@@ -146,6 +151,7 @@ class Tally:
         """Return the counts and sums that the manifest's provenance holds."""
         counts = {status: self.status[status] for status in (LOSSLESS, REENCODED, FAILED)}
         counts |= {status: self.status[status] for status in (DUPLICATE, INDEXED) if self.status[status]}
+        counts |= {"lost": self.lost} if self.lost else {}
         return {**counts, "source_bytes": self.source_bytes, "jpeg_bytes": self.bytes}
 
 
@@ -274,8 +280,7 @@ def write_ledger(
 
 def _encode(line: LedgerLine) -> bytes:
     values = dict(zip(_NAMES, _VALUES(line), strict=True))
-    if line.of is not None:
-        values["of"] = line.of
+    values |= {name: value for name in ("of", "lost") if (value := getattr(line, name)) is not None}
     text = json.dumps(values).encode()[:-1]
     return text + _CRC + b"%d}\n" % crc32c(text)
 
@@ -289,5 +294,5 @@ def _parse(text: bytes) -> LedgerLine | None:
         line = LedgerLine(**json.loads(head + b"}" if mark else text))
     except (ValueError, TypeError, RecursionError):
         return None
-    sound = list(map(type, _VALUES(line))) == _TYPES and (line.of is None or type(line.of) is int)
-    return line if sound else None
+    optional = all(value is None or type(value) is int for value in (line.of, line.lost))
+    return line if optional and list(map(type, _VALUES(line))) == _TYPES else None

@@ -199,7 +199,7 @@ def _convert_input(each: GroupedInput, task: RowTask, writer: RowWriter, ahead: 
             label, info = source.label, made.info
             writer.add(make_record(made.jpeg, id=id_, label=label, extra=extra, attachments=attachments, info=info))
     except (ImageError, UsageError) as error:  # UsageError: the extra is too large
-        return ledger.LedgerLine(source.name, id_, ledger.FAILED, str(error))
+        return ledger.LedgerLine(source.name, id_, ledger.FAILED, str(error), lost=source.lost or None)
     return ledger.LedgerLine(source.name, id_, made.status, made.reason, len(data), len(made.jpeg))
 
 

@@ -21,7 +21,7 @@ from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.json_stream import json_value
 from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.raw_pixels import read_rgb
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, or_damaged
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location
@@ -70,7 +70,7 @@ def list_ffcv(location: Location, *, image_field: str | None = None, label_field
         skipped = SkippedFields()
         start = _HEADER.size + count * _FIELD.itemsize
         found_samples = _samples(file, fields, (start, samples, table_offset), (image, label), skipped)
-        remarks, found_samples = skipped.remarks(), end_at_damage(found_samples, location)
+        remarks, found_samples = skipped.remarks(), end_at_damage(found_samples, location, count=samples)
         return build_listing("ffcv", found_samples, where=location, remarks=remarks, labels=labels)
 
 
@@ -98,7 +98,8 @@ def _samples(
             json_bytes -= sum(int(values[name]["size"]) for name in json_fields)
             if json_bytes < 0:
                 raise Corrupt("JSON fields that are larger than the file, as samples share them", file.printable_path)
-            yield _sample(file, number, values, size, fields, names, skipped)
+            name = printable(f"{file.name}/{number}")
+            yield or_damaged(_sample, name, file.path, file, name, values, size, fields, names, skipped)
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
@@ -113,7 +114,7 @@ def _sizes(allocations: Table, images: Table) -> I64:
 
 def _sample(
     file: SourceFile,
-    number: int,
+    sample_name: str,
     values: Any,
     size: int,
     fields: dict[str, int],
@@ -121,7 +122,7 @@ def _sample(
     skipped: SkippedFields,
 ) -> SourceSample:
     image, label = values[names[0]], names[1]
-    sample = SourceSample(printable(f"{file.name}/{number}"), file.path, int(image["offset"]), size)
+    sample = SourceSample(sample_name, file.path, int(image["offset"]), size)
     if not 0 <= size <= file.size or image["mode"] not in (_JPEG, _RAW):
         sample.problem = "damaged: its offset is not in the table of allocations"
     if image["mode"] == _RAW:

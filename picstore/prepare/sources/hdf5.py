@@ -68,7 +68,8 @@ def list_hdf5(
             samples = _samples(path, image, len(found[image]), rows, label, size)
             skipped = [name for name in found if name != image and found[name] not in rows.values()]
             remarks = [f"data set {name}: left out" for name in skipped]
-            return build_listing("hdf5", end_at_damage(samples, path), where=path, remarks=remarks, labels=labels)
+            listed = end_at_damage(samples, path, f"{path.name}/{image}", count=len(found[image]))
+            return build_listing("hdf5", listed, where=path, remarks=remarks, labels=labels)
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # h5py raises all of them for damage
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
 
@@ -132,17 +133,30 @@ def _samples(
     step = _TEXTS_PER_READ if texts else max(1, min(_ROWS_PER_READ, _UNWRITTEN // max(1, fixed)))
     for start in range(0, count, step):
         stop = min(start + step, count)
-        rows_read = {name: np.asarray(item[start:stop]).ravel().tolist() for name, item in rows.items()}
-        size -= sum(len(value) for name in texts for value in rows_read[name])
+        columns = {name: _values(item, start, stop) for name, item in rows.items()}
+        size -= sum(len(value) for name in texts for value in columns[name] if isinstance(value, bytes))
         if size < 0:
             raise Corrupt("rows that share their texts", printable(str(path)))
-        columns = {name: [_text(value) for value in values] for name, values in rows_read.items()}
         for k in range(stop - start):
             name = printable(f"{path.name}/{image}/{start + k}")
             sample = SourceSample(name, str(path), start + k, reader=read_hdf5, key=image.encode())
-            sample.extra = {column: values[k] for column, values in columns.items()}
+            sample.extra = {column: _text(values[k]) for column, values in columns.items()}
+            damaged = [column for column, value in sample.extra.items() if isinstance(value, Damage)]
+            if damaged:
+                sample.problem = f"damaged: {damaged[0]}: {sample.extra[damaged[0]].what}"
+                sample.extra = {}
             sample.label = take_label(sample.extra, label)
             yield sample
+
+
+def _values(item: Any, start: int, stop: int) -> list[Any]:
+    """Read rows of a data set; one by one where that fails, and the Damage of a row in place of its value."""
+    try:
+        return list(np.asarray(item[start:stop]).ravel().tolist())
+    except (OSError, RuntimeError) as error:
+        if stop - start == 1:
+            return [Damage(f"cannot be read: {error}", item.name)]
+    return [value for row in range(start, stop) for value in _values(item, row, row + 1)]
 
 
 def _text(value: Any) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from picstore.errors import Damage, UsageError
+from picstore.errors import UsageError
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.parts import FoundPart, list_parts
+from picstore.prepare.sources.samples import SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.prepare.sources.splits import refuse_splits
 from picstore.prepare.sources.tars import members_of
@@ -41,11 +42,15 @@ def _list_tar(tar: tuple[str, str, int]) -> FoundPart:
 
 def _members(tar: str, name: str, label: int) -> Iterator[Input]:
     """Regular files of a tar as byte ranges; damage ends them with an input whose ``problem`` tells it."""
-    try:
-        for member in members_of(tar):
-            yield Input(printable(f"{name}.tar/{member.name}"), label, tar, member.offset_data, member.size)
-    except Damage as error:
-        yield Input(printable(f"{name}.tar"), label, tar, problem=f"the tar is damaged: {error.what}")
+    members = (
+        Input(printable(f"{name}.tar/{member.name}"), label, tar, member.offset_data, member.size)
+        for member in members_of(tar)
+    )
+    for one in end_at_damage(members, tar, printable(f"{name}.tar")):
+        if isinstance(one, SourceSample):
+            yield Input(one.name, label, tar, problem=one.problem, lost=one.lost)
+        else:
+            yield one
 
 
 def recognizes(probe: SourceProbe) -> bool:

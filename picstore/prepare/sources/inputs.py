@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, TooLarge, UsageError
-from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.regular_file import open_regular
 from picstore.storage.location.resolve import locate
 
@@ -37,6 +37,9 @@ class Input:
         key: argument for the reader only.
         crc: CRC-32C that the bytes must have, if it is known.
         upright: whether targets in the extra are in pixels of the upright image, whatever the file's orientation.
+        frame: offset and size of the record that holds the image, if the record's masked CRC-32C follows it. Reading
+            the image then checks the record, whose label and metadata listing takes unchecked.
+        lost: estimate of the samples of a damaged file that have no inputs, beside this one, which tells of the damage.
     """
 
     name: str
@@ -52,6 +55,8 @@ class Input:
     key: bytes = b""
     crc: int | None = None
     upright: bool = False
+    frame: tuple[int, int] | None = None
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,8 @@ def read_input(source: Input) -> bytes:
     """Read an input's bytes; ImageError if impossible or over MAX_INPUT, PicstoreError for an unreachable store."""
     if source.problem:
         raise ImageError(source.problem)
-    data = _read_range(source) if source.reader is None else _call_reader(source.reader, source)
+    read = _read_range if source.frame is None else _read_framed
+    data = read(source) if source.reader is None else _call_reader(source.reader, source)
     if len(data) > MAX_INPUT:
         raise ImageError(f"larger than {MAX_INPUT >> 20} MiB")
     if source.crc is not None and crc32c(data) != source.crc:
@@ -148,6 +154,14 @@ def _read_range(source: Input) -> bytes:
     if len(data) < min(source.size, MAX_INPUT):
         raise ImageError(f"truncated: {len(data)} of {source.size} bytes are there")
     return data
+
+
+def _read_framed(source: Input) -> bytes:
+    start, size = source.frame or (0, 0)
+    frame = memoryview(_read_range(replace(source, offset=start, size=size + 4)))
+    if masked(crc32c(frame[:size])) != int.from_bytes(frame[size:], "little"):
+        raise ImageError("damaged: the checksum of its record does not hold")
+    return bytes(frame[source.offset - start : source.offset - start + source.size])
 
 
 def is_remote(path: str) -> bool:

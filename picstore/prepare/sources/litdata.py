@@ -24,7 +24,7 @@ from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import reader_in_block
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, or_damaged
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location
@@ -87,7 +87,10 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
         sample
         for entry in index["chunks"]
         for file in [listed_file(location, entry.get("filename"))]
-        for sample in end_at_damage(_samples(file, entry, str(config.get("compression") or ""), level, layout), file)
+        for count in [checked_count(entry.get("chunk_size"), file)]
+        for sample in end_at_damage(
+            _samples(file, entry, count, str(config.get("compression") or ""), level, layout), file, count=count
+        )
     )
     return build_listing("litdata", samples, where=location, remarks=layout.skipped.remarks(), labels=labels)
 
@@ -105,18 +108,19 @@ def _names(spec: Any, count: int) -> list[str]:
 
 
 def _samples(
-    location: Location, entry: dict[str, Any], compression: str, level: str, layout: _Layout
+    location: Location, entry: dict[str, Any], count: int, compression: str, level: str, layout: _Layout
 ) -> Iterator[SourceSample]:
-    count = checked_count(entry.get("chunk_size"), location)
     with SourceFile(location) as file:
         if compression and not compression.startswith("zstd"):
             raise Corrupt(f"compressed by {compression}; zstd can be read", file.printable_path)
         stored = _stored_samples(file, entry, level if compression else "", count)
         for number, one in enumerate(stored):
-            yield _sample(file.name, number, one, layout)
+            name = printable(f"{file.name}/{number}")
+            yield or_damaged(_sample, name, file.path, name, one, layout)
 
 
-def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored]:
+def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored | Damage]:
+    """Samples of a chunk in order, or the damage of one, or of its frame."""
     if file.size >= len(_ARROW) and file.read(file.size - len(_ARROW), len(_ARROW)) == _ARROW:
         raise Corrupt("its samples are rows of an Arrow table, which only LitData reads", file.printable_path)
     if level == "batch" and file.read(0, len(_FRAMED)) == _FRAMED:
@@ -131,11 +135,18 @@ def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: 
         raise Corrupt(f"not the {count:,} samples that the index has", file.printable_path)
     ends = np.frombuffer(plain.read(4, 4 * (count + 1)), "<u4").tolist()
     for start, end in itertools.pairwise(ends):
-        if level == "sample" and file.read(start, min(4, end - start)) == _ZSTD:
-            inner = CompressedBlock("zstd", start, end - start, _decompressed_size(file, start, end))
-            yield _Stored(decompress_block(file.path, inner), 0, inner.decompressed_size, inner)
+        if level == "sample" and _is_compressed(file, start, end):
+            try:
+                inner = CompressedBlock("zstd", start, end - start, _decompressed_size(file, start, end))
+                yield _Stored(decompress_block(file.path, inner), 0, inner.decompressed_size, inner)
+            except Damage as error:
+                yield error
         else:
             yield _Stored(plain, start, end, block)
+
+
+def _is_compressed(file: SourceFile, start: int, end: int) -> bool:
+    return 0 < start <= end - len(_ZSTD) <= file.size - len(_ZSTD) and file.read(start, len(_ZSTD)) == _ZSTD
 
 
 def _decompressed_size(file: SourceFile, start: int, end: int) -> int:
@@ -148,7 +159,7 @@ def _decompressed_size(file: SourceFile, start: int, end: int) -> int:
     return size
 
 
-def _framed_samples(file: SourceFile, count: int) -> Iterator[_Stored]:
+def _framed_samples(file: SourceFile, count: int) -> Iterator[_Stored | Damage]:
     _, version, _, samples, _, frames = _FRAMED_HEADER.unpack(file.read(0, _FRAMED_HEADER.size))
     if version != 1 or samples != count:
         what = f"version {version}, {samples:,} samples; version 1 and {count:,} are expected"
@@ -163,15 +174,21 @@ def _framed_samples(file: SourceFile, count: int) -> Iterator[_Stored]:
         if first + held > count:
             raise Corrupt("a frame of samples beyond the last", file.printable_path, offset)
         block = CompressedBlock("zstd", offset, size, decompressed_size)
+        try:
+            plain = decompress_block(file.path, block)
+        except Damage as error:
+            yield from [error] * held
+            continue
         for k in range(first, first + held):
-            start, end = ends[k] - ends[first], ends[k + 1] - ends[first]
-            yield _Stored(decompress_block(file.path, block), start, end, block)
+            yield _Stored(plain, ends[k] - ends[first], ends[k + 1] - ends[first], block)
 
 
-def _sample(name_of_chunk: str, number: int, stored: _Stored, layout: _Layout) -> SourceSample:
+def _sample(sample_name: str, stored: _Stored | Damage, layout: _Layout) -> SourceSample:
+    if isinstance(stored, Damage):
+        raise stored
     file, position = stored.file, stored.start + 4 * len(layout.fields)
     sizes = struct.unpack(f"<{len(layout.fields)}I", file.read(stored.start, 4 * len(layout.fields)))
-    sample = SourceSample(printable(f"{name_of_chunk}/{number}"), file.path)
+    sample = SourceSample(sample_name, file.path)
     for (name, kind), size in zip(layout.fields, sizes, strict=True):
         if position + size > stored.end:
             raise Corrupt(f"field {name!r} goes beyond its sample", file.printable_path, position)

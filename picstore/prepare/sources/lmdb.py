@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from picstore.errors import Damage, ImageError, NotADataset
+from picstore.errors import Damage, ImageError, NotADataset, Truncated
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, memory_reader, to_signed
@@ -32,7 +32,8 @@ def list_lmdb(path: Path) -> Listing:
     if not file.is_file():
         raise NotADataset(f"{path} holds no data.mdb")
     no_label = "no labels: no entry is a Datum of Caffe with a label"
-    return build_listing("lmdb", end_at_damage(_samples(file), file), where=path, no_label=no_label)
+    samples = end_at_damage(_samples(file), file, count=_count_entries(file))
+    return build_listing("lmdb", samples, where=path, no_label=no_label)
 
 
 def _import_lmdb() -> Any:
@@ -53,9 +54,26 @@ def _open_environment(path: str) -> Any:
         raise Damage(f"not an LMDB that can be read: {error}", printable(path)) from error
 
 
+def _count_entries(file: Path) -> int | None:
+    """Number of entries that the environment states; None if it cannot be opened."""
+    try:
+        return int(_open_environment(str(file)).stat()["entries"])
+    except Damage:
+        return None
+
+
+def _check_size(environment: Any, file: Path) -> None:
+    """Raise Truncated if pages are missing: a read of the memory map behind the file's end kills the process."""
+    needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    if file.stat().st_size < needed:
+        what = f"{file.stat().st_size:,} bytes of pages that end at {needed:,}"
+        raise Truncated(what, printable(str(file)), file.stat().st_size)
+
+
 def _samples(file: Path) -> Iterator[SourceSample]:
     lmdb, path = _import_lmdb(), str(file)
     try:
+        _check_size(_open_environment(path), file)
         with _open_environment(path).begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
                 datum = _datum(value)

@@ -25,7 +25,7 @@ from picstore.prepare.sources.json_stream import MAX_DIGITS, json_value
 from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import reader_in_block
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, or_damaged
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location
@@ -71,7 +71,8 @@ def list_mds(
         images = [name for name, encoding in encodings.items() if encoding in _IMAGES]
         image = choose_image(image_field, images, location)
         label = labels.choose(encodings)
-        samples.append(end_at_damage(_samples(shard, str(image), label, skipped), shard.file))
+        shard_samples = _samples(shard, str(image), label, skipped)
+        samples.append(end_at_damage(shard_samples, shard.file, count=shard.samples))
     found = (one for some in samples for one in some)
     return build_listing("mds", found, where=location, remarks=skipped.remarks(), labels=labels)
 
@@ -118,13 +119,14 @@ def _read_samples(
         raise Corrupt(f"{count:,} samples where the index has {shard.samples:,}", file.printable_path)
     ends = np.frombuffer(file.read(4, 4 * (count + 1)), "<u4").tolist()
     for number, (start, end) in enumerate(itertools.pairwise(ends)):
-        yield _sample(file, shard, number, (start, end), image, label, skipped)
+        name = printable(f"{shard.file.name}/{number}")
+        yield or_damaged(_sample, name, file.path, file, shard, name, (start, end), image, label, skipped)
 
 
 def _sample(
     file: SourceFile | DecompressedBlock,
     shard: _Shard,
-    number: int,
+    sample_name: str,
     span: tuple[int, int],
     image: str,
     label: str | None,
@@ -135,7 +137,7 @@ def _sample(
     found = struct.unpack(f"<{len(variable)}I", file.read(position, 4 * len(variable)))
     sizes = dict(zip(variable, found, strict=True))
     position += 4 * len(variable)
-    sample = SourceSample(printable(f"{shard.file.name}/{number}"), file.path)
+    sample = SourceSample(sample_name, file.path)
     for name, encoding, fixed in shard.columns:
         size = fixed or sizes[name]
         if position + size > end:

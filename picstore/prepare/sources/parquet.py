@@ -16,7 +16,7 @@ from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.labels import Label, LabelFields, take_label
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.class_names import JoinedNames
@@ -127,7 +127,11 @@ def list_parquet(
     files = choose_split(_files(location), lambda named: named[0], split, location)
     _read_schema(files[0][1])  # a source whose first file is damaged is refused
     columns = _Columns(location, image_field, label_field)
-    samples = (sample for name, file in files for sample in end_at_damage(_samples(file, name, columns), file))
+    samples = (
+        sample
+        for name, file in files
+        for sample in end_at_damage(_samples(file, name, columns), file, name, count=_count_rows(file))
+    )
     names, remarks = columns.classes.names, columns.remarks()
     return build_listing("parquet", samples, where=location, classes=names, remarks=remarks, labels=columns.labels)
 
@@ -208,8 +212,12 @@ def _samples(file: Location, name: str, columns: _Columns) -> Iterator[SourceSam
                 skipped[f"binary column {printable(column)}"] += opened.metadata.num_rows
             for group in range(opened.num_row_groups):
                 for row, values in enumerate(_rows(opened, group, schema.others)):
-                    key = _ROW.pack(group, row) + schema.image.encode()
                     row_name = printable(f"{name}/{number}")
+                    number += 1
+                    if isinstance(values, Damage):
+                        yield SourceSample(row_name, path, problem=describe_damage(values))
+                        continue
+                    key = _ROW.pack(group, row) + schema.image.encode()
                     if schema.json_extra and isinstance(values.get("extra"), str):
                         inner = json_object(values.pop("extra").encode("utf-8", "surrogateescape"), skipped)
                         if inner is None:
@@ -218,18 +226,35 @@ def _samples(file: Location, name: str, columns: _Columns) -> Iterator[SourceSam
                     sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key)
                     sample.label = schema.take_label(sample.extra, file)
                     yield sample
-                    number += 1
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
         raise Damage(f"{error}", printable(str(file))) from error
 
 
-def _rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Rows of a row group without the image."""
-    count = opened.metadata.row_group(group).num_rows
-    if not columns:
-        for _ in range(count):
-            yield {}
-        return
+def _count_rows(file: Location) -> int | None:
+    """Number of rows that the footer states; None if it is damaged."""
+    import pyarrow as pa
+
+    try:
+        with _import_parquet().ParquetFile(_openable(file)) as opened:
+            return int(opened.metadata.num_rows)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, Damage):
+        return None
+
+
+def _rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any] | Damage]:
+    """Rows of a row group without the image, and for each row behind a damaged page the damage."""
+    import pyarrow as pa
+
+    count, found = opened.metadata.row_group(group).num_rows, 0
+    try:
+        for values in _readable_rows(opened, group, columns) if columns else ({} for _ in range(count)):
+            found += 1
+            yield values
+    except (pa.ArrowException, OSError) as error:
+        yield from [Damage(f"row group {group}: {error}", "")] * (count - found)
+
+
+def _readable_rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     for batch in opened.iter_batches(_ROWS_PER_READ, row_groups=[group], columns=list(columns)):
         for row in zip(*map(_values, batch.columns), strict=True):
             yield {name: value for name, value in zip(batch.schema.names, row, strict=True) if value is not None}

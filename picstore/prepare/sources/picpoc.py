@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from picstore.errors import Corrupt, PicstoreError
+from picstore.errors import Corrupt, Damage, PicstoreError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import SkippedFields
 from picstore.prepare.sources.inputs import Listing
@@ -51,9 +51,20 @@ def _samples(location: Location, name: str, skipped: SkippedFields) -> Iterator[
     with SourceFile(location) as file:
         number = 0
         for start, end in _containers(file):
-            for sample in end_at_damage(_records(file, start, end, name, number, skipped), location, name):
+            records = _records(file, start, end, name, number, skipped)
+            count = _count_records(file, start)
+            for sample in end_at_damage(records, location, name, count=count, first=number):
                 number += 1
                 yield sample
+
+
+def _count_records(file: SourceFile, start: int) -> int | None:
+    """Number of records that a container states; None if it is damaged."""
+    try:
+        magic, count, size, _ = _CONTAINER_HEAD.unpack(file.read(start, _CONTAINER_HEAD.size))
+    except Damage:
+        return None
+    return count if magic == _CONTAINER and count * _RECORD_HEAD.size <= size else None
 
 
 def _containers(file: SourceFile) -> Iterator[tuple[int, int]]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from picstore.errors import Corrupt
+from picstore.errors import Corrupt, Damage
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.labels import take_label
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
+from picstore.prepare.sources.shard_indexes import names_beside, read_offsets
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.location.resolve import Location
 
@@ -28,31 +29,52 @@ _SUFFIXES = (".rec", ".recordio")
 
 
 def list_recordio(location: Location, *, split: str | None = None) -> Listing:
-    """List every record of a file, of a folder's ``*.rec``, or of files named by braces; the .idx file is not needed.
+    """List every record of a file, of a folder's ``*.rec``, or of files named by braces.
+
+    An .idx file is needed only to go on behind a damaged record, and to know how many are missing.
 
     The label is the header's, or the first of several, if it is an integer; otherwise it stays in the extra as
     ``label`` (``labels`` for several).
     """
     files = shard_files(location, *_SUFFIXES, split=split)
-    samples = (sample for file in files for sample in end_at_damage(_samples(file), file))
+    names = names_beside(location)
+    indexed = ((file, read_offsets(file, names, column=1)) for file in files)
+    per_file = (
+        end_at_damage(_samples(file, offsets), file, count=None if offsets is None else len(offsets))
+        for file, offsets in indexed
+    )
+    samples = (sample for samples in per_file for sample in samples)
     no_label = "no labels: no record's header has one"
     return build_listing("recordio", samples, where=location, no_label=no_label)
 
 
-def _samples(location: Location) -> Iterator[SourceSample]:
+def _samples(location: Location, offsets: list[int] | None) -> Iterator[SourceSample]:
     with SourceFile(location) as file:
         offset = number = 0
         while offset < file.size:
-            part, length = _read_header(file, offset)
-            if part not in (_WHOLE, _FIRST):
-                raise Corrupt("a part of a record without its beginning", file.printable_path, offset)
-            yield _sample(file, offset, part, length, f"{file.name}/{number}")
-            while True:
-                offset += _HEADER.size + (length + 3) // 4 * 4
-                if part in (_WHOLE, _LAST):
-                    break
+            name = printable(f"{file.name}/{number}")
+            try:
                 part, length = _read_header(file, offset)
+                if part not in (_WHOLE, _FIRST):
+                    raise Corrupt("a part of a record without its beginning", file.printable_path, offset)
+                following = _end(file, offset, part, length)
+                sample = _sample(file, offset, part, length, name)
+            except Damage as error:
+                if offsets is None or number + 1 >= len(offsets) or offsets[number] != offset:
+                    raise
+                sample, following = SourceSample(name, file.path, problem=describe_damage(error)), offsets[number + 1]
+            yield sample
+            offset = following
             number += 1
+
+
+def _end(file: SourceFile, offset: int, part: int, length: int) -> int:
+    """Return the offset behind all parts of a record."""
+    while True:
+        offset += _HEADER.size + (length + 3) // 4 * 4
+        if part in (_WHOLE, _LAST):
+            return offset
+        part, length = _read_header(file, offset)
 
 
 def _read_header(file: SourceFile, offset: int) -> tuple[int, int]:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from statistics import median
+from typing import Any, TypeVar
 
-from picstore.errors import Damage, UsageError
-from picstore.prepare.sources.input_table import InputTable, PackedInputs
+from picstore.errors import Damage, PicstoreError, UsageError
+from picstore.prepare.sources.input_table import InputTable, InputView, PackedInputs
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.labels import Label, LabelFields, NoLabel, number_labels, quoted
 from picstore.prepare.sources.metadata import OddValues, extra_as_json
 from picstore.prepare.sources.source_file import printable
 from picstore.prepare.sources.splits import split_of_word
-from picstore.storage.location.resolve import Where, locate
+from picstore.storage.location.resolve import Location, Where, locate
 
 _SEEN = 64  # fields that a message lists at most
+_MAX_MISSING = 1 << 24  # samples of a file that are missing, beyond which it is not believed how many it states
+_MAX_NAMED = 5  # files in a remark
+T = TypeVar("T", bound="Input | SourceSample")
 
 
 @dataclass(slots=True)
@@ -40,6 +45,8 @@ class SourceSample:
     reader: Callable[[Input], bytes] | None = None
     key: bytes = b""
     attachments: tuple[tuple[str, Input], ...] = ()
+    frame: tuple[int, int] | None = None
+    lost: int = 0
 
 
 # What the user is told of a source: by text how often it was found, and the least example.
@@ -59,6 +66,7 @@ class PackedListing:
         splits: values of the field ``split`` that are splits.
         notes: what the user is told.
         odd: values of extras that were changed.
+        damaged: number of inputs whose file has lost an unknown number of samples.
     """
 
     inputs: PackedInputs
@@ -68,6 +76,7 @@ class PackedListing:
     splits: tuple[str, ...]
     notes: Notes
     odd: OddValues
+    damaged: int
 
 
 class ListingBuilder:
@@ -80,6 +89,7 @@ class ListingBuilder:
     def __init__(self) -> None:
         self.notes: Notes = {}
         self._odd = OddValues()
+        self._damaged = 0  # files that have lost an unknown number of samples
         self._inputs = InputTable()
         self._turns: dict[Label, int] = {}  # of labels, in the order in which they come
         self._counts: list[int] = []  # of readable samples, by turn
@@ -104,6 +114,7 @@ class ListingBuilder:
                 self._splits[split] = None
             item = _to_input(item, turn, self._odd)
         self._inputs.append(item)
+        self._damaged += item.lost > 0
         for name, _ in item.attachments:
             self._attachments[name] = None
 
@@ -121,12 +132,14 @@ class ListingBuilder:
         self._splits.update(dict.fromkeys(found.splits))
         self.add_notes(found.notes)
         self._odd.update(found.odd)
+        self._damaged += found.damaged
 
     def pack(self) -> PackedListing:
         """Pack what was found."""
         counts, attachments = self._label_counts(), tuple(self._attachments)
         fields, splits = tuple(self._fields), tuple(self._splits)
-        return PackedListing(self._inputs.pack(), counts, attachments, fields, splits, self.notes, self._odd)
+        inputs = self._inputs.pack()
+        return PackedListing(inputs, counts, attachments, fields, splits, self.notes, self._odd, self._damaged)
 
     def _label_counts(self) -> dict[Label, int]:
         return dict(zip(self._turns, self._counts, strict=True))
@@ -167,8 +180,21 @@ class ListingBuilder:
             if found:
                 self._inputs.number_labels([chosen.numbers[label] for label in found], group=group)
         names = [printable(name) for name in chosen.names]
-        all_remarks = [*found_remarks, *chosen.remarks, *self._odd.remarks()]
-        return Listing(kind, self._inputs, names, tuple(self._attachments), all_remarks)
+        inputs, losses = self._estimate_losses()
+        all_remarks = [*found_remarks, *chosen.remarks, *self._odd.remarks(), *losses]
+        return Listing(kind, inputs, names, tuple(self._attachments), all_remarks)
+
+    def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
+        """Estimate what damaged files lost by the other files; returns the inputs with the estimates, and a remark."""
+        inputs: Sequence[Input] = self._inputs
+        if not self._damaged:
+            return inputs, []
+        estimates = _estimate_by_others(inputs)
+        inputs = InputView(inputs, change=lambda one: replace(one, lost=estimates[one.path]) if one.lost else one)
+        files = ", ".join(printable(PurePath(path).name) for path in sorted(estimates)[:_MAX_NAMED])
+        more = f" and {len(estimates) - _MAX_NAMED:,} more" if len(estimates) > _MAX_NAMED else ""
+        lost = sum(estimates.values())
+        return inputs, [f"damaged files have lost an unknown number of samples, about {lost:,}: {files}{more}"]
 
     def _no_labels(self, where: object, labels: LabelFields | str | None) -> str:
         """Tell that no sample has a label; UsageError if the user named a field that no sample has."""
@@ -212,16 +238,98 @@ def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
 
 def _to_input(sample: SourceSample, label: int, odd: OddValues) -> Input:
     extra = extra_as_json(sample.extra, odd, name=sample.name) if sample.extra else b""
-    attachments, reader, key = sample.attachments, sample.reader, sample.key
-    bounds = (sample.path, sample.offset, sample.size)
-    return Input(sample.name, label, *bounds, sample.problem, extra, attachments=attachments, reader=reader, key=key)
+    return Input(
+        sample.name,
+        label,
+        sample.path,
+        sample.offset,
+        sample.size,
+        sample.problem,
+        extra,
+        attachments=sample.attachments,
+        reader=sample.reader,
+        key=sample.key,
+        frame=sample.frame,
+        lost=sample.lost,
+    )
 
 
-def end_at_damage(samples: Iterable[SourceSample], where: Where, name: str = "") -> Iterator[SourceSample]:
-    """Samples of one file; damage ends them with a sample whose ``problem`` tells it, so that no loss is silent."""
+def end_at_damage(
+    samples: Iterable[T],
+    where: Where,
+    name: str = "",
+    *,
+    count: int | None = None,
+    first: int = 0,
+    may_be_empty: bool = False,
+) -> Iterator[T | SourceSample]:
+    """Samples of one file. Damage ends them with samples whose ``problem`` tells it, so that no loss is silent.
+
+    Args:
+        name: of the file in the ledger; by default its own.
+        count: samples that the file or its index states. Each that is missing is a sample of its own. Without it one
+            sample stands for all that the damage cost, and its ``lost`` is an estimate.
+        first: number of the first sample in the names of missing ones.
+        may_be_empty: whether a file without samples is not damaged.
+    """
+    file, found, problem, offset = locate(where), 0, "", 0
     try:
-        yield from samples
+        for sample in samples:
+            found += 1
+            yield sample
     except Damage as error:
-        position = f" at byte {error.offset:,}" if error.offset else ""
-        file = locate(where)
-        yield SourceSample(name or printable(file.name), str(file), problem=f"damaged{position}: {error.what}")
+        problem, offset = describe_damage(error), error.offset
+    if found == count:
+        return
+    name = name or printable(file.name)
+    if count is not None and found < count:
+        problem = problem or f"damaged: {found:,} samples are there, and {count:,} are stated"
+        missing = range(found, count if count - found <= _MAX_MISSING else found)
+        for number in missing:
+            yield SourceSample(f"{name}/{first + number}", str(file), problem=problem)
+        if missing:
+            return
+    if not found and not may_be_empty:
+        problem = problem or "damaged: it holds no samples"
+    if problem:
+        lost = estimate_loss(file, found, offset) if count is None else max(1, count - found)
+        yield SourceSample(name, str(file), problem=problem, lost=lost)
+
+
+def describe_damage(error: Damage) -> str:
+    """Describe damage as the ``problem`` of a sample."""
+    position = f" at byte {error.offset:,}" if error.offset else ""
+    return f"damaged{position}: {error.what}"
+
+
+def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *arguments: Any) -> SourceSample:
+    """Make a sample, or one whose ``problem`` tells of its damage: the next one begins where the format says."""
+    try:
+        return make(*arguments)
+    except Damage as error:
+        return SourceSample(name, path, problem=describe_damage(error))
+
+
+def estimate_loss(file: Location, found: int, offset: int) -> int:
+    """Estimate the samples behind damage at an offset, if ``found`` are before it.
+
+    Samples are taken to be of one size. The end of a file that was cut off tells nothing; then as many are taken to be
+    lost as were found.
+    """
+    try:
+        rest = file.size() - offset
+    except PicstoreError:
+        rest = 0
+    return max(1, found * rest // offset if offset > 0 and rest > 0 else found)
+
+
+def _estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
+    """Estimate by path the samples that damaged files lost, from what undamaged files of the same suffix hold."""
+    counts = Counter(one.path for one in inputs)
+    damaged = {one.path: one.lost for one in inputs if one.lost}
+    estimates: dict[str, int] = {}
+    for path, lost in damaged.items():
+        suffix = PurePath(path).suffix
+        others = [count for other, count in counts.items() if other not in damaged and PurePath(other).suffix == suffix]
+        estimates[path] = max(1, int(median(others)) - counts[path]) if others else lost
+    return estimates

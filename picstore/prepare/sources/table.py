@@ -32,6 +32,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _MAX_TABLE = 1 << 32  # bytes
 _PART_BYTES = 1 << 19  # 5,000 rows, 0.1 s
 _MAX_HEADER = 1 << 16  # bytes of the names of a CSV's columns, if it is divided; csv refuses a field of twice as many
+_CUT = "cut off, "  # begins the problem of a last line without an end
 _EXTRA, _ATTACHMENTS = "extra", "attachments"
 
 
@@ -149,7 +150,8 @@ def _csv_rows(location: Location, text: str, names: list[str] | None, lines: int
             number = lines + reader.line_num
             if row:
                 if len(row) != len(names):
-                    yield number, f"{len(row)} values; give {len(names)}, one a column"
+                    cut = _CUT if len(row) < len(names) and number == lines + text.count("\n") + 1 else ""
+                    yield number, f"{cut}{len(row)} values; give {len(names)}, one a column"
                 else:
                     yield number, dict(zip(names, row, strict=True))
     except csv.Error as error:
@@ -157,10 +159,12 @@ def _csv_rows(location: Location, text: str, names: list[str] | None, lines: int
 
 
 def _json_rows(location: Location, skipped: SkippedFields) -> Iterator[_Row]:
-    for number, line in enumerate(_utf8(_read(location)).split(b"\n"), start=1):
+    lines = _utf8(_read(location)).split(b"\n")
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             row = json_object(line, skipped)
-            yield number, f"no JSON object: {printable(decode_text(line[:80]))!r}" if row is None else row
+            cut = "" if number < len(lines) else _CUT
+            yield number, f"{cut}no JSON object: {printable(decode_text(line[:80]))!r}" if row is None else row
 
 
 def _samples(
@@ -175,7 +179,10 @@ def _samples(
     for number, row in rows:
         row_name = f"{table} line {number}"
         if isinstance(row, str):
-            yield SourceSample(printable(f"{table.name} line {number}"), str(table), problem=f"line {number}: {row}")
+            # Nothing tells how many lines a table had that was cut off: as many again as there are.
+            lost = number if row.startswith(_CUT) else 0
+            name, problem = printable(f"{table.name} line {number}"), f"line {number}: {row}"
+            yield SourceSample(name, str(table), problem=problem, lost=lost)
             continue
         if image is None:
             image = choose_image(image_field, row, table, _PATH_FIELDS)

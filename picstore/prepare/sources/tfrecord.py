@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from picstore.errors import Corrupt
+from picstore.errors import Corrupt, Damage
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import IMAGE_FIELDS, SkippedFields, choose_image
 from picstore.prepare.sources.file_patterns import shard_files
@@ -19,7 +19,8 @@ from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.labels import LABEL_FIELDS, RowLabels
 from picstore.prepare.sources.metadata import decode_if_text
 from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, read_varint, to_signed
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
+from picstore.prepare.sources.shard_indexes import names_beside, read_offsets
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.format.checksum import crc32c, masked
@@ -42,12 +43,18 @@ def list_tfrecord(
     """List every example of a file, of a folder's ``*.tfrecord`` or ``name-00000-of-00128``, or of names with braces.
 
     Integers, floats and texts become the extra, single ones as values, several as lists; other bytes are skipped. CRCs
-    of lengths are checked, the data's are not: images are read in place.
+    of lengths are checked here, and the data's when the image is read.
     """
     files = _files(location, split)
     skipped = SkippedFields()
     fields = (image_field, label_field)
-    samples = (sample for file in files for sample in end_at_damage(_samples(file, fields, skipped), file))
+    names = names_beside(location)
+    indexed = ((file, read_offsets(file, names, column=0)) for file in files)
+    per_file = (
+        end_at_damage(_samples(file, offsets, fields, skipped), file, count=None if offsets is None else len(offsets))
+        for file, offsets in indexed
+    )
+    samples = (sample for samples in per_file for sample in samples)
     return build_listing("tfrecord", samples, where=location, remarks=skipped.remarks(), labels=label_field)
 
 
@@ -63,7 +70,7 @@ def _shards(probe: SourceProbe) -> list[str]:
 
 
 def _samples(
-    location: Location, fields: tuple[str | None, str | None], skipped: SkippedFields
+    location: Location, offsets: list[int] | None, fields: tuple[str | None, str | None], skipped: SkippedFields
 ) -> Iterator[SourceSample]:
     with SourceFile(location) as file:
         if file.read(0, min(2, file.size)) in _COMPRESSED:
@@ -71,10 +78,16 @@ def _samples(
         labels = RowLabels(fields[1], _LABELS)
         offset = number = 0
         while offset < file.size:
-            length = _read_length(file, offset)
             name = printable(f"{file.name}/{number}")
-            yield _sample(file, offset + _HEADER.size, length, name, fields[0], labels, skipped)
-            offset += _HEADER.size + length + _DATA_CRC
+            try:
+                length = _read_length(file, offset)
+                yield _sample(file, offset + _HEADER.size, length, name, fields[0], labels, skipped)
+                offset += _HEADER.size + length + _DATA_CRC
+            except Damage as error:
+                if offsets is None or number + 1 >= len(offsets) or offsets[number] != offset:
+                    raise
+                yield SourceSample(name, file.path, problem=describe_damage(error))
+                offset = offsets[number + 1]
             number += 1
 
 
@@ -103,7 +116,7 @@ def _sample(
     except Corrupt as error:
         sample.problem = f"damaged: {error.what}"
         return sample
-    sample.offset, sample.size = binary[image].start, binary[image].size
+    sample.offset, sample.size, sample.frame = binary[image].start, binary[image].size, (start, length)
     for key, (kind, found) in features.items():
         if key == image:
             continue

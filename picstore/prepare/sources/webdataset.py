@@ -22,6 +22,7 @@ from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.labels import InFolder, RowLabels
 from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import Notes, SourceSample, end_at_damage
+from picstore.prepare.sources.shard_indexes import index_of_tar, names_beside, read_count, stated_counts
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.splits import ALL, match_split, no_split, refuse, split_of_name, split_of_word
 from picstore.prepare.sources.tars import Member, members_of
@@ -62,8 +63,17 @@ def list_webdataset(
     in_folders = split not in (None, ALL) and not any(split_of_name(file.name) for file in files)
     if not in_folders:
         files = shard_files(location, ".tar", split=split)
+    counts, names = stated_counts(location if location.is_folder() else location.parent), names_beside(location)
+    if location.is_folder() and split in (None, ALL):
+        files += [location / name for name in sorted(counts.keys() - names)]
     image_field = None if image_field is None else image_field.lower().lstrip(".")
-    tars = [_Tar(file, image_field, label_field, split if in_folders else None) for file in files]
+    fields = image_field, label_field
+    tars = [
+        _Tar(file, *fields, split, None, None)
+        if in_folders
+        else _Tar(file, *fields, None, counts.get(file.name), index_of_tar(file, names))
+        for file in files
+    ]
     found = list_parts(_list_tar, tars, engine)
     splits = [what.removeprefix(_SPLIT) for what in found.notes if what.startswith(_SPLIT)]
     if in_folders and not len(found):
@@ -88,18 +98,29 @@ def _further_images(notes: Notes) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Tar:
-    """A tar of a source, the fields of image and label that the user named, and the split whose folders are read."""
+    """A tar of a source.
+
+    Attributes:
+        image_field, label_field: that the user named.
+        split: whose folders are read, if the user named one and the tars hold folders of several.
+        count: of its samples, if an index of all tars states it.
+        index: file that states the count of this tar alone.
+    """
 
     location: Location
     image_field: str | None
     label_field: str | None
     split: str | None
+    count: int | None
+    index: Location | None
 
 
 def _list_tar(tar: _Tar) -> FoundPart:
     skipped = SkippedFields()
     notes: Notes = {}
-    samples = list(end_at_damage(_samples(tar, skipped, notes), tar.location))
+    count = read_count(tar.index) if tar.count is None and tar.index is not None else tar.count
+    found, empty = _samples(tar, skipped, notes), tar.split is not None
+    samples = list(end_at_damage(found, tar.location, count=count, may_be_empty=empty))
     return FoundPart(samples, notes | {what: (count, "") for what, count in skipped.items()})
 
 

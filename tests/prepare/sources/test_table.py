@@ -44,7 +44,7 @@ def test_a_jsonl_gives_paths_labels_extra_and_attachments(tmp_path: Path) -> Non
         ("a.csv", "x,y\n1,2\n", "--image-field"),
         ("a.csv", "path,label\n,2\n", "line 2: no path"),
         ("a.jsonl", "[1]\n", "line 1: no JSON object"),
-        ("a.jsonl", '{"path": "a", "x": NoN}', "line 1: no JSON object"),
+        ("a.jsonl", '{"path": "a", "x": NoN}\n', "line 1: no JSON object"),
         ("a.jsonl", '{"path": 7}', "no path"),
         ("a.jsonl", '{"path": "a", "attachments": {"m": "../../etc/passwd"}}', "leads out of the folder"),
     ],

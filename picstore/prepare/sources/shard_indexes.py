@@ -1,0 +1,92 @@
+"""Indexes beside shards, by which it is known how many samples a damaged or missing shard should have."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeGuard
+
+from picstore.errors import PicstoreError
+from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.source_file import read_whole, visible_entries
+from picstore.storage.location.resolve import Location
+
+_MAX_INDEX = 1 << 28  # bytes
+_MAX_COUNT = 1 << 40
+_OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # a line
+
+
+def names_beside(location: Location) -> frozenset[str]:
+    """Names of the files in a folder, or in the folder of a file or pattern; none where it cannot be listed."""
+    try:
+        folder = location if location.is_folder() else location.parent
+        return frozenset(entry.name for entry in visible_entries(folder) if not entry.is_folder)
+    except PicstoreError:
+        return frozenset()
+
+
+def stated_counts(folder: Location) -> dict[str, int]:
+    """Read the samples of each tar by file name, as the indexes of a folder of tars state them.
+
+    Read are ``sizes.json`` of OpenCLIP, ``wids-meta.json`` and ``index.json`` of webdataset's wids, and
+    ``.nv-meta/.info.json`` of Megatron Energon.
+    """
+    counts: dict[str, Any] = _read_json(folder / "sizes.json")
+    for name in ("index.json", "wids-meta.json"):
+        shards = _read_json(folder / name).get("shardlist")
+        for shard in shards if isinstance(shards, list) else ():
+            if isinstance(shard, dict) and isinstance(shard.get("url"), str):
+                counts[shard["url"].rpartition("/")[2]] = shard.get("nsamples")
+    energon = _read_json(folder / ".nv-meta" / ".info.json").get("shard_counts")
+    counts |= energon if isinstance(energon, dict) else {}
+    return {name: count for name, count in counts.items() if _is_name(name) and _is_count(count)}
+
+
+def index_of_tar(tar: Location, names: frozenset[str]) -> Location | None:
+    """Find the file that states the samples of a tar: img2dataset's ``x_stats.json``, or DALI's ``x.idx``."""
+    stem = tar.name.removesuffix(".tar")
+    return next((tar.parent / name for name in (f"{stem}_stats.json", f"{stem}.idx") if name in names), None)
+
+
+def read_count(index: Location) -> int | None:
+    """Read what :func:`index_of_tar` found; None if it states no count."""
+    if index.name.endswith(".json"):
+        count = _read_json(index).get("successes")
+        return count if _is_count(count) else None
+    version, _, number = _read(index).partition(b"\n")[0].partition(b" ")
+    return int(number) if version in (b"v1.1", b"v1.2") and number.strip().isdigit() and len(number) < 13 else None
+
+
+def read_offsets(file: Location, names: frozenset[str], *, column: int) -> list[int] | None:
+    """Read the offset of each record of a file from its index, in the order of the file; None if there is none.
+
+    The index is ``x.idx`` or ``x.index`` for ``x.rec``, or ``x.rec.idx``; each line has two numbers, of which
+    ``column`` is the offset: MXNet's ``key offset``, and ``offset size`` of DALI's and tfrecord's.
+    """
+    stem = file.name.rpartition(".")[0] or file.name
+    found = [
+        name for name in (f"{stem}.idx", f"{stem}.index", f"{file.name}.idx", f"{file.name}.index") if name in names
+    ]
+    for name in found:
+        lines = [line.strip() for line in _read(file.parent / name).splitlines() if line.strip()]
+        if lines and all(map(_OFFSETS.fullmatch, lines)):
+            return sorted(int(line.split()[column]) for line in lines)
+    return None
+
+
+def _read(file: Location) -> bytes:
+    try:
+        return read_whole(file, _MAX_INDEX) if file.is_file() else b""
+    except PicstoreError:
+        return b""
+
+
+def _read_json(file: Location) -> dict[str, Any]:
+    return json_object(_read(file)) or {}
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name.endswith(".tar") and "/" not in name and "\0" not in name
+
+
+def _is_count(count: object) -> TypeGuard[int]:
+    return type(count) is int and 0 <= count < _MAX_COUNT
