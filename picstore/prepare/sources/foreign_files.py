@@ -68,7 +68,8 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x7fELF", "a program", "give images"),
     (0, b"MZ", "a program", "give images"),
 )
-_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")  # bytes that no text has, in any encoding but UTF-16
+# Bytes that no text has, in any encoding but UTF-16; DEL may stand in JSON.
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 # What a zip archive is by the end of its name.
 _ZIPPED = {
     (".npz",): ("NumPy arrays (.npz)", "give its images to picstore.Writer, as uint8 arrays (H, W, 3)"),
