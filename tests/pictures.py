@@ -46,15 +46,6 @@ def missing_packages(extra: str) -> list[str]:
     return [name for name in names if not any(importlib.metadata.distributions(name=name))]
 
 
-def draws_svg() -> bool:
-    """Whether ImageMagick's library has a renderer of SVG; Debian has both in a package of its own, ``-extra``."""
-    try:
-        from wand.version import formats
-    except ImportError:
-        return False
-    return bool({"RSVG", "MSVG"} & {*formats("RSVG"), *formats("MSVG")})
-
-
 def quadrants(width: int = 64, height: int = 48) -> Image.Image:
     """Red, green, blue and near-white quarters, in mode RGB."""
     image = Image.new("RGB", (width, height), CORNERS[3])

@@ -93,6 +93,7 @@ HEAVY = {
     "pyvips": {"prepare"},
     "pyarrow": {"prepare", "storage"},
     "duckdb": {"storage"},
+    "resvg_py": {"prepare"},
     "h5py": {"prepare"},
     "lmdb": {"prepare"},
     "ray": {"prepare"},

@@ -117,7 +117,7 @@ class Writer:
             if not isinstance(blob, (bytes, bytearray)):
                 kind = type(blob).__name__
                 raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
-        made = make_training_jpeg(image, settings=self._encode)
+        made = make_training_jpeg(image, settings=self._encode, bounded=True)
         try:
             extra = map_targets(extra, made.coordinates)
         except ImageError as error:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import (
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    ImageOps,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 
 from picstore.arrays import U8
 from picstore.display.figures import Tile
@@ -21,6 +32,15 @@ from picstore.storage.manifest import Manifest
 _SIDE = 240  # least pixels of the longer side, if the image has as many
 _MAX_PIXELS = 1 << 28
 _NAMED = 8  # classes that are named
+# Formats of an index that are decoded in this program. Others take any time, such as EPS, which starts Ghostscript.
+_FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
+    "JPEG": JpegImagePlugin.JpegImageFile,
+    "PNG": PngImagePlugin.PngImageFile,
+    "WebP": WebPImagePlugin.WebPImageFile,
+    "GIF": GifImagePlugin.GifImageFile,
+    "BMP": BmpImagePlugin.BmpImageFile,
+    "TIFF": TiffImagePlugin.TiffImageFile,
+}
 
 
 def make_tile(record: Record, classes: Sequence[str]) -> Tile:
@@ -71,9 +91,9 @@ def _decode(record: Record) -> U8:
 
 
 def _decode_foreign(data: bytes) -> U8:
-    """Decode a file of an index in another format, as far as Pillow can."""
+    """Decode a file of an index in one of the usual formats."""
     try:
-        with Image.open(io.BytesIO(data)) as opened:
+        with _open_image(data) as opened:
             if opened.width * opened.height > _MAX_PIXELS:
                 raise ImageError(f"has {opened.width} × {opened.height} pixels")
             opened.draft("RGB", (_SIDE, _SIDE))
@@ -82,6 +102,14 @@ def _decode_foreign(data: bytes) -> U8:
             return np.asarray(upright.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ImageError(f"does not decode: {error}") from error
+
+
+def _open_image(data: bytes) -> ImageFile.ImageFile:
+    """Read the header of an image, without ``Image.open``'s limit on pixels, a setting of the whole process."""
+    for opened in _FORMATS.values():
+        with contextlib.suppress(SyntaxError):
+            return opened(io.BytesIO(data), "")
+    raise ImageError(f"is none of {', '.join(_FORMATS)}, which alone are shown")
 
 
 def _objects_of(extra: Any) -> Objects:

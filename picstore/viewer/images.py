@@ -19,9 +19,9 @@ from picstore.jpeg.markers import parse_header
 from picstore.jpeg.pixels import Box
 from picstore.jpeg.reducing import decode_factors
 from picstore.prepare.image.metadata import leave_out_metadata
-from picstore.prepare.image.read import decode_file, foreign_errors
+from picstore.prepare.image.read import decode_apart, foreign_errors
 from picstore.prepare.image.settings import EncodeSettings, Size
-from picstore.prepare.image.size_limits import check_size, pillow_limits
+from picstore.prepare.image.size_limits import check_size, open_by_pillow
 from picstore.storage.format.record import Record
 
 JPEG, PNG = "image/jpeg", "image/png"
@@ -147,9 +147,9 @@ def attachment(record: Record, name: str) -> Picture:
     blob = bytes(record.attachments[name])
     if blob.startswith(b"\xff\xd8"):
         return Picture(JPEG, blob)
-    with pillow_limits(_MAX_PIXELS), foreign_errors(f"{name} is no picture"):
+    with foreign_errors(f"{name} is no picture"):
         bare = leave_out_metadata(blob).data
-        image = Image.open(io.BytesIO(bare), formats=["PNG", "TIFF", "BMP", "GIF"])
+        image = open_by_pillow(bare, ["PNG", "TIFF", "BMP", "GIF"])
         check_size(*image.size, max_pixels=_MAX_PIXELS)
         with _decoding.take(image.width * image.height):
             values = np.asarray(image)
@@ -186,9 +186,10 @@ def _encode(pixels: U8, media_type: str = JPEG) -> Picture:
 def _decode_foreign(record: Record, name: str, resize: Size | None = None) -> U8:
     """Decode a file of an index that is no upright JPEG, as ``picstore convert`` does.
 
+    In a process of its own: some decoders keep Python's lock, and no request would be answered and no signal seen.
     ImageError if it does not decode, or has too many pixels.
     """
     pixels = record.width * record.height
     with _decoding.take(pixels):
         settings = EncodeSettings(max_pixels=pixels, resize=resize)
-        return decode_file(bytes(record.jpeg), settings=settings, name=name).rgb()
+        return decode_apart(bytes(record.jpeg), settings=settings, name=name).rgb()

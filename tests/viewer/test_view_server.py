@@ -19,13 +19,14 @@ import numpy as np
 import pytest
 from commands import picstore_command
 from grids import slow_except
-from pictures import require
+from pictures import require, saved
 from PIL import Image
 from samples import jpeg, picture
 from starlette.testclient import TestClient
 from view_page import CLASSES, COUNT, serving, started
 
 import picstore
+from picstore.storage.format.checksum import crc32c
 from picstore.viewer.images import mask_colors
 
 
@@ -264,6 +265,53 @@ def test_a_signal_ends_the_command_in_a_second_also_while_a_condition_runs(tmp_p
         assert time.monotonic() - begun < 1
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+# Drawing it takes hours, with Python's lock held.
+ENDLESS = b"""<svg xmlns="http://www.w3.org/2000/svg" width="64" height="48"><filter id="f"><feTurbulence
+numOctaves="1000000000" baseFrequency="0.1"/></filter><rect width="64" height="48" filter="url(#f)"/></svg>"""
+
+
+def forge(data: bytes, size: int, wanted: int) -> bytes:
+    """Append a comment for a size and a CRC-32C: it is linear, so equations tell which letters of 64 to change."""
+    whole = bytearray(data + b"<!--" + b"a" * (size - len(data) - 7) + b"-->")
+    base = crc32c(whole)
+    pivots: dict[int, tuple[int, int]] = {}  # by their highest bit
+    for bit in range(64):
+        whole[len(data) + 4 + bit] ^= 2
+        value, mask = crc32c(whole) ^ base, 1 << bit
+        whole[len(data) + 4 + bit] ^= 2
+        while value and value.bit_length() in pivots:
+            other = pivots[value.bit_length()]
+            value, mask = value ^ other[0], mask ^ other[1]
+        pivots[value.bit_length()] = value, mask
+    target, changed = base ^ wanted, 0
+    while target:
+        value, mask = pivots[target.bit_length()]
+        target, changed = target ^ value, changed ^ mask
+    for bit in range(64):
+        whole[len(data) + 4 + bit] ^= 2 * (changed >> bit & 1)
+    return bytes(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_command_while_an_image_is_decoded_without_end(tmp_path: Path, number: int) -> None:
+    (tmp_path / "photos").mkdir()
+    for k in range(2):
+        (tmp_path / "photos" / f"{k}.png").write_bytes(saved(Image.fromarray(picture(k)), "PNG"))
+    picstore_command("index", tmp_path / "photos", tmp_path / "index")
+    sound = (tmp_path / "photos" / "0.png").read_bytes()
+    evil = forge(ENDLESS, len(sound), crc32c(sound))
+    (tmp_path / "photos" / "0.png").write_bytes(evil)
+    with started(tmp_path / "index") as (process, address), ThreadPoolExecutor(3) as threads:
+        asked = threads.submit(_ask, f"{address}thumbnail", {"position": "0", "size": "64"})
+        time.sleep(3)
+        assert not asked.done()
+        assert httpx2.get(f"{address}api/dataset", timeout=9).json()["images"] == 2
+        assert httpx2.get(f"{address}thumbnail?position=1&size=64", timeout=30).status_code == 200
+        process.send_signal(number)
+        assert process.wait(timeout=5) == -number
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import faulthandler
 import logging
 import os
 import sys
+import warnings
 
 _MAX_CHARACTERS = 100
 
@@ -32,6 +33,12 @@ def capture_stderr() -> None:
     if faulthandler.is_enabled():
         faulthandler.enable(sys.stderr)
     logging.getLogger("PIL").addHandler(logging.NullHandler())  # without a handler, its warnings go to stderr
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # of odd EXIF and tags
+
+
+def is_captured() -> bool:
+    """Whether this process captures stderr: it is one of picstore's own, and the user's program is another."""
+    return _captured is not None
 
 
 def take_first_line() -> str:

@@ -10,12 +10,14 @@ from picstore.errors import ImageError
 from picstore.jpeg.encoder.encode import encode_strips
 from picstore.jpeg.transcode import TranscodedJpeg
 from picstore.prepare.image.mozjpeg import encode_by_mozjpeg
-from picstore.prepare.image.read import Decoded, decode_file, decode_image, foreign_errors
+from picstore.prepare.image.read import Decoded, decode_bounded, decode_file, decode_image, foreign_errors
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.strips import iterate_strips, size_of
 
 
-def decode_any(source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "") -> Decoded:
+def decode_any(
+    source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "", bounded: bool = False
+) -> Decoded:
     """Decode any source to upright pixels in grey or RGB, of the size that ``settings.resize`` asks for.
 
     Args:
@@ -23,6 +25,7 @@ def decode_any(source: bytes | Image.Image | U8, *, settings: EncodeSettings, na
             (H, W), (H, W, 1), (H, W, 3) or, with alpha, (H, W, 4).
         settings: ``resize``, ``background`` and ``max_pixels`` are used.
         name: the file's name; its extension identifies formats without a magic number.
+        bounded: decode a file as :func:`picstore.prepare.image.read.decode_bounded` does.
 
     Raises:
         ImageError: the source is no image, is damaged, too large, or of a kind that cannot be read.
@@ -31,7 +34,7 @@ def decode_any(source: bytes | Image.Image | U8, *, settings: EncodeSettings, na
         return decode_image(_from_array(source), origin="array", settings=settings)
     if isinstance(source, Image.Image):
         return decode_image(source, origin="PIL image", settings=settings)
-    return decode_file(source, settings=settings, name=name)
+    return (decode_bounded if bounded else decode_file)(source, settings=settings, name=name)
 
 
 def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "image") -> TranscodedJpeg:

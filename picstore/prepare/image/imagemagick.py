@@ -2,8 +2,8 @@
 
 ImageMagick also runs scripts (MSL, MVG), fetches URLs, reads other files and starts Ghostscript. So it never guesses a
 file's format: a coder (ImageMagick's word for the code of a format) is chosen here from ``_MAGIC`` and ``_EXTENSIONS``
-and forced by an explicit prefix; formats that are not listed are not read. SVG is sanitized first (``svg``). What a
-coder may do then is bounded by a policy of picstore's own, which does not depend on the machine's.
+and forced by an explicit prefix; formats that are not listed are not read. What a coder may do then is bounded by a
+policy of picstore's own, which does not depend on the machine's.
 """
 
 from __future__ import annotations
@@ -83,8 +83,6 @@ _EXTENSIONS = {
 # Formats whose orientation is applied here. HEIC and AVIF are rotated by their decoder, and their EXIF keeps its value.
 _ORIENTED = frozenset({"dpx", "miff", "tga"})
 
-_SVG_CODERS = ("rsvg", "msvg")
-
 # Coders that read from a file, not from memory.
 _FROM_FILE = frozenset({"dng", "exr"})
 
@@ -111,7 +109,10 @@ _BYTES_PER_PIXEL = 64
 
 
 def find_coder(data: bytes, *, name: str = "") -> str | None:
-    """Find the coder of a file by its first bytes or its name; None if the format is not read here."""
+    """Find the coder of a file by its first bytes or its name; None if the format is not read here.
+
+    "svg" is none of ImageMagick's (:mod:`picstore.prepare.image.svg`).
+    """
     extension = PurePath(name).suffix[1:].lower()
     if data.startswith(TIFF_STARTS):
         return "dng" if extension in _RAW or data[8:10] == b"CR" else None
@@ -130,13 +131,10 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     damaged or has more than ``max_pixels``; these are refused before they are decoded if the header states the size.
     """
     coder = find_coder(data, name=name)
-    if coder is None:
+    if coder is None or coder == "svg":
         raise ImageError("not an image that Pillow or ImageMagick reads")
     wand_image, wand_errors, wand_warning = _wand()
     _set_resource_limits(max_pixels)
-    if coder == "svg":
-        coder = _svg_coder()
-        data = svg.sanitize_svg(data, max_pixels=max_pixels, basic_only=coder == "msvg")
     if coder == "jbig":
         check_jbig(data, max_pixels=max_pixels)
     image: WandImage
@@ -148,7 +146,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
                 width, height = image.size
             check_size(max(1, width), max(1, height), max_pixels=max_pixels)  # Ping gives 0 × 0 for some HEIC files
             with wand_image() as image:
-                if coder in _SVG_CODERS or coder in _LAYERED:
+                if coder in _LAYERED:
                     image.background_color = "transparent"
                 _load("Read", image, data, coder)
                 if coder in _LAYERED:
@@ -245,24 +243,14 @@ def _convert_pixels(image: WandImage, coder: str) -> Image.Image:
     mode = ("LA" if grey else "RGBA") if image.alpha_channel else ("L" if grey else "RGB")
     raw = {"L": "gray", "LA": "graya", "RGB": "rgb", "RGBA": "rgba"}[mode]
     result = Image.frombytes(mode, image.size, image.make_blob(raw))
-    result.format = _label(coder)
+    result.format = coder.upper()
     return result
-
-
-def _svg_coder() -> str:
-    """Return librsvg's coder if it is built in. "svg:" itself is not used: it may start another program."""
-    from wand.version import formats
-
-    return _SVG_CODERS[0] if "RSVG" in formats("RSVG") else _SVG_CODERS[1]
-
-
-def _label(coder: str) -> str:
-    return "SVG" if coder in _SVG_CODERS else coder.upper()
 
 
 def _reason(coder: str, error: Exception) -> str:
     # ImageMagick appends the line of its source and the name of the temporary file.
-    text = re.sub(r"[`'\"]?\s*@ .*|`[^']*'", "", str(error).splitlines()[0] if str(error) else "").strip()
+    line = str(error)[:500].partition("\n")[0]
+    text = re.sub(r"[`'\"]?\s*@ .*|`[^']*'", "", line).strip()
     if "delegate" in text.lower() or coder == "dng":
-        return f"{_label(coder)}: this ImageMagick library lacks the part that reads it ({text[:120]})"
-    return f"damaged {_label(coder)}: {text[:160] or type(error).__name__}"
+        return f"{coder.upper()}: this ImageMagick library lacks the part that reads it ({text[:120]})"
+    return f"damaged {coder.upper()}: {text[:160] or type(error).__name__}"

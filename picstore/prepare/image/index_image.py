@@ -8,7 +8,7 @@ from picstore.jpeg.markers import Header, header_from_segments, iterate_marker_s
 from picstore.jpeg.tiles import find_restart_segments
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.image_info import make_image_info
-from picstore.prepare.image.read import decode_file
+from picstore.prepare.image.read import decode_bounded, decode_file
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
 from picstore.prepare.image.training_jpeg import TrainingJpeg
 from picstore.storage.format.record import ImageInfo
@@ -18,7 +18,7 @@ _END = b"\xff\xd9"  # EOI
 _PROCESSES = ("baseline", "extended", "progressive")  # that libjpeg-turbo decodes at any scale
 
 
-def index_image(data: bytes, *, settings: EncodeSettings, name: str = "") -> TrainingJpeg:
+def index_image(data: bytes, *, settings: EncodeSettings, name: str = "", bounded: bool = False) -> TrainingJpeg:
     """Describe an image for training in place.
 
     An upright JPEG of 8 bits is taken as it is, up to its EOI, and not decoded. Any other file is decoded, so that its
@@ -27,6 +27,7 @@ def index_image(data: bytes, *, settings: EncodeSettings, name: str = "") -> Tra
     Args:
         settings: ``max_pixels`` and ``background`` are used.
         name: the file's name; its extension identifies formats without a magic number.
+        bounded: decode other files as :func:`picstore.prepare.image.read.decode_bounded` does.
 
     Returns:
         The bytes to refer to, with the status ``INDEXED`` and the reason for which they are foreign, if they are.
@@ -37,7 +38,7 @@ def index_image(data: bytes, *, settings: EncodeSettings, name: str = "") -> Tra
     try:
         return _index_jpeg(data, settings)
     except ImageError:
-        decoded = decode_file(data, settings=settings, name=name)
+        decoded = (decode_bounded if bounded else decode_file)(data, settings=settings, name=name)
         info = ImageInfo(*decoded.coordinates.upright_size, foreign=True)
         return TrainingJpeg(data, info, decoded.coordinates, INDEXED, decoded.origin)
 

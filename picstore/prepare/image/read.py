@@ -1,8 +1,8 @@
 """Decoding of image files to upright pixels in grey or RGB (rules in docs/formats.md).
 
 picstore's decoder reads most JPEGs, to Pillow's pixels in half its time; Pillow reads all else that it can, the extra
-``formats`` HEIC, JPEG XL and raw files, and ImageMagick the rest. Whatever a file holds, the outcome is an image or an
-ImageError.
+``formats`` HEIC, JPEG XL, raw files and SVG, and ImageMagick the rest. Whatever a file holds, the outcome is an image
+or an ImageError.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ from picstore.jpeg.decoder.decode import decode as decode_baseline
 from picstore.jpeg.headers import find_orientation, read_coding_parameters
 from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
 from picstore.prepare.engine import stderr_capture
-from picstore.prepare.image import fits, heic_jxl_raw, imagemagick, tiff
+from picstore.prepare.image import decoder_process, fits, heic_jxl_raw, imagemagick, svg, tiff
 from picstore.prepare.image.color import to_rgb_or_grey
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.metadata import leave_out_metadata
 from picstore.prepare.image.misread import is_misread_by_pillow, mend_data, mend_image, refuse_misread
 from picstore.prepare.image.resize import resize
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
-from picstore.prepare.image.size_limits import check_size, check_webp, pillow_limits
+from picstore.prepare.image.size_limits import check_size, check_webp, open_by_pillow
 from picstore.prepare.image.strips import join_strips
 from picstore.prepare.image.vips import FaultFound, open_large_image
 
 # EPS would start Ghostscript. The plugin of JXL decodes before it tells the size, so heic_jxl_raw calls it. Pillow
 # decodes no picture of the others, or passes it to a system library.
 EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
+
+# What Pillow decodes without giving Python's lock back, for 6 s at 64 million pixels; or in Python, for 170 s.
+_HOLDS_LOCK = frozenset({"JPEG2000", "QOI"})
 
 _ORIENTATION = 0x0112
 _TO_UPRIGHT = {  # by EXIF orientation (EXIF 2.32, 4.6.4.A)
@@ -76,10 +79,13 @@ class Decoded:
 def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """Decode the first frame of an image file.
 
-    Arguments as for ``encode.decode_any``. ImageError has a reason of one line.
+    Arguments as for ``encode.decode_any``. ImageError has a reason of one line. The process that calls this should be
+    one that can be ended: formats other than Pillow's may take any time or crash.
     """
     if not data:
         raise ImageError("empty file")
+    if svg.is_svg(data) and not decoder_process.is_inside():  # its memory has to be limited
+        return decode_apart(data, settings=settings, name=name)
     stderr_capture.take_first_line()  # discards what the previous image left
     if (decoded := _decode_upright_jpeg(data, settings)) is not None:
         return decoded
@@ -87,25 +93,52 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     data, remark = mend_data(bare.data), f"; {bare.remark}" if bare.remark else ""
     if (decoded := _decode_large(data, settings)) is not None:
         return replace(decoded, origin=decoded.origin + remark)
-    with pillow_limits(settings.max_pixels):
-        image = _open_image(data, name=name, max_pixels=settings.max_pixels)
-        kind = image.format or "image"
-        with foreign_errors(f"damaged {kind}"):
-            # The size in the header counts, even if DCT scaling below decodes far fewer pixels.
-            check_size(*image.size, max_pixels=settings.max_pixels)
-            if kind in ("JPEG", "MPO"):
-                _settle_orientation(image, bare.orientation)
-                if max(image.size) > MAX_SIDE:
-                    width, height = image.size
-                    raise ImageError(f"JPEG of {width} × {height} pixels; libjpeg decodes up to {MAX_SIDE:,} a side")
-                origin, size = _jpeg_origin(image, settings), _upright_size(image)
-                if settings.resize is not None:
-                    # libjpeg decodes at 1/2, 1/4 or 1/8, to no less than twice the target, for the resampling filter.
-                    width, height = settings.resize.target(*size)
-                    twice = 2 * width, 2 * height
-                    image.draft(None, twice[::-1] if _orientation(image) >= 5 else twice)
-                return decode_image(image, origin=origin, settings=settings, size=size)
-            return decode_image(mend_image(image), origin=kind + remark, settings=settings)
+    if stderr_capture.is_captured():  # a process of picstore's own, whose limit on images inside images this may set
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, settings.max_pixels)
+    image = _open_image(data, name=name, max_pixels=settings.max_pixels)
+    kind = image.format or "image"
+    with foreign_errors(f"damaged {kind}"):
+        # The size in the header counts, even if DCT scaling below decodes far fewer pixels.
+        check_size(*image.size, max_pixels=settings.max_pixels)
+        if kind in ("JPEG", "MPO"):
+            _settle_orientation(image, bare.orientation)
+            if max(image.size) > MAX_SIDE:
+                width, height = image.size
+                raise ImageError(f"JPEG of {width} × {height} pixels; libjpeg decodes up to {MAX_SIDE:,} a side")
+            origin, size = _jpeg_origin(image, settings), _upright_size(image)
+            if settings.resize is not None:
+                # libjpeg decodes at 1/2, 1/4 or 1/8, to no less than twice the target, for the resampling filter.
+                width, height = settings.resize.target(*size)
+                twice = 2 * width, 2 * height
+                image.draft(None, twice[::-1] if _orientation(image) >= 5 else twice)
+            return decode_image(image, origin=origin, settings=settings, size=size)
+        return decode_image(mend_image(image), origin=kind + remark, settings=settings)
+
+
+def decode_bounded(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
+    """Decode as :func:`decode_file`, in a program that must neither hang nor crash.
+
+    Pillow's formats are decoded here, within ``max_pixels``; all others in a decoder process.
+    """
+    try:
+        bare = leave_out_metadata(data).data
+        image = open_by_pillow(bare, [each for each in _pillow_formats() if each not in _HOLDS_LOCK])
+        # Beyond Pillow's own limit, images inside images have to be bounded by another process's.
+        check_size(*image.size, max_pixels=min(settings.max_pixels, Image.MAX_IMAGE_PIXELS or settings.max_pixels))
+        here = not is_misread_by_pillow(bare) and not (
+            data.startswith(tiff.STARTS) and _is_camera_raw(tiff.read_tags(data), data)
+        )
+    except Exception:  # the decoder process says what is wrong with it
+        here = False
+    return (decode_file if here else decode_apart)(data, settings=settings, name=name)
+
+
+def decode_apart(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
+    """Decode as :func:`decode_file`, in a decoder process."""
+    if not data:
+        raise ImageError("empty file")
+    image, origin, coordinates = decoder_process.decode(data, settings=settings, name=name)
+    return _resize_upright(image, coordinates, origin=origin, settings=settings)
 
 
 def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | None:
@@ -151,7 +184,7 @@ def decode_image(
     The image, of any mode, is not changed. ``size`` is the upright width and height from which the target is computed,
     for a JPEG that is decoded at a fraction of them. ImageError if the image is damaged or too large.
     """
-    with pillow_limits(settings.max_pixels), foreign_errors(f"damaged {origin}"):
+    with foreign_errors(f"damaged {origin}"):
         tiff_orientation = _orientation(image) if image.format == "TIFF" else 1
         image.load()
         check_size(*image.size, max_pixels=settings.max_pixels)  # an icon's header and its PNG may disagree
@@ -198,7 +231,6 @@ def foreign_errors(context: str) -> Iterator[None]:
 
 
 def _open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
-    Image.init()
     check_webp(data, max_pixels=max_pixels)
     if data.startswith(tiff.STARTS):
         return _open_tiff(data, name=name, max_pixels=max_pixels)
@@ -207,9 +239,9 @@ def _open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
             return fits.read_image(data, max_pixels=max_pixels)
     if is_misread_by_pillow(data):
         return _open_elsewhere(data, name=name, max_pixels=max_pixels)
-    formats = [each for each in Image.ID if each not in EXCLUDED_FROM_PILLOW]
+    formats = _pillow_formats()
     try:
-        return Image.open(io.BytesIO(data), formats=formats)
+        return open_by_pillow(data, formats)
     except Image.DecompressionBombError as error:
         raise ImageError(f"more pixels than --max-pixels allows ({max_pixels:,})") from error
     except Exception as error:
@@ -239,9 +271,16 @@ def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     """Read an image by a wheel of the extra ``formats``, or by ImageMagick."""
     coder = imagemagick.find_coder(data, name=name) or ""
     refuse_misread(data, coder)
+    if coder == "svg":
+        return svg.draw(data, max_pixels=max_pixels)
     with foreign_errors(f"damaged {coder.upper()}"):
         by_wheel = heic_jxl_raw.read_image(data, coder=coder, max_pixels=max_pixels)
     return by_wheel or imagemagick.read_image(data, name=name, max_pixels=max_pixels)
+
+
+def _pillow_formats() -> list[str]:
+    Image.init()
+    return [each for each in Image.ID if each not in EXCLUDED_FROM_PILLOW]
 
 
 def _unidentified(data: bytes, formats: list[str], error: Exception) -> str:

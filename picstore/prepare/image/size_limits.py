@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import io
+import resource
 import struct
-import warnings
-from collections.abc import Iterator
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from picstore.errors import ImageError
 
@@ -18,6 +20,10 @@ _JBIG_LAYERS = 31  # with more, a dot of the lowest layer is more than 2**31 dot
 _JPEG_XL_HEADER = 11
 # Width to height by the number of a ratio; with 0 the header states the width.
 _JPEG_XL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
+
+# Address space of a decoder: of its libraries and stacks, and of copies of the image and its layers.
+_DECODER_BYTES = 512 << 20
+_DECODER_BYTES_PER_PIXEL = 64
 
 
 def check_size(width: int, height: int, *, max_pixels: int) -> None:
@@ -30,18 +36,31 @@ def check_size(width: int, height: int, *, max_pixels: int) -> None:
         )
 
 
-@contextlib.contextmanager
-def pillow_limits(max_pixels: int) -> Iterator[None]:
-    """Raise Pillow's limit on pixels to ours, and silence its warnings (odd EXIF, odd tags, large images).
+def limit_memory(pixels: int) -> None:
+    """Limit the address space of this process to what it has and what decoding ``pixels`` may add; on Linux only."""
+    if sys.platform == "linux":
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = held + _DECODER_BYTES + _DECODER_BYTES_PER_PIXEL * pixels
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
-    Ours is checked first; Pillow's applies to images inside images, such as the PNG in an icon. It is only ever raised,
-    so that threads with different limits do not disturb each other.
+
+def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
+    """Open an image as ``Image.open`` does, without its limit on pixels.
+
+    That limit and its warnings are settings of the whole process, which may be the user's, and threads share them. The
+    caller checks the size. It still applies to images inside images, such as the PNG in an icon.
     """
-    if Image.MAX_IMAGE_PIXELS is not None and max_pixels > Image.MAX_IMAGE_PIXELS:
-        Image.MAX_IMAGE_PIXELS = max_pixels
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\.")
-        yield
+    Image.init()
+    for each in formats:
+        factory, accept = Image.OPEN[each]
+        try:
+            accepted = accept is None or accept(data[:16])
+            if accepted and not isinstance(accepted, str):  # a text says what is missing
+                return factory(io.BytesIO(data), "")
+        except (SyntaxError, IndexError, TypeError, struct.error):  # not of this format, or its header is damaged
+            continue
+    raise UnidentifiedImageError
 
 
 def check_jbig(data: bytes, *, max_pixels: int) -> None:

@@ -1,167 +1,238 @@
-"""SVG documents recognized and sanitized: parsed, and only harmless elements and attributes written out again.
+"""SVG documents recognized, checked and drawn, by resvg (the extra ``formats``).
 
-ImageMagick turns SVG into drawing commands of its own language, in which an unexpected quote or an ``image`` command
-reads files. So none of the original text reaches it.
+resvg runs no script and opens no address, but it reads the image files that a document names by a path. So a document
+is parsed here first, and refused if it refers to anything outside itself. Both parsers get the same text.
 """
 
 from __future__ import annotations
 
-import re
+import contextlib
+import functools
+import io
+import math
+from typing import Any
 from xml.parsers import expat
-from xml.sax.saxutils import escape, quoteattr
+
+from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.prepare.image.size_limits import check_size
+from picstore.prepare.image.size_limits import check_size, limit_memory
 
 _MAX_BYTES = 32 << 20
 _MAX_DEPTH = 256
-_DEFAULT_SIZE = (300, 150)  # CSS 2.1, 10.3.2: a replaced element without a size
+_PROLOG = 65_536  # bytes in which the first element must begin
+_DEFAULT_SIZE = (300.0, 150.0)  # CSS 2.1, 10.3.2: a replaced element without a size
+_UNITS = {"px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
+_MAX_NUMBER = 40  # characters
+_ENCODINGS = frozenset(("utf-8", "us-ascii", "iso-8859-1", "windows-1252"))
+_PICTURES = tuple(f"data:image/{kind}" for kind in ("png", "jpeg", "jpg", "gif", "webp"))
+# Text is drawn in the font that the document names, else in the first of these that the machine has.
+_FONTS = ("Liberation Sans", "DejaVu Sans", "Noto Sans", "Arial", "Helvetica", "FreeSans")
 
-_ROOT = re.compile(rb"(?:<!--.*?-->|<\?.*?\?>|<!DOCTYPE[^>\[]*(?:\[[^\]]*\]\s*)?>|\s)*<(?:\w+:)?svg[\s>/]", re.DOTALL)
-_LENGTH = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(px|pt|pc|in|cm|mm)?\s*")
-_UNITS = {None: 1, "": 1, "px": 1, "pt": 96 / 72, "pc": 16, "in": 96, "cm": 96 / 2.54, "mm": 96 / 25.4}
 
-# All other elements are dropped. <use> is refused below: nested, its drawing grows exponentially.
-_SHAPES = frozenset(("path", "rect", "circle", "ellipse", "line", "polyline", "polygon"))
-_BASIC = _SHAPES | {"svg", "g", "defs", "text", "tspan", "title", "desc"}
-_NEEDS_LIBRSVG = frozenset(
-    ("style", "linearGradient", "radialGradient", "stop", "clipPath", "mask", "pattern", "symbol", "filter")
-)
-
-# ImageMagick's own renderer takes 4.3 kB for each pixel of a circle's radius, and 8 s for dashes of 0.0001.
-_MAX_RADIUS = 1e5  # pixels
-_MIN_DASH = 0.001
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_SCALE = re.compile(r"(?:scale|matrix)\s*\(([^)]*)\)")
-_DASHES = re.compile(r"stroke-dasharray\s*:([^;]*)")
-
-_REFERENCE = re.compile(r"url\((?!\s*#[\w.-]+\s*\))", re.IGNORECASE)
+class _FirstElement(Exception):
+    """The parser has reached an element, of this local name."""
 
 
 def is_svg(data: bytes) -> bool:
     """Test for an XML document whose first element is ``svg``, after a prolog, comments and a DOCTYPE."""
-    return _ROOT.match(data[:65_536].removeprefix(b"\xef\xbb\xbf")) is not None
+    if data[:1] not in (b"<", b"\xef", b"\xfe", b"\xff", b" ", b"\t", b"\r", b"\n"):
+        return False
+
+    def stop(name: str, _: object) -> None:
+        raise _FirstElement(name.rpartition(" ")[2])
+
+    start = data[:_PROLOG]
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.StartElementHandler = stop
+    try:
+        parser.Parse(start if start.startswith((b"\xfe\xff", b"\xff\xfe")) else start.lstrip(), False)
+    except _FirstElement as found:
+        return str(found) == "svg"
+    except (expat.ExpatError, ValueError, LookupError):
+        return False
+    return False
 
 
-def sanitize_svg(data: bytes, *, max_pixels: int, basic_only: bool) -> bytes:
-    """Rewrite an SVG document without scripts, metadata and animation, with its size in pixels.
+def draw(data: bytes, *, max_pixels: int) -> Image.Image:
+    """Draw a document in mode RGBA, in a process whose memory this bounds.
 
-    ImageError if it is not well-formed, refers to anything outside itself, embeds images, declares entities, or is too
-    large; with ``basic_only`` also if it has gradients, patterns, masks or style sheets, which ImageMagick's own
-    renderer draws wrongly.
+    ImageError if it is not well-formed, refers to anything outside itself, declares entities, is too large, or if resvg
+    is missing.
+    """
+    document, (width, height), has_text = check_document(data, max_pixels=max_pixels)
+    resvg = _import_resvg()
+    limit_memory(width * height)
+    font = _find_font() if has_text else _FONTS[0]
+    families = dict.fromkeys(
+        (f"{each}_family" for each in ("font", "serif", "sans_serif", "cursive", "fantasy", "monospace")), font
+    )
+    try:
+        png = resvg.svg_to_bytes(svg_string=document, width=width, height=height, dpi=96.0, **families)
+    except ValueError as error:
+        raise ImageError(f"damaged SVG: {str(error)[:160]}") from error
+    image = Image.open(io.BytesIO(png), formats=["PNG"])
+    image.load()
+    image.format = "SVG"
+    return image
+
+
+def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int], bool]:
+    """Check a document; return its text, its width and height in pixels, and whether it has text to draw.
+
+    ImageError as :func:`draw`.
     """
     if len(data) > _MAX_BYTES:
         raise ImageError(f"SVG of {len(data):,} bytes; {_MAX_BYTES:,} are read at most")
-    writer = _Writer(max_pixels, basic_only=basic_only)
+    document = _decode_text(data)
     parser = expat.ParserCreate(namespace_separator=" ")
-    parser.StartElementHandler = writer.start_element
-    parser.EndElementHandler = writer.end_element
-    parser.CharacterDataHandler = writer.write_text
-    parser.EntityDeclHandler = writer.refuse_entity
+    checker = _Checker(parser)
+    parser.buffer_text = True  # a reference in two pieces would pass
+    parser.buffer_size = 4 * len(document) + 1
+    parser.StartElementHandler = checker.start_element
+    parser.EndElementHandler = checker.end_element
+    parser.CharacterDataHandler = _refuse_references
+    parser.EntityDeclHandler = _refuse_entity
     try:
-        parser.Parse(data, True)
-    except (expat.ExpatError, ValueError, LookupError) as error:
+        parser.Parse(document, True)
+    except (expat.ExpatError, ValueError) as error:
         raise ImageError(f"damaged SVG: {error}") from error
-    return "".join(writer.out).encode()
+    size, is_complete = _size(checker.root)
+    width, height = (max(1, math.floor(min(each, 1e9) + 0.5)) for each in size)
+    check_size(width, height, max_pixels=max_pixels)
+    if not is_complete:  # resvg would take the size of what is drawn
+        root = document.encode()[checker.root_offset :].decode()
+        document = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{root}</svg>'
+    return document, (width, height), checker.has_text
 
 
-class _Writer:
-    """Handler of the parser's events that writes the elements to draw."""
+def _decode_text(data: bytes) -> str:
+    """Decode a document by its byte order mark or its declaration."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "utf-16"
+    else:
+        declared: list[str] = []
+        parser = expat.ParserCreate()
+        parser.XmlDeclHandler = lambda _, encoding, __: declared.append(encoding or "")
+        with contextlib.suppress(expat.ExpatError, ValueError, LookupError):  # the whole is parsed later
+            parser.Parse(data[:1024].lstrip(), False)
+        encoding = (declared[0] if declared else "").lower() or "utf-8"
+        if encoding not in _ENCODINGS:
+            raise ImageError(f"SVG in the encoding {encoding[:40]!r} is not read; save it as UTF-8")
+    try:
+        return data.decode("utf-8-sig" if encoding == "utf-8" else encoding).strip()
+    except UnicodeDecodeError as error:
+        raise ImageError(f"damaged SVG: {error}") from error
 
-    def __init__(self, max_pixels: int, *, basic_only: bool) -> None:
-        self.out: list[str] = []
-        self._basic_only = basic_only
-        self._max_pixels = max_pixels
+
+class _Checker:
+    """Handler of the parser's events that refuses references to anything outside the document."""
+
+    def __init__(self, parser: expat.XMLParserType) -> None:
+        self.root: dict[str, str] = {}
+        self.root_offset = 0
+        self._parser = parser
+        self.has_text = False
         self._depth = 0
-        self._scales = [1.0]  # of the open elements, each multiplied by the scales around it
-        self._skipping = 0  # depth of the element that is dropped with its content; 0 for none
-
-    def refuse_entity(self, *_: object) -> None:
-        raise ImageError("SVG that declares entities is not read")
 
     def start_element(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise ImageError(f"SVG with elements more than {_MAX_DEPTH} deep")
-        self._scales.append(self._scales[-1] * _enlargement(attributes.get("transform", "")))
         tag = name.rpartition(" ")[2]
-        if tag in ("image", "feImage", "use", "foreignObject"):
-            raise ImageError(f"SVG with <{tag}> is not read: it can bring in other files")
-        if self._skipping:
-            return
-        if self._basic_only and tag in _NEEDS_LIBRSVG:
-            raise ImageError(f"SVG with <{tag}> needs an ImageMagick library that is built with librsvg")
-        if tag not in _BASIC | _NEEDS_LIBRSVG:
-            self._skipping = self._depth
-            return
-        safe = {key: _clean_text(value) for key, value in attributes.items() if " " not in key and key[:2] != "on"}
-        for value in (value for key, value in attributes.items() if key.rpartition(" ")[2] == "href"):
-            if not value.startswith("#"):
-                raise ImageError("SVG that refers to something outside itself is not read")
-            safe["xlink:href"] = _clean_text(value)
+        if tag == "foreignObject":
+            raise ImageError("SVG with <foreignObject> is not read: it is not drawn")
         if self._depth == 1:
-            safe |= self._size_in_pixels(safe)
-        self._check_effort(safe)
-        self.out.append(f"<{tag}{''.join(f' {key}={quoteattr(value)}' for key, value in safe.items())}>")
+            self.root, self.root_offset = attributes, self._parser.CurrentByteIndex
+        self.has_text |= tag == "text"
+        for key, value in attributes.items():
+            if key.rpartition(" ")[2] == "href":
+                _check_address(tag, value)
+            else:
+                _refuse_references(value)
 
-    def end_element(self, name: str) -> None:
-        self._scales.pop()
-        if not self._skipping:
-            self.out.append(f"</{name.rpartition(' ')[2]}>")
-        elif self._skipping == self._depth:
-            self._skipping = 0
+    def end_element(self, _: str) -> None:
         self._depth -= 1
 
-    def write_text(self, text: str) -> None:
-        if not self._skipping:
-            self.out.append(escape(_clean_text(text)))
 
-    def _check_effort(self, attributes: dict[str, str]) -> None:
-        """Refuse values for which ImageMagick's own renderer takes gigabytes or minutes."""
-        if not self._basic_only:
-            return
-        radii = _numbers(" ".join(attributes.get(key, "") for key in ("r", "rx", "ry")))
-        if max(radii, default=0) * self._scales[-1] > _MAX_RADIUS:
-            raise ImageError(f"SVG with a radius of more than {_MAX_RADIUS:,.0f} pixels")
-        style = _DASHES.search(attributes.get("style", ""))
-        for text in (attributes.get("stroke-dasharray", ""), style[1] if style else ""):
-            if 0 < sum(_numbers(text)) < _MIN_DASH:
-                raise ImageError(f"SVG with dashes of less than {_MIN_DASH} pixels")
-
-    def _size_in_pixels(self, root: dict[str, str]) -> dict[str, str]:
-        """Compute width and height in pixels, from their attributes or else the viewBox; refuse too many pixels."""
-        try:
-            box = [float(each) for each in re.split(r"[\s,]+", root.get("viewBox", "").strip())][2:]
-        except ValueError:
-            box = []
-        default = box if len(box) == 2 and min(box) > 0 else _DEFAULT_SIZE
-        size = [_pixels(root.get(key), other) for key, other in zip(("width", "height"), default, strict=True)]
-        width, height = (max(1, round(min(each, 1e9))) for each in size)
-        check_size(width, height, max_pixels=self._max_pixels)
-        # ImageMagick draws black outlines if there is no stroke; SVG's initial value is none.
-        stroke = root.get("stroke", "none")
-        return {"xmlns": "http://www.w3.org/2000/svg", "width": str(width), "height": str(height), "stroke": stroke}
+def _refuse_entity(*_: object) -> None:
+    raise ImageError("SVG that declares entities is not read")
 
 
-def _numbers(text: str) -> list[float]:
-    return [abs(float(each)) for each in _NUMBER.findall(text)]
+def _check_address(tag: str, address: str) -> None:
+    """Refuse what an element would bring in; a link (``a``) brings in nothing."""
+    address = address.strip()
+    allowed = address.startswith("#") or tag == "a"
+    if tag in ("image", "feImage"):
+        allowed |= address[:64].lower().startswith(_PICTURES)
+    if not allowed:
+        raise ImageError(f"SVG that refers to something outside itself is not read (<{tag[:40]}>)")
 
 
-def _enlargement(transform: str) -> float:
-    """Bound the scale of a ``transform``."""
-    scale = 1.0
-    for each in _SCALE.findall(transform):
-        scale *= max(_numbers(each)[:4], default=1.0)
-    return scale
-
-
-def _pixels(text: str | None, default: float) -> float:
-    match = _LENGTH.fullmatch(text or "")
-    return float(match[1]) * _UNITS[match[2]] if match else default
-
-
-def _clean_text(value: str) -> str:
-    """Replace white space by blanks, and drop characters that could end a string in a drawing command."""
-    if _REFERENCE.search(value) or "@import" in value.lower():
+def _refuse_references(text: str) -> None:
+    """Refuse ``url()`` of anything but ``#name``, and ``@import``."""
+    text = text.lower()
+    outside = any(not each.lstrip(" \t\r\n\"'").startswith("#") for each in text.split("url(")[1:])
+    if outside or "@import" in text:
         raise ImageError("SVG that refers to something outside itself is not read")
-    return re.sub(r"[\"'\\`@|]", "", re.sub(r"[\x00-\x20\x7f-\x9f]", " ", value))
+
+
+def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
+    """Compute width and height in pixels from the root's attributes, its viewBox, or CSS's default.
+
+    Returns them and whether the root states all of it; ImageError if it states a length that cannot be read.
+    """
+    numbers = root.get("viewBox", "")[: 4 * _MAX_NUMBER].replace(",", " ").split()
+    box = [_number(each) or 0.0 for each in numbers[2:4]] if len(numbers) == 4 else []
+    has_box = len(box) == 2 and min(box) > 0
+    default = (box[0], box[1]) if has_box else _DEFAULT_SIZE
+    width, height = (_pixels(root.get(key, ""), full) for key, full in zip(("width", "height"), default, strict=True))
+    is_complete = has_box or not (width is None or height is None or "%" in root["width"] + root["height"])
+    if has_box and width is None and height is not None:
+        width = height * default[0] / default[1]
+    if has_box and height is None and width is not None:
+        height = width * default[1] / default[0]
+    return (width or default[0], height or default[1]), is_complete
+
+
+def _pixels(length: str, full: float) -> float | None:
+    """Convert a length to pixels; a percentage is one of ``full``. None for the automatic one."""
+    length = length.strip()
+    if length in ("", "auto"):
+        return None
+    unit = full / 100 if length.endswith("%") else _UNITS.get(length[-2:])
+    number = _number(length if unit is None else length[: -1 if length[-1] == "%" else -2])
+    if number is None:
+        raise ImageError(
+            f"damaged SVG: its size {length[:40]!r} is not a length above 0 in pixels or {', '.join(_UNITS)}"
+        )
+    return number * (unit or 1.0)
+
+
+def _number(text: str) -> float | None:
+    """Convert a number; None if it is not finite and above 0."""
+    try:
+        number = float(text) if len(text) <= _MAX_NUMBER and "_" not in text else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number > 0 else None
+
+
+def _import_resvg() -> Any:
+    try:
+        import resvg_py
+    except ImportError as error:
+        raise ImageError("SVG needs resvg: pip install 'picstore[formats]'") from error
+    return resvg_py
+
+
+@functools.cache
+def _find_font() -> str:
+    """Find a font of the machine; without one, text would be left out in silence."""
+    resvg = _import_resvg()
+    drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><text y="9">{}</text></svg>'
+    empty = resvg.svg_to_bytes(svg_string=drawing.format(""))
+    for font in _FONTS:
+        if resvg.svg_to_bytes(svg_string=drawing.format("M"), serif_family=font, font_family=font) != empty:
+            return font
+    raise ImageError(f"SVG with text needs a font of the machine, one of {', '.join(_FONTS)}")

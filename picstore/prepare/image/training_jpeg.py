@@ -43,13 +43,16 @@ class TrainingJpeg:
     reason: str = ""
 
 
-def make_training_jpeg(source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "") -> TrainingJpeg:
+def make_training_jpeg(
+    source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "", bounded: bool = False
+) -> TrainingJpeg:
     """Make a training JPEG: add restart markers to a JPEG, or re-encode the image if that is impossible.
 
     Args:
         source: as in :func:`picstore.prepare.image.encode.decode_any`.
         settings: ``reencode`` forces re-encoding, and so does ``resize`` for images whose size it changes.
         name: the file's name; its extension identifies formats without a magic number.
+        bounded: decode a file as :func:`picstore.prepare.image.read.decode_bounded` does.
 
     Raises:
         ImageError: the source is no image, is damaged, too large, or of a kind that cannot be read.
@@ -57,7 +60,11 @@ def make_training_jpeg(source: bytes | Image.Image | U8, *, settings: EncodeSett
     made: TrainingJpeg | str = ""
     if isinstance(source, bytes):
         (made,) = make_lossless([source], settings=settings)
-    return reencode(source, made, settings=settings, name=name) if isinstance(made, str) else made
+    return (
+        made
+        if isinstance(made, TrainingJpeg)
+        else reencode(source, made, settings=settings, name=name, bounded=bounded)
+    )
 
 
 def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list[TrainingJpeg | str]:
@@ -90,12 +97,12 @@ def _describe(transcoded: TranscodedJpeg) -> TrainingJpeg:
 
 
 def reencode(
-    source: bytes | Image.Image | U8, reason: str, *, settings: EncodeSettings, name: str = ""
+    source: bytes | Image.Image | U8, reason: str, *, settings: EncodeSettings, name: str = "", bounded: bool = False
 ) -> TrainingJpeg:
     """Make a training JPEG as :func:`make_training_jpeg`, of a source for which :func:`make_lossless` gave a reason."""
     if isinstance(source, bytes) and (large := _encode_large(source, settings)) is not None:
         return large
-    decoded = decode_any(source, settings=settings, name=name)
+    decoded = decode_any(source, settings=settings, name=name, bounded=bounded)
     made = encode(decoded.image, settings=settings, origin=decoded.origin)
     info = replace(make_transcoded_info(made), encode_path=REENCODED)
     if settings.reencode and decoded.origin == "JPEG":

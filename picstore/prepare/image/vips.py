@@ -8,7 +8,6 @@ and images in which libvips finds fault, so that a result or a reason does not d
 from __future__ import annotations
 
 import functools
-import io
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from PIL import Image
 
 from picstore.arrays import U8
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
-from picstore.prepare.image.size_limits import check_size, pillow_limits
+from picstore.prepare.image.size_limits import check_size, open_by_pillow
 from picstore.prepare.image.strips import strip_boxes
 
 MIN_PIXELS = 1 << 24  # importing pyvips and starting libvips takes 0.1 s
@@ -72,13 +71,12 @@ def open_large_image(data: bytes, *, settings: EncodeSettings) -> LargeImage | N
     """Open an image that libvips decodes strip by strip; None for all others, refused ones too."""
     if len(data) < _MIN_BYTES or not data.startswith(_STARTS):
         return None
-    with pillow_limits(settings.max_pixels):
-        try:
-            image = Image.open(io.BytesIO(data), formats=("TIFF", "PNG"))
-            check_size(*image.size, max_pixels=settings.max_pixels)
-            plain = image.width * image.height >= MIN_PIXELS and _needs_no_conversion(data, image)
-        except Exception:  # whatever is wrong with the header, Pillow's way says it
-            return None
+    try:
+        image = open_by_pillow(data, ("TIFF", "PNG"))
+        check_size(*image.size, max_pixels=settings.max_pixels)
+        plain = image.width * image.height >= MIN_PIXELS and _needs_no_conversion(data, image)
+    except Exception:  # whatever is wrong with the header, Pillow's way says it
+        return None
     vips = find_vips() if plain and max(image.size) <= MAX_SIDE else None
     return None if vips is None else LargeImage(_fetch_strips(vips, data, image), image.size, str(image.format))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from picstore.arrays import I64, Table
 from picstore.errors import Damage, ImageError, NotADataset, UnsupportedVersion
@@ -19,7 +19,7 @@ from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.image.index_image import index_image
 from picstore.prepare.image.read import foreign_errors
 from picstore.prepare.image.settings import EncodeSettings
-from picstore.prepare.image.size_limits import check_size, pillow_limits
+from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.dataset import Dataset
@@ -323,11 +323,11 @@ def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
         if container.origin is None:
             info = parse_image_info(jpeg)
         else:
-            info = index_image(jpeg, settings=EncodeSettings(max_pixels=max_pixels), name=name).info
+            info = index_image(jpeg, settings=EncodeSettings(max_pixels=max_pixels), name=name, bounded=True).info
         check_size(info.width, info.height, max_pixels=max_pixels)
         if not info.foreign:
-            with pillow_limits(max_pixels), foreign_errors("damaged"):
-                Image.open(io.BytesIO(jpeg), formats=["JPEG"]).load()
+            with foreign_errors("damaged"):
+                JpegImageFile(io.BytesIO(jpeg)).load()
     except ImageError as error:
         return f"does not decode: {error}"
     try:

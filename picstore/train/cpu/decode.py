@@ -95,11 +95,11 @@ def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str
     Args:
         name: of the file; its extension identifies formats without a magic number.
     """
-    from picstore.prepare.image.read import decode_file  # few data sets need it, and it takes 0.1 s
+    from picstore.prepare.image.read import decode_bounded  # few data sets need it, and it takes 0.1 s
     from picstore.prepare.image.settings import EncodeSettings
 
     try:
-        pixels = decode_file(bytes(data), settings=EncodeSettings(max_pixels=width * height), name=name).rgb()
+        pixels = decode_bounded(bytes(data), settings=EncodeSettings(max_pixels=width * height), name=name).rgb()
     except ImageError as error:
         raise ImageError(f"does not decode: {error}") from error
     if pixels.shape != (height, width, 3):

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from commands import PICSTORE, ledger, one_line, picstore_command, picstore_json, tree
 from grids import slow_except
-from pictures import by_imagemagick, draws_svg, quadrants, require, saved
+from pictures import by_imagemagick, missing_packages, quadrants, require, saved
 from PIL import Image
 from samples import jpeg, picture
 
@@ -314,7 +314,7 @@ def test_what_pillow_and_imagemagick_write_arrives_in_the_right_colors(tmp_path:
 
 
 def test_a_drawing_arrives_in_the_right_colors(tmp_path: Path) -> None:
-    require(draws_svg(), "ImageMagick's renderer of SVG")
+    require(not missing_packages("formats"), "the extra formats")
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "drawn.svg").write_text(SVG)
     result = picstore_json("convert", tmp_path / "source", tmp_path / "train", "--quality", 95)

@@ -14,7 +14,7 @@ from pathlib import Path
 import engine_tasks
 import pytest
 from commands import ledger, picstore_command
-from pictures import by_imagemagick, draws_svg, open_image, quadrants, require, saved
+from pictures import by_imagemagick, missing_packages, open_image, quadrants, require, saved
 from PIL import Image
 from samples import jpeg
 
@@ -170,7 +170,7 @@ def test_pixel_bombs_of_every_kind_are_refused_without_taking_memory(tmp_path: P
 @pytest.mark.parametrize("name", ["PNG", "GIF", "GIF of which the frame is larger", "TIFF", "WebP", "SVG"])
 def test_the_reason_of_a_pixel_bomb_names_the_option(name: str) -> None:
     if name == "SVG":
-        require(draws_svg(), "ImageMagick's renderer of SVG")
+        require(not missing_packages("formats"), "the extra formats")
     with pytest.raises(ImageError, match=r"more pixels than|more than --max-pixels allows"):
         open_image(BOMBS[name], settings=SMALL)
 
@@ -184,29 +184,6 @@ def test_imagemagick_gets_limits_of_ours_whatever_its_policy_says() -> None:
     assert max(resources[each] for each in ("area", "width", "height")) <= 1 << 16
     imagemagick.read_image(by_imagemagick(quadrants(), "miff"), name="", max_pixels=1 << 20)
     assert resources["memory"] == 64 << 20  # it may grow again
-
-
-@pytest.mark.parametrize("body", [
-    '<circle r="1000000"/>',
-    '<g transform="translate(1,2) scale(1e3)"><g transform="matrix(1000 0 0 1000 0 0)"><ellipse rx="9"/></g></g>',
-    '<rect width="90" height="90" stroke="black" stroke-dasharray="0.00001 1e-9"/>',
-    '<rect width="90" height="90" style="stroke:black; stroke-dasharray: 0.00001"/>',
-])  # fmt: skip
-def test_a_drawing_that_takes_gigabytes_or_minutes_is_refused(body: str) -> None:
-    require(by_imagemagick(quadrants(), "miff"), "ImageMagick")
-    if imagemagick._svg_coder() != "msvg":
-        pytest.skip("it is ImageMagick's own renderer that does")
-    with pytest.raises(ImageError, match="SVG with"):
-        open_image(drawing(body), settings=SMALL)
-
-
-def test_drawings_with_large_coordinates_and_fine_dashes_are_drawn() -> None:
-    require(by_imagemagick(quadrants(), "miff"), "ImageMagick")
-    body = (
-        '<g transform="translate(-500000,-4600000)"><path d="M500000 4600000h50v50"/></g>'
-        '<g transform="scale(.001)"><circle r="50000" stroke="red" stroke-dasharray="10,5"/></g>'
-    )
-    assert open_image(drawing(body), settings=SMALL).size == (100, 100)
 
 
 # --- JBIG ---------------------------------------------------------------------------------------------------------

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
 import warnings
 import zlib
 
 import numpy as np
 import pytest
-from pictures import CORNERS, by_imagemagick, close, corners, draws_svg, open_image, quadrants, require, saved, smooth
+from pictures import CORNERS, by_imagemagick, close, corners, open_image, quadrants, require, saved, smooth
 from PIL import Image, ImageCms
 
 from picstore.errors import ImageError
-from picstore.prepare.image import imagemagick, read, svg
+from picstore.prepare.image import imagemagick, read
 from picstore.prepare.image.color import to_rgb_or_grey
 from picstore.prepare.image.settings import EncodeSettings
 
@@ -240,105 +239,6 @@ def test_a_raw_file_of_a_camera_is_not_taken_for_its_thumbnail():
         open_image(raw_tiff(50706), settings=PLAIN, name="x.dng")
     with pytest.raises(ImageError, match="camera"):
         open_image(raw_tiff(50706), settings=PLAIN)
-
-
-# --- SVG ----------------------------------------------------------------------------------------------------------
-
-SVG = """<?xml version="1.0" encoding="UTF-8"?>
-<!-- made by hand -->
-<!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/Graphics/SVG/1.1/DTD/svg11.dtd">
-<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {size}>{body}</svg>"""
-SHAPES = """<defs/><metadata><x/></metadata><rect width="32" height="24" fill="rgb(220,30,30)"/>
-<rect x="32" width="32" height="24" style="fill:#1ec81e"/>
-<g transform="translate(0,24)"><path d="M0 0H32
-V24H0z" fill="#1e1edc"/></g>"""
-
-
-def drawing(body: str = SHAPES, size: str = 'viewBox="0 0 64 48"') -> bytes:
-    return SVG.format(size=size, body=body).encode()
-
-
-def test_an_svg_is_drawn_on_the_background():
-    require(draws_svg(), "ImageMagick's renderer of SVG")
-    image = open_image(drawing(), settings=EncodeSettings(background=(1, 2, 3)))
-    assert (image.mode, image.size) == ("RGB", (64, 48))
-    assert close(corners(image), [*CORNERS[:3], (1, 2, 3)], 1)
-    assert open_image(drawing(size='width="1in" height="48pt"'), settings=PLAIN).size == (96, 64)
-
-
-def test_an_svg_must_be_one():
-    assert svg.is_svg(drawing())
-    assert svg.is_svg(b"\xef\xbb\xbf  <svg/>")
-    for data in (b"", b"<html><svg/></html>", b"text <svg>", b"<svgx>", gzip.compress(drawing())):
-        assert not svg.is_svg(data)
-        with pytest.raises(ImageError):
-            open_image(data, settings=PLAIN, name="x.svg")
-
-
-@pytest.mark.parametrize("body", [
-    '<image width="64" height="48" xlink:href="file://{}"/>',
-    '<image width="64" height="48" href="{}"/>',
-    '<image width="64" height="48" xlink:href="data:image/png;base64,AAAA"/>',
-    '<use xlink:href="{}#x"/>',
-    '<rect width="64" height="48" fill="url({})"/>',
-    '<rect width="64" height="48" style="fill:url(file://{})"/>',
-    '<style>@import "{}";</style>',
-    '<a xlink:href="{}"><rect width="64" height="48"/></a><rect width="9" height="9" xlink:href="{}"/>',
-    '<foreignObject><p>x</p></foreignObject>',
-])  # fmt: skip
-def test_an_svg_that_refers_to_other_files_is_refused(body, tmp_path):
-    with pytest.raises(ImageError, match=r"SVG (with|that)"):
-        open_image(drawing(body.format(tmp_path, tmp_path)), settings=PLAIN)
-
-
-@pytest.mark.parametrize("body", [
-    '<rect width="64" height="48" fill="red&quot;&#10;image over 0,0 64,48 &quot;{}&quot;&#10;fill &quot;red"/>',
-    "<text x='1' y='10'>a'&#10;image over 0,0 64,48 '{}'</text>",
-    "<text x='1' y='10'>@{}</text>",
-    '<rect width="64" height="48" stroke-width="1&#10;image over 0,0 64,48 {}"/>',
-    '<rect width="64" height="48" transform="translate(0,0)&#10;image over 0,0 64,48 {}"/>',
-    '<path d="M0 0L64 48&#10;image over 0,0 64,48 {}"/>',
-    '<polygon points="0,0 64,48 0,48&#10;image over 0,0 64,48 {}"/>',
-    '<g id="x&#10;image over 0,0 64,48 {}"><rect width="64" height="48"/></g>',
-    '<text font-family="{}" font-size="1;&#10;image over 0,0 64,48 {}">abc</text>',
-    '<title>x&#10;image over 0,0 64,48 {}</title><desc>x&#10;image over 0,0 64,48 {}</desc>',
-])  # fmt: skip
-def test_an_svg_cannot_smuggle_in_drawing_commands_that_read_files(body, tmp_path):
-    require(by_imagemagick(quadrants(), "miff"), "ImageMagick")
-    canary = tmp_path / "canary.ppm"
-    Image.new("RGB", (64, 48), (255, 0, 255)).save(canary)
-    try:
-        image = open_image(drawing(body.replace("{}", str(canary))), settings=PLAIN)
-    except ImageError:
-        return
-    assert (255, 0, 255) not in {color for _, color in image.convert("RGB").getcolors(1 << 16)}
-
-
-def test_an_svg_that_declares_entities_is_too_large_or_too_deep_is_refused():
-    bomb = b'<!DOCTYPE svg [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><svg xmlns="http://www.w3.org/2000/svg">&b;</svg>'
-    outside = b'<!DOCTYPE svg [<!ENTITY a SYSTEM "file:///etc/hostname">]><svg><text>&a;</text></svg>'
-    for data in (bomb, outside):
-        with pytest.raises(ImageError, match=r"entities|damaged SVG"):
-            svg.sanitize_svg(data, max_pixels=1 << 20, basic_only=False)
-    with pytest.raises(ImageError, match="--max-pixels"):
-        svg.sanitize_svg(drawing(size='width="100000" height="100000"'), max_pixels=1 << 28, basic_only=False)
-    with pytest.raises(ImageError, match="deep"):
-        svg.sanitize_svg(b"<svg>" + b"<g>" * 300 + b"</g>" * 300 + b"</svg>", max_pixels=9_999_999, basic_only=False)
-
-
-def test_scripts_and_events_of_an_svg_are_left_out():
-    data = svg.sanitize_svg(
-        drawing('<script>x()</script><rect onclick="x()" width="1" height="1"/>'), max_pixels=9_999, basic_only=True
-    )
-    assert b"x()" not in data
-    assert b"<rect" in data
-
-
-def test_what_imagemagick_s_own_renderer_draws_wrongly_is_refused():
-    gradient = drawing('<linearGradient id="a"/><rect width="9" height="9" fill="url(#a)"/>')
-    assert b"url(#a)" in svg.sanitize_svg(gradient, max_pixels=9_999, basic_only=False)
-    with pytest.raises(ImageError, match="needs an ImageMagick library that is built with librsvg"):
-        svg.sanitize_svg(gradient, max_pixels=9_999, basic_only=True)
 
 
 # --- color -------------------------------------------------------------------------------------------------------
