@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import operator
 import os
+import queue
 import reprlib
-from collections.abc import Mapping, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from picstore._version import __version__
 from picstore.arrays import U8
-from picstore.errors import ImageError, UsageError
+from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import job
 from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.image.coordinates import map_targets
@@ -21,6 +25,7 @@ from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.format.file_summary import FileSummary
+from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Where, locate_writable
 from picstore.storage.publish import publish_dataset
 from picstore.storage.record_counts import RecordCounts
@@ -32,11 +37,19 @@ if TYPE_CHECKING:
     from picstore.prepare.image.settings import EncodeOptions
 
 
+_CLOSED = "the Writer is closed"
+# Of a Writer's thread: what appends a record, the record, and where its id or error goes.
+_Appends: TypeAlias = (
+    "queue.SimpleQueue[tuple[Callable[[Record], int], Record, queue.SimpleQueue[int | BaseException]] | None]"
+)
+
+
 class Writer:
     """Writes a new data set; leaving the ``with`` block without an error finishes it.
 
     After an error the destination has no manifest, so no reader opens it. Only the process that made a writer adds to
-    it and finishes it: in a fork ``add`` and ``close`` raise UsageError, and leaving the block changes nothing.
+    it and finishes it: in a fork ``add`` and ``close`` raise UsageError, and leaving the block changes nothing. Several
+    threads may add images at a time.
 
     Args:
         path: a directory, or a URL such as ``s3://bucket/train``, that does not exist or is empty.
@@ -62,7 +75,6 @@ class Writer:
         shape: job.DatasetShape | None = None,
         **encode: Unpack[EncodeOptions],
     ) -> None:
-        self._pid = os.getpid()
         self._root = locate_writable(path)
         self._classes = tuple(classes)
         self._fields = tuple(attachments)
@@ -77,6 +89,15 @@ class Writer:
         self._rows = 0
         self._count = 0
         self._row: RowWriter | None = None
+        # Records are written by a thread of its own: an exception that a signal raises, such as KeyboardInterrupt,
+        # comes in the main thread alone, so it finds each record added or not, and nothing between.
+        # Its queues are written in C, where no such exception can leave a lock held.
+        self._appends: _Appends = queue.SimpleQueue()
+        self._thread = threading.Thread(target=_serve_appends, args=(self._appends,), daemon=True)
+        self._thread.start()
+        weakref.finalize(self, self._appends.put, None)  # ends the thread of a Writer that is dropped
+        self._refusal = ""  # why nothing can be added any more
+        self._pid = os.getpid()
         begun = job.begin_job(self._root, {"verb": "Writer", "picstore": __version__}, resume=False)
         with ExitStack() as held:
             held.enter_context(job.hold_job(self._root, job.new_job(**begun)))
@@ -93,6 +114,9 @@ class Writer:
     ) -> int:
         """Append an image and return its id, 0 for the first.
 
+        Threads may call this at a time; ids are in the order in which their images are ready. An exception that comes
+        from outside, such as KeyboardInterrupt, leaves the record added whole or not at all, and the next id free.
+
         Args:
             image: bytes of a file in any format that convert reads; a JPEG is stored without loss where convert would
                 do so. Or pixels: a PIL image, a uint8 array (H, W, 3) or (H, W), or a uint8 tensor of torch, (3, H, W),
@@ -105,6 +129,7 @@ class Writer:
         Raises:
             ImageError: the image cannot become a training JPEG; nothing was added.
             UsageError: label, extra or attachments are not possible; nothing was added.
+            PicstoreError: an earlier error in writing, such as a full disk, or ``close`` ended the Writer.
         """
         self._check_process()
         label = self._number_of(label)
@@ -113,25 +138,53 @@ class Writer:
         if unknown := set(attachments or ()) - set(self._fields):
             raise UsageError(f"attachment {min(unknown)!r} was not declared; declared are {list(self._fields)}")
         given: Mapping[str, object] = attachments or {}
+        blobs = {}
         for name, blob in given.items():
             if not isinstance(blob, (bytes, bytearray)):
                 kind = type(blob).__name__
                 raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
+            blobs[name] = bytes(blob)  # of a bytearray a copy: it is written later, and the caller may change it
         made = make_training_jpeg(image, settings=self._encode, bounded=True)
         try:
             extra = map_targets(extra, made.coordinates)
         except ImageError as error:
             raise UsageError(f"extra: {error}") from error
-        record = make_record(
-            made.jpeg, id=self._count, label=label, extra=extra, attachments=attachments, info=made.info
-        )
-        if self._row is None:
-            self._row = RowWriter(self._root, row=self._rows, shape=self._shape, fields=self._fields)
-        self._row.add(record)
-        self._count += 1
-        if self._row.bytes >= self._shape.streams * self._shape.file_size:
-            self._end_row()
-        return record.id
+        record = make_record(made.jpeg, id=0, label=label, extra=extra, attachments=blobs, info=made.info)
+        self._require_open()
+        answer: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+        self._appends.put((self._append, record, answer))
+        appended = answer.get()
+        if isinstance(appended, BaseException):
+            raise appended
+        return appended
+
+    def _append(self, record: Record) -> int:
+        """Append a record under the next id, and return that; runs in the Writer's thread."""
+        self._require_open()
+        id_ = self._count
+        try:
+            if self._row is None:
+                self._row = RowWriter(self._root, row=self._rows, shape=self._shape, fields=self._fields)
+            self._row.add(replace(record, id=id_))
+            self._count += 1
+            if self._row.bytes >= self._shape.streams * self._shape.file_size:
+                self._end_row()
+        except UsageError:  # the record is too large; nothing was added
+            raise
+        except BaseException as error:
+            self._refusal = f"an error in writing has ended the Writer: {error}"
+            raise
+        return id_
+
+    def _require_open(self) -> None:
+        if self._refusal:
+            raise PicstoreError(self._refusal)
+
+    def _end_thread(self, refusal: str) -> None:
+        """Refuse what is added from now on, for this reason, and wait for what was added."""
+        self._refusal = self._refusal or refusal
+        self._appends.put(None)
+        self._thread.join()
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():
@@ -165,6 +218,10 @@ class Writer:
     def close(self) -> None:
         """Write the last row, the index and the manifest."""
         self._check_process()
+        if self._refusal == _CLOSED:
+            return
+        self._require_open()
+        self._end_thread(_CLOSED)
         self._end_row()
         publish_dataset(
             self._root,
@@ -184,15 +241,29 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+        if kind is None and self._refusal in ("", _CLOSED):
             self.close()
             return
         if self._pid != os.getpid():  # the files are the parent's, which goes on
             return
+        self._end_thread("the Writer has ended with an error")
         with self._held:
             if self._row is not None:
                 with self._row:
                     pass
+        if kind is None:
+            raise PicstoreError(self._refusal)
+
+
+def _serve_appends(appends: _Appends) -> None:
+    """Append records one after the other, until None comes; the main function of a Writer's thread."""
+    while (each := appends.get()) is not None:
+        append, record, answer = each
+        try:
+            answer.put(append(record))
+        except BaseException as error:
+            answer.put(error)
+        del each, append, record, answer  # else the Writer is never dropped
 
 
 def _pixels_of(tensor: Any) -> U8:

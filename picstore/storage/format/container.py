@@ -117,13 +117,13 @@ class Container:
 
         A few KB of a hostile container decompress to 256 MiB, so readers that need no extras take none.
         """
-        if self._extras is None and self.extras_frame is not None:
-            extras = _decompress(self.extras_frame, self.extras_size)
+        extras, frame = self._extras, self.extras_frame  # another thread may release them at any moment
+        if extras is None and frame is not None:
+            extras = _decompress(frame, self.extras_size)
             if extras is None:
                 self.mark_extras_damaged()
             self._extras = extras
-            return extras
-        return self._extras
+        return extras
 
     def without_payload(self) -> Container:
         """Copy an index into a container that takes what is read of the payload; the tables are shared."""

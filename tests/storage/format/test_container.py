@@ -646,3 +646,25 @@ def test_the_header_is_laid_out_as_the_format_says() -> None:
     assert entry[-1] == ((crc >> 15 | crc << 17) + 0xA282EAD8) % (1 << 32)
     assert block[128:136] == b"\7\0\x08\0JPEG"
     assert not any(block[136:])
+
+
+def test_extras_that_another_thread_releases_are_not_damaged() -> None:
+    """Releases them before each line that reads them, as a thread of the loader may."""
+    made = [make_record(jpeg(k), id=k, label=0, extra={"n": k}) for k in range(3)]
+    container = unpack_container(memoryview(packed(made, fields=(), ref=REF)), ref=REF, fields=(), records=3)
+    expected = container.extras
+
+    def release(frame: object, event: str, argument: object) -> object:
+        container._extras = None
+        return release
+
+    before = sys.gettrace()
+    found = []
+    for _ in range(3):
+        sys.settrace(release)
+        try:
+            found.append(container.extras)
+        finally:
+            sys.settrace(before)
+        assert container.extras == expected
+    assert found == [expected] * 3
