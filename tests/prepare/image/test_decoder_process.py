@@ -36,10 +36,6 @@ def _new_processes() -> None:
     decoder_process._close_all()
 
 
-def children() -> list[int]:
-    return [int(each) for each in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
-
-
 def test_an_image_that_takes_too_long_ends_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decode_apart(saved(quadrants(), "PNG"), settings=PLAIN).origin == "PNG"
     monkeypatch.setattr(decoder_process, "SECONDS", 1)
@@ -67,7 +63,7 @@ threading.Thread(target=decode_bounded, args=(sys.stdin.buffer.read(),), kwargs=
 """
 
 
-def test_the_process_of_a_killed_program_ends_though_its_decoder_never_returns() -> None:
+def test_the_process_of_a_killed_program_ends_within_its_decoder() -> None:
     program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE)
     assert program.stdin is not None
     program.stdin.write(ENDLESS)
@@ -95,14 +91,14 @@ def cpu_seconds(pid: int) -> float:
     return 0.0
 
 
-def test_an_interrupt_ends_the_process_and_the_next_image_gets_its_own_pixels() -> None:
+def test_after_an_interrupt_the_next_image_gets_its_own_pixels() -> None:
     """What a process would have answered later is not taken for the answer to another image."""
     decode_apart(saved(quadrants(), "PNG"), settings=PLAIN)
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         decode_apart(ENDLESS, settings=PLAIN)
     assert decode_apart(saved(quadrants(), "PNG"), settings=PLAIN).image.size == (64, 48)
-    assert len(children()) == 1
+    assert len(decoder_process._idle) == 1
 
 
 def test_threads_and_forks_each_get_their_own_answers() -> None:
@@ -141,7 +137,7 @@ def test_what_is_decoded_apart_has_the_same_pixels_and_coordinates() -> None:
             decode_apart(data, settings=EncodeSettings(max_pixels=99))
 
 
-def test_decoding_leaves_pillow_s_settings_and_the_filters_of_warnings_alone(
+def test_decoding_leaves_pillow_s_settings_and_filters_of_warnings_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
