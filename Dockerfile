@@ -14,8 +14,10 @@ RUN apt-get update \
 WORKDIR /opt/picstore
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY picstore ./picstore
-# uv compares what it downloads with the hashes of constraints.txt; pip cannot, beside a folder that has none.
-RUN pip install --no-cache-dir uv \
+# uv compares what it downloads with the hashes of constraints.txt; pip cannot, beside a folder that has none, and compares
+# uv.
+RUN sed -n '/^uv==/,/[^\\]$/p' constraints.txt >/tmp/uv.txt \
+    && pip install --no-cache-dir --require-hashes --requirement /tmp/uv.txt \
     && uv pip install --system --no-cache --constraint constraints.txt '.[torch,objects,formats,mozjpeg]'
 
 # Compiled kernels, which any user of the container loads and only root can change. Where the CPU is of another model than

@@ -88,4 +88,4 @@ class SourceFormat:
 
 def missing_library(library: str, extra: str) -> MissingDependency:
     """Build the error for a library that a source needs and that is not installed."""
-    return MissingDependency(f"reading this needs {library}: pip install 'picstore[{extra}]'")
+    return MissingDependency(f"this needs {library}: pip install 'picstore[{extra}]'")
