@@ -100,6 +100,8 @@ def test_the_dockerfile_runs_only_what_these_tests_know() -> None:
         assert command[0] != "picstore" or command[1] in program.list_commands(None)
     (entry,) = [json.loads(rest) for name, rest in dockerfile() if name == "ENTRYPOINT"]
     assert entry == ["picstore"] and "picstore" in PROJECT["scripts"]
+    (pinned,) = [command for command in commands() if command[:2] == ["pip", "install"]]
+    assert "--require-hashes" in pinned  # uv itself
 
 
 def test_the_dockerfile_installs_extras_that_exist() -> None:
