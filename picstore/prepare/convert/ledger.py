@@ -38,7 +38,7 @@ class LedgerLine:
         reason: of the re-encoding or the failure.
         source_bytes, bytes: of the source image and of its JPEG; both 0 for failed inputs and duplicates.
         of: of a duplicate, the id of the first input with the same bytes.
-        lost: of a damaged file that does not state how many samples it had, an estimate of those without lines.
+        lost: of a damaged file that states no number of samples, an estimate of the samples without lines.
     """
 
     input: str

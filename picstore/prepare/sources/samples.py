@@ -19,7 +19,7 @@ from picstore.prepare.sources.splits import split_of_word
 from picstore.storage.location.resolve import Location, Where, locate
 
 _SEEN = 64  # fields that a message lists at most
-_MAX_MISSING = 1 << 24  # samples of a file that are missing, beyond which it is not believed how many it states
+_MAX_MISSING = 1 << 24  # missing samples of a file, beyond which the stated count is not believed
 _MAX_NAMED = 5  # files in a remark
 T = TypeVar("T", bound="Input | SourceSample")
 
