@@ -49,7 +49,7 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
 
 
 def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
-    """Quotas of a group and of those above it, up to the mounted one, whose path in the hierarchy is ``root``.
+    """Quotas of a group and of all groups above it, up to the mounted one, whose path in the hierarchy is ``root``.
 
     A container may see the path that its group has outside: then the mounted group is its own.
     """

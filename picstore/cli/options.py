@@ -55,6 +55,18 @@ _SOURCE_OPTIONS = (
         help="Split to read where SRC holds several, such as train, val or test; or all, for all shards together.",
     ),
     click.option(
+        "--targets",
+        metavar="FORMS",
+        help="Form of fields that describe objects, by commas: boxes:xyxy, boxes:xywh or boxes:cxcywh, polygons, "
+        "keypoints; for coordinates from 0 to 1 boxes:xyxy-normalized, polygons:normalized, …  "
+        "[default: they are metadata, but for coco]",
+    ),
+    click.option(
+        "--hidden",
+        is_flag=True,
+        help="Take files and folders whose names begin with a dot, which are counted otherwise.",
+    ),
+    click.option(
         "--classes",
         metavar="FILE",
         type=locate,

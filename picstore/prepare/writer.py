@@ -20,6 +20,7 @@ from picstore.arrays import U8
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import job
 from picstore.prepare.convert.row_writer import RowWriter, make_record
+from picstore.prepare.image.attached_images import move_attachment
 from picstore.prepare.image.coordinates import map_targets
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import EncodeSettings
@@ -124,7 +125,8 @@ class Writer:
             label: class of the image, its number or one of the names in ``classes``; −1 for unknown.
             extra: any JSON value. Its ``boxes``, ``box_labels``, ``polygons`` and ``keypoints`` are targets as in
                 docs/formats.md, in pixels of the image as a viewer shows it; they are scaled with the image.
-            attachments: bytes by name, stored unchanged; a mask must have the size of the stored image.
+            attachments: bytes by name; an image of the size of ``image`` is turned and resized with it, all others are
+                stored unchanged.
 
         Raises:
             ImageError: the image cannot become a training JPEG; nothing was added.
@@ -145,6 +147,10 @@ class Writer:
                 raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
             blobs[name] = bytes(blob)  # of a bytearray a copy: it is written later, and the caller may change it
         made = make_training_jpeg(image, settings=self._encode, bounded=True)
+        blobs = {
+            name: move_attachment(name, blob, made.coordinates, max_pixels=self._encode.max_pixels)
+            for name, blob in blobs.items()
+        }
         try:
             extra = map_targets(extra, made.coordinates)
         except ImageError as error:

@@ -179,7 +179,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def folders(self) -> tuple[Location, ...]:
-        """The folders of its files: one for each part of several data sets, and of an index that of its images too."""
+        """The folders of its files: one for each part of several data sets, and of an index its images' too."""
         if self._joined:
             return tuple(folder for each in self._joined for folder in each.folders)
         images = () if self.references is None else (self.references.folder,)

@@ -27,6 +27,8 @@ def append(
     image_field: str | None = None,
     label_field: str | None = None,
     split: str | None = None,
+    targets: str | None = None,
+    hidden: bool = False,
     classes: Where | None = None,
     resize: str | None = None,
     quality: int | None = None,
@@ -55,7 +57,8 @@ def append(
     Args:
         source: path or URL of the images.
         out: the data set.
-        kind, root, synsets, annotations, image_field, label_field, split, classes: see :func:`picstore.convert`.
+        kind, root, synsets, annotations, image_field, label_field: see :func:`picstore.convert`.
+        split, targets, hidden, classes: see :func:`picstore.convert`.
         image_timeout, workers, engine, dedupe, max_errors, progress: see :func:`picstore.convert`.
         resize, quality, subsampling, background, max_pixels, reencode, encoder: None for the data set's.
         streams, file_size, container_size, seed: None for the data set's.
@@ -101,7 +104,9 @@ def append(
 
         parse_limit(max_errors)  # before hours of work
         conversion = Conversion(display, started)
-        options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, split, classes)
+        options = SourceOptions(
+            kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes
+        )
         with open_engine(engine, workers) as processes:
             listing = conversion.list_inputs(source, options, engine=processes, dedupe=dedupe)
             conversion.wait_for_kernels()

@@ -31,11 +31,14 @@ class SourceOptions:
     image_field: str | None
     label_field: str | None
     split: str | None
+    targets: str | None
+    hidden: bool
     classes: Where | None
 
     def open(self, source: Where, engine: Engine) -> Listing:
         """List the inputs of a source."""
-        return open_source(source, engine=engine, **{name: getattr(self, name) for name in self.__slots__})
+        given = {name: getattr(self, name) for name in self.__slots__}
+        return open_source(source, engine=engine, **{**given, "hidden": self.hidden or None})
 
 
 def parse_limit(max_errors: int | str) -> Callable[[int], float]:

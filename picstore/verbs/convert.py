@@ -26,6 +26,8 @@ def convert(
     image_field: str | None = None,
     label_field: str | None = None,
     split: str | None = None,
+    targets: str | None = None,
+    hidden: bool = False,
     classes: Where | None = None,
     resize: str | None = None,
     quality: int = 90,
@@ -61,6 +63,9 @@ def convert(
         synsets: file of synset names in the order of labels, for imagenet.
         annotations: COCO file of objects or keypoints.
         image_field, label_field: columns of image and label; None finds them by usual names.
+        targets: form of fields that describe objects, such as "boxes:xywh" or "boxes:cxcywh-normalized,polygons";
+            None for metadata, unless the source defines them, as COCO does.
+        hidden: take files and folders whose names begin with a dot, which are counted otherwise.
         split: split to read where the source holds several, such as "train"; "all" for all shards together.
         classes: file of class names, one per line, in the order of labels.
         resize: "shorter:256", "longer:512" or "256x256"; None keeps the size.
@@ -120,7 +125,9 @@ def convert(
         sizes = {"file_size": parse_size(file_size), "container_size": parse_size(container_size)}
         shape = DatasetShape(streams=streams, seed=seed, **sizes)
         conversion = Conversion(display, started)
-        options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, split, classes)
+        options = SourceOptions(
+            kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes
+        )
         with open_engine(engine, workers) as processes:
             require_apart(out, (source, *indexed_folder(source)))
             listing = conversion.list_inputs(source, options, engine=processes, dedupe=dedupe)

@@ -25,6 +25,8 @@ def index(
     image_field: str | None = None,
     label_field: str | None = None,
     split: str | None = None,
+    targets: str | None = None,
+    hidden: bool = False,
     classes: Where | None = None,
     shuffle: bool | None = None,
     max_pixels: int = 1 << 28,
@@ -43,7 +45,8 @@ def index(
         source: path or URL of the images, which stay there as long as the index is used.
         out: path or URL of the index, which does not exist or is empty.
         shuffle: whether each container refers to images from all of the source; None for images with a file each.
-        kind, root, synsets, annotations, image_field, label_field, split, classes: see :func:`picstore.convert`.
+        kind, root, synsets, annotations, image_field, label_field: see :func:`picstore.convert`.
+        split, targets, hidden, classes: see :func:`picstore.convert`.
         max_pixels, image_timeout, file_size, container_size, seed: see :func:`picstore.convert`.
         workers, resume, max_errors, progress: see :func:`picstore.convert`.
 
@@ -73,7 +76,9 @@ def index(
         shape = DatasetShape(streams=1, seed=seed, **sizes)
         location, folder = locate(source).absolute(), None if root is None else locate(root)
         conversion = Conversion(display, started)
-        options = SourceOptions(kind, folder, synsets, annotations, image_field, label_field, split, classes)
+        options = SourceOptions(
+            kind, folder, synsets, annotations, image_field, label_field, split, targets, hidden, classes
+        )
         with open_engine("local", workers) as processes:
             require_apart(out, (source, *indexed_folder(source)))
             listing = conversion.list_inputs(location, options, engine=processes)

@@ -24,6 +24,8 @@ def measure_quality(
     image_field: str | None = None,
     label_field: str | None = None,
     split: str | None = None,
+    targets: str | None = None,
+    hidden: bool = False,
     classes: Where | None = None,
     resize: str | None = None,
     quality: int = 90,
@@ -45,7 +47,7 @@ def measure_quality(
     Args:
         images: size of the sample, drawn evenly over the source by ``seed``.
         plot: SVG file for a plot, which needs ``picstore[plot]``; where nothing was measured, none is written.
-        source, kind, root, synsets, annotations, image_field, label_field, split, classes: see
+        source, kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes: see
             :func:`picstore.convert`.
         resize, quality, subsampling, background, max_pixels, image_timeout: see :func:`picstore.convert`.
         reencode, encoder, workers, progress: see :func:`picstore.convert`.
@@ -76,7 +78,9 @@ def measure_quality(
 
         processes = count_workers(workers)
         display.begin_stage("listing")
-        options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, split, classes)
+        options = SourceOptions(
+            kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes
+        )
         listing = options.open(source, LocalEngine(processes))
         for remark in listing.remarks:
             display.remark(remark)

@@ -226,6 +226,8 @@ def describe_job(listing: Listing, options: ConvertOptions) -> dict[str, Any]:
     }
     if options.references is not None:
         settings["references"] = str(options.references)
+    if listing.targets:
+        settings["targets"] = listing.targets
     if listing.partition is not None:
         settings["index"] = listing.partition.uuid
     return settings if listing.duplicates is None else {**settings, "dedupe": True}

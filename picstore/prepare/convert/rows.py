@@ -27,7 +27,8 @@ from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.convert.source_samples import sample_numbers
 from picstore.prepare.convert.warm_start import start_fork_server
 from picstore.prepare.engine import processes
-from picstore.prepare.image.coordinates import map_targets
+from picstore.prepare.image.attached_images import move_attachment
+from picstore.prepare.image.coordinates import CoordinateMap, map_targets
 from picstore.prepare.image.index_image import index_image
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg, reencode
@@ -36,6 +37,7 @@ from picstore.prepare.sources.inputs import Input, read_input
 from picstore.prepare.sources.read_ahead import ReadAhead
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import UNFINISHED, Location, WritableLocation
+from picstore.storage.target_forms import OWN, in_own_form, target_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,12 @@ def _convert_input(each: GroupedInput, task: RowTask, writer: RowWriter, ahead: 
             raise data
         made = each.made if isinstance(each.made, TrainingJpeg) else _make(data, each, task)
         attachments = _read_attachments(source, ahead.read)
+        if task.references is None:
+            image = _coordinates(source, made)
+            attachments = {
+                name: move_attachment(name, blob, image, max_pixels=task.encode.max_pixels)
+                for name, blob in attachments.items()
+            }
         extra = _make_extra(source, made)
         if task.references is not None:
             record, referenced = make_reference_record(
@@ -214,6 +222,10 @@ def _make(data: bytes, each: GroupedInput, task: RowTask) -> TrainingJpeg:
         return make_training_jpeg(data, settings=settings, name=name)
 
 
+def _coordinates(source: Input, made: TrainingJpeg) -> CoordinateMap:
+    return replace(made.coordinates, orientation=1) if source.upright else made.coordinates
+
+
 def _make_extra(source: Input, made: TrainingJpeg) -> Any:
     """Make a record's extra: the input's path and fields, with targets in pixels of the stored image."""
     extra = {"path": source.name}
@@ -221,7 +233,14 @@ def _make_extra(source: Input, made: TrainingJpeg) -> Any:
         extra |= json.loads(source.extra)
     elif source.annotated is None:
         return extra
-    coordinates = replace(made.coordinates, orientation=1) if source.upright else made.coordinates
+    if not source.targets:
+        return extra
+    coordinates = _coordinates(source, made)
+    if source.targets != OWN:
+        own = in_own_form(extra, source.targets, coordinates.upright_size)
+        fields = target_fields(source.targets)
+        mapped = map_targets({name: own[name] for name in fields if name in own}, coordinates)
+        return {**own, **mapped}
     return map_targets(extra, coordinates, annotated=source.annotated)
 
 

@@ -41,7 +41,7 @@ EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", 
 _HOLDS_LOCK = frozenset({"JPEG2000", "QOI"})
 
 _ORIENTATION = 0x0112
-_TO_UPRIGHT = {  # by EXIF orientation (EXIF 2.32, 4.6.4.A)
+TO_UPRIGHT = {  # by EXIF orientation (EXIF 2.32, 4.6.4.A)
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -190,8 +190,8 @@ def decode_image(
         check_size(*image.size, max_pixels=settings.max_pixels)  # an icon's header and its PNG may disagree
         orientation = _orientation(image)  # read after load(), which rotates a TIFF and resets its orientation
         image = to_rgb_or_grey(image, background=settings.background)
-        if orientation in _TO_UPRIGHT:
-            image = image.transpose(_TO_UPRIGHT[orientation])
+        if orientation in TO_UPRIGHT:
+            image = image.transpose(TO_UPRIGHT[orientation])
         upright_size = size or image.size
         coordinates = CoordinateMap(max(orientation, tiff_orientation), upright_size, upright_size)
         return _resize_upright(image, coordinates, origin=origin, settings=settings)
@@ -315,7 +315,7 @@ def _orientation(image: Image.Image) -> int:
         image.info = info
     if isinstance(value, bytes) and len(value) == 1:  # of type BYTE
         value = value[0]
-    return value if isinstance(value, int) and value in _TO_UPRIGHT else 1
+    return value if isinstance(value, int) and value in TO_UPRIGHT else 1
 
 
 def _settle_orientation(image: Image.Image, orientation: int | None) -> None:
@@ -337,7 +337,7 @@ def _jpeg_origin(image: Image.Image, settings: EncodeSettings) -> str:
         return "CMYK JPEG"
     if image.info.get("progressive"):
         return "progressive JPEG"
-    if _orientation(image) in _TO_UPRIGHT:
+    if _orientation(image) in TO_UPRIGHT:
         return "rotated by EXIF"
     size = _upright_size(image)
     if settings.resize is not None and settings.resize.target(*size) != size:

@@ -23,6 +23,7 @@ from picstore.storage.annotations import MAX_COORDINATE
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_of_file
+from picstore.storage.target_forms import OWN
 
 MAX_ANNOTATIONS = 1 << 32  # bytes of a file; COCO 2017 has 448 MB
 _LISTS = ("images", "annotations", "categories")
@@ -72,7 +73,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
         if len(extra) > MAX_EXTRA:
             document.refuse(image.name, f"its annotations take {len(extra):,} bytes; {MAX_EXTRA:,} can be stored")
         annotated = (image.width, image.height)
-        inputs.append(Input(image.name, -1, image.location, extra=extra, annotated=annotated))
+        inputs.append(Input(image.name, -1, image.location, extra=extra, annotated=annotated, targets=OWN))
     for id_, (offset, *_) in offsets.items():
         document.refuse(f"annotation {document.values.parse(offset)['id']}.image_id", f"{id_} is the id of no image")
     remarks = [f"{without_area:,} of {total:,} boxes have no area inside their image: left out"] if without_area else []

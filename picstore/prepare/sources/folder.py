@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from picstore.prepare.engine.processes import Engine
@@ -13,32 +13,39 @@ from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.named_files import is_inside
 from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import Notes
-from picstore.prepare.sources.source_file import printable, visible_entries
+from picstore.prepare.sources.source_file import printable
 from picstore.prepare.sources.splits import refuse, refuse_splits, split_of_word
 from picstore.storage.location.local import Folder
 from picstore.storage.location.regular_file import is_folder, kind_of
 from picstore.storage.location.resolve import Location
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-_NO_IMAGE, _OUTSIDE = "no image", "link out of the source"  # of notes
+_NO_IMAGE, _OUTSIDE, _HIDDEN = "no image", "link out of the source", "hidden"  # of notes
+_OF_PROGRAMS = {".DS_Store", ".localized", ".directory", ".git", ".gitattributes", ".gitignore", ".ipynb_checkpoints"}
 _NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".html", ".yaml", ".yml")
 
 
-def list_folder(location: Location, *, engine: Engine | None = None) -> Listing:
+def list_folder(location: Location, *, hidden: bool = False, engine: Engine | None = None) -> Listing:
     """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
-    Every regular file counts, except hidden ones and names that end as texts' or tables' do; nested folders
-    belong to their class. Links are followed, as data sets are made of links too. Remarks count the files that are no
-    images, and the links that lead out of the folder.
+    Every regular file counts, except hidden ones, unless these are asked for, and names that end as texts' or tables'
+    do; nested folders belong to their class. Links are followed, as data sets are made of links too. Remarks count the
+    files that are no images, the hidden files and folders, and the links that lead out of the folder.
     """
-    entries = visible_entries(location)
+    every = location.entries()
+    entries = [entry for entry in every if is_taken(entry.name, hidden=hidden)]
     names = [entry.name for entry in entries if entry.is_folder]
-    classes, folders = names, [_ClassFolder(location, name, label) for label, name in enumerate(names)]
+    classes, folders = names, [_ClassFolder(location, name, label, hidden) for label, name in enumerate(names)]
     if not names:
         classes = [location.path.resolve().name if isinstance(location, Folder) else location.name]
-        folders = [_ClassFolder(location, "", 0)]
+        folders = [_ClassFolder(location, "", 0, hidden)]
     found = list_parts(_list_class, folders, engine)
-    remarks = list(_remarks(location, found.notes))
+    notes = dict(found.notes)
+    apart = [entry.name for entry in every if names and not is_taken(entry.name, hidden=hidden)]
+    if apart:
+        count, least = notes.get(_HIDDEN, (0, apart[0]))
+        notes[_HIDDEN] = count + len(apart), min(least, *apart)
+    remarks = list(_remarks(location, notes))
     ignored = len(entries) - len(names)
     if tables := [entry.name for entry in entries if entry.name.lower().endswith(_TABLES)]:
         remarks.append(f"{tables[0]} may have labels: convert {location / tables[0]} to read them")
@@ -55,10 +62,16 @@ class _ClassFolder:
     source: Location
     name: str
     label: int
+    hidden: bool
+
+
+def is_taken(name: str, *, hidden: bool) -> bool:
+    """Whether an entry is visible, or ``hidden`` ones are taken, but for what systems and programs keep in folders."""
+    return not name.startswith(".") or (hidden and name not in _OF_PROGRAMS and not name.startswith("._"))
 
 
 def _list_class(folder: _ClassFolder) -> FoundPart:
-    walk = _Walk(str(folder.source))
+    walk = _Walk(str(folder.source), hidden=folder.hidden)
     location = folder.source / folder.name if folder.name else folder.source
     return FoundPart(_files_below(location, f"{folder.name}/" if folder.name else "", folder.label, walk), walk.notes)
 
@@ -73,7 +86,7 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
     return [
         Input(prefix + "/".join(parts), label, str(folder / "/".join(parts)), 0, size)
         for parts, size in files
-        if not any(part.startswith(".") for part in parts)
+        if walk.takes(parts, prefix)
         and (size or tuple(parts) not in folders)
         and walk.may_be_image(prefix + "/".join(parts))
     ]
@@ -101,9 +114,16 @@ class _Walk:
         notes: counts of files that are no images, and of links that lead out of the source, each with the least name.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, hidden: bool) -> None:
         self.notes: Notes = {}
-        self._root = root
+        self._root, self._hidden = root, hidden
+
+    def takes(self, parts: Sequence[str], prefix: str) -> bool:
+        """Whether none of the parts of a name is hidden; hidden ones are counted, unless they are taken."""
+        if all(is_taken(part, hidden=self._hidden) for part in parts):
+            return True
+        self._note(_HIDDEN, prefix + "/".join(parts))
+        return False
 
     def may_be_image(self, name: str) -> bool:
         """Whether a file's name may be an image's; names of texts, tables and desktop files are counted."""
@@ -121,7 +141,7 @@ class _Walk:
         try:
             own = os.stat(path)  # noqa: PTH116
             with os.scandir(path) as found:
-                visible = (entry for entry in found if not entry.name.startswith("."))
+                visible = (entry for entry in found if self.takes((entry.name,), prefix))
                 entries = sorted(visible, key=lambda entry: entry.name)
         except OSError as error:
             yield Input(printable(prefix), label, path, problem=f"folder cannot be listed: {error.strerror}")
@@ -155,6 +175,10 @@ def _remarks(source: Location, notes: Notes) -> Iterator[str]:
         count, name = notes[_NO_IMAGE]
         files = "1 file that is no image" if count == 1 else f"{count:,} files that are no images"
         yield f"{files}, such as {printable(name)}: left out"
+    if _HIDDEN in notes:
+        count, name = notes[_HIDDEN]
+        entries = "1 hidden file or folder" if count == 1 else f"{count:,} hidden files and folders"
+        yield f"{entries}, such as {printable(name)}: left out; --hidden takes them"
     if _OUTSIDE in notes:
         count, name = notes[_OUTSIDE]
         links = "1 link leads" if count == 1 else f"{count:,} links lead"
@@ -182,4 +206,4 @@ def recognizes(probe: SourceProbe) -> bool:
     return probe.is_folder
 
 
-FORMAT = SourceFormat(list_folder, recognizes=recognizes, object_stores=True, takes_engine=True)
+FORMAT = SourceFormat(list_folder, options=("hidden",), recognizes=recognizes, object_stores=True, takes_engine=True)

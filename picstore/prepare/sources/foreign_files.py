@@ -15,7 +15,7 @@ _UNPACK = "unpack it, and give the folder"
 _EXPORT = "write its images to a folder, or to a data set with picstore.Writer"
 _FOLDER = "give the folder that holds it, or a list of images"
 _PROBED_FILES = 8  # of a folder
-# Offset and bytes of the magic number, what the file is, and what to do. Longer numbers precede those that begin them.
+# Offset and bytes of the magic number, what the file is, and what to do. A longer number precedes its own beginning.
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xff\xd8\xff", "an image (JPEG)", _FOLDER),
     (0, b"\x89PNG\r\n\x1a\n", "an image (PNG)", _FOLDER),

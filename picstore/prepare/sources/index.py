@@ -16,6 +16,7 @@ from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import MANIFEST, Location, Where
 from picstore.storage.references_root import ReferencesRoot
+from picstore.storage.target_forms import OWN
 
 
 def list_index(location: Location, *, root: Where | None = None) -> Listing:
@@ -27,6 +28,8 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
     if dataset.references is None:
         raise UsageError(f"{location} is a picstore data set already; `picstore shuffle` makes a copy of it")
     numbers = np.flatnonzero(dataset.live.counts)
+    provenance = dataset.manifest.provenance
+    has_targets = provenance.get("source") == "coco" or "targets" in provenance
     inputs: list[Input] = []
     ids: list[int] = []
     for number in numbers.tolist():
@@ -34,7 +37,8 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
         labels = dataset.labels(container.index["id"], container.index["label"])
         for k in np.flatnonzero(dataset.live.mask(number)).tolist():
             ids.append(int(container.index["id"][k]))
-            inputs.append(_input(container, k, int(labels[k]), dataset.references))
+            one = _input(container, k, int(labels[k]), dataset.references)
+            inputs.append(replace(one, targets=OWN) if has_targets else one)
     ends = np.cumsum(dataset.live.counts[numbers])
     last_of_file = np.diff(dataset.rows["file"][numbers], append=-1) != 0
     partition = Partition(

@@ -24,7 +24,20 @@ BLOCK = 1024  # inputs that are written and read together
 _MOST_LABELS = 1 << 12  # of a group that is sent with its blocks
 
 # All but attachments and reader; bytes are written apart, as JSON has none.
-_FIELDS = ("name", "label", "path", "offset", "size", "problem", "annotated", "crc", "upright", "frame", "lost")
+_FIELDS = (
+    "name",
+    "label",
+    "path",
+    "offset",
+    "size",
+    "problem",
+    "annotated",
+    "crc",
+    "upright",
+    "frame",
+    "lost",
+    "targets",
+)
 _LABEL = _FIELDS.index("label")
 _texts_and_numbers = attrgetter(*_FIELDS)
 
@@ -204,7 +217,7 @@ def _unpack_run(
 
 def _from_json(row: list[Any], readers: Sequence[Reader | None]) -> Input:
     name, label, path, offset, size, problem, annotated, crc, upright, *rest = row
-    frame, lost, extra, key, attachments, reader = rest
+    frame, lost, targets, extra, key, attachments, reader = rest
     return Input(
         name,
         label,
@@ -221,6 +234,7 @@ def _from_json(row: list[Any], readers: Sequence[Reader | None]) -> Input:
         upright,
         frame and tuple(frame),
         lost,
+        targets,
     )
 
 

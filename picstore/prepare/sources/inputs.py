@@ -36,6 +36,8 @@ class Input:
             may keep files open.
         key: argument for the reader only.
         crc: CRC-32C that the bytes must have, if it is known.
+        targets: forms of the targets in the extra, ``target_forms.OWN`` or as ``--targets`` has them; empty if fields
+            that are called alike are metadata, which stays as it is.
         upright: whether targets in the extra are in pixels of the upright image, whatever the file's orientation.
         frame: offset and size of the record that holds the image, if the record's masked CRC-32C follows it. Reading
             the image then checks the record, whose label and metadata listing takes unchecked.
@@ -57,6 +59,7 @@ class Input:
     upright: bool = False
     frame: tuple[int, int] | None = None
     lost: int = 0
+    targets: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class Listing:
         duplicates: number of each input to leave out, with the number of the first that has the same bytes; None if
             nobody searched.
         partition: ids, containers and rows of the inputs, if the source has them.
+        targets: forms of targets that the user named.
+        alike: counts of samples with metadata that is called as targets are, by field.
     """
 
     kind: str
@@ -98,6 +103,8 @@ class Listing:
     remarks: list[str] = field(default_factory=list)
     duplicates: dict[int, int] | None = None
     partition: Partition | None = None
+    targets: str = ""
+    alike: dict[str, int] = field(default_factory=dict)
 
     def digest(self) -> str:
         """SHA-256 of names, labels, extras and attachments; a resumed conversion compares it with the first run's."""
@@ -105,15 +112,16 @@ class Listing:
         for source in self.inputs:
             digest.update(f"{source.label} {source.name}\n".encode())
             digest.update(source.extra)
+            digest.update(source.targets.encode())
             for name, attached in source.attachments:
                 digest.update(f"{name} {attached.name}\n".encode())
         return digest.hexdigest()
 
 
 def relabel_input(source: Input, labels: Sequence[int]) -> Input:
-    """Map an input's label and the labels of its boxes through ``labels``; values outside of it stay."""
+    """Map an input's label, and of targets the labels of boxes, through ``labels``; values outside of it stay."""
     extra = source.extra
-    if b'"box_labels"' in extra:
+    if source.targets and b'"box_labels"' in extra:
         fields = json.loads(extra)
         if isinstance(boxes := fields.get("box_labels"), list) and all(type(label) is int for label in boxes):
             fields["box_labels"] = [labels[label] if 0 <= label < len(labels) else label for label in boxes]

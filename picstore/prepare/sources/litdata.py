@@ -122,7 +122,10 @@ def _samples(
 def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored | Damage]:
     """Samples of a chunk in order, or the damage of one, or of its frame."""
     if file.size >= len(_ARROW) and file.read(file.size - len(_ARROW), len(_ARROW)) == _ARROW:
-        raise Corrupt("its samples are rows of an Arrow table, which only LitData reads", file.printable_path)
+        raise Corrupt(
+            "its samples are rows of an Arrow table, which only LitData reads; write them with picstore.Writer",
+            file.printable_path,
+        )
     if level == "batch" and file.read(0, len(_FRAMED)) == _FRAMED:
         yield from _framed_samples(file, count)
         return

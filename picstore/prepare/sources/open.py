@@ -26,6 +26,7 @@ from picstore.storage.class_names import JoinedNames, from_lines
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_of_file
+from picstore.storage.target_forms import check_targets
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
@@ -47,7 +48,13 @@ KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "coco", *_GENER
 
 
 def open_source(
-    where: Where, *, kind: str = "auto", classes: Where | None = None, engine: Engine | None = None, **options: object
+    where: Where,
+    *,
+    kind: str = "auto",
+    classes: Where | None = None,
+    targets: str | None = None,
+    engine: Engine | None = None,
+    **options: object,
 ) -> Listing:
     """List a source.
 
@@ -57,6 +64,8 @@ def open_source(
             ``annotations`` selects coco.
         classes: a file of class names, one per line (:func:`picstore.storage.class_names.from_lines`), in the order of
             labels. It names integer labels, or reorders labels that have names.
+        targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``target_forms.check_targets``.
+            Without them such fields are metadata, unless the source defines them.
         engine: runs tasks that list parts of a large source; None for no tasks.
         options: the kind's own, None for the default: ``root``, ``synsets``, ``annotations``, ``image_field``,
             ``label_field``, ``split``.
@@ -69,6 +78,7 @@ def open_source(
         Damage: it is of its kind, but damaged so that nothing can be listed.
         PicstoreError: an entry point cannot be loaded, or an object store cannot be reached.
     """
+    forms = "" if targets is None else check_targets(targets)
     location = locate(where)
     if not location.exists() and "{" not in location.name:
         raise NotADataset(f"{location} does not exist")
@@ -86,6 +96,7 @@ def open_source(
     if not listing.inputs:
         left_out = "".join(f"; {remark}" for remark in listing.remarks)
         raise NotADataset(f"{location} holds no images (read as source {listing.kind}){left_out}")
+    listing = _with_targets(listing, forms)
     if classes is not None:
         return _with_classes(listing, locate(classes))
     if kind == "folder":
@@ -165,6 +176,22 @@ def _load_format(kind: str) -> SourceFormat:
 def _plugins() -> dict[str, EntryPoint]:
     """Entry points of other packages by name, not loaded yet."""
     return {point.name: point for point in entry_points(group="picstore.sources")}
+
+
+def _with_targets(listing: Listing, forms: str) -> Listing:
+    """Mark the fields that the user calls targets."""
+    if forms:
+        if listing.kind in ("coco", "index"):
+            raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")
+        inputs = InputView(listing.inputs, change=lambda one: replace(one, targets=forms))
+        return replace(listing, inputs=inputs, targets=forms)
+    remarks = [
+        f"the field {name!r} of {count:,} samples is kept as metadata, which no resizing moves; if it "
+        "describes objects, name its form by --targets"
+        for name, count in sorted(listing.alike.items())
+        if name != "box_labels"
+    ]
+    return replace(listing, remarks=[*listing.remarks, *remarks])
 
 
 def _with_classes(listing: Listing, classes: Location) -> Listing:

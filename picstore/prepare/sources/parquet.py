@@ -22,6 +22,7 @@ from picstore.prepare.sources.splits import choose_split
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, locate
+from picstore.storage.target_forms import OWN
 
 # Of the metadata of files that export writes: the column ``extra`` is a JSON object; and class names as JSON where a
 # ClassLabel, which has each name once, cannot hold them.
@@ -223,7 +224,8 @@ def _samples(file: Location, name: str, columns: _Columns) -> Iterator[SourceSam
                         if inner is None:
                             skipped["column extra (not a JSON object)"] += 1
                         skipped.merge(values, inner or {})
-                    sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key)
+                    targets = OWN if schema.json_extra else ""
+                    sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key, targets=targets)
                     sample.label = schema.take_label(sample.extra, file)
                     yield sample
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes

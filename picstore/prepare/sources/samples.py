@@ -16,6 +16,7 @@ from picstore.prepare.sources.labels import Label, LabelFields, NoLabel, number_
 from picstore.prepare.sources.metadata import OddValues, extra_as_json
 from picstore.prepare.sources.source_file import printable
 from picstore.prepare.sources.splits import split_of_word
+from picstore.storage.annotations import FIELDS
 from picstore.storage.location.resolve import Location, Where, locate
 
 _SEEN = 64  # fields that a message lists at most
@@ -47,6 +48,7 @@ class SourceSample:
     attachments: tuple[tuple[str, Input], ...] = ()
     frame: tuple[int, int] | None = None
     lost: int = 0
+    targets: str = ""
 
 
 # What the user is told of a source: by text how often it was found, and the least example.
@@ -67,6 +69,7 @@ class PackedListing:
         notes: what the user is told.
         odd: values of extras that were changed.
         damaged: number of inputs whose file has lost an unknown number of samples.
+        alike: counts of metadata that is called as targets are.
     """
 
     inputs: PackedInputs
@@ -77,6 +80,7 @@ class PackedListing:
     notes: Notes
     odd: OddValues
     damaged: int
+    alike: Counter[str]
 
 
 class ListingBuilder:
@@ -97,6 +101,7 @@ class ListingBuilder:
         self._attachments: dict[str, None] = {}
         self._fields: dict[str, None] = {}
         self._splits: dict[str, None] = {}  # in the field of that name
+        self._alike: Counter[str] = Counter()  # fields that are called as targets are
 
     def __len__(self) -> int:
         return len(self._inputs)
@@ -108,6 +113,8 @@ class ListingBuilder:
             if turn == len(self._counts):
                 self._counts.append(0)
             self._counts[turn] += not item.problem
+            if not item.targets:
+                self._alike.update(name for name in FIELDS if name in item.extra)
             if len(self._fields) < _SEEN:
                 self._fields.update(dict.fromkeys(item.extra))
             if isinstance(split := item.extra.get("split"), str) and split_of_word(split):
@@ -133,13 +140,15 @@ class ListingBuilder:
         self.add_notes(found.notes)
         self._odd.update(found.odd)
         self._damaged += found.damaged
+        self._alike.update(found.alike)
 
     def pack(self) -> PackedListing:
         """Pack what was found."""
         counts, attachments = self._label_counts(), tuple(self._attachments)
         fields, splits = tuple(self._fields), tuple(self._splits)
         inputs = self._inputs.pack()
-        return PackedListing(inputs, counts, attachments, fields, splits, self.notes, self._odd, self._damaged)
+        told = self.notes, self._odd, self._damaged, self._alike
+        return PackedListing(inputs, counts, attachments, fields, splits, *told)
 
     def _label_counts(self) -> dict[Label, int]:
         return dict(zip(self._turns, self._counts, strict=True))
@@ -182,7 +191,7 @@ class ListingBuilder:
         names = [printable(name) for name in chosen.names]
         inputs, losses = self._estimate_losses()
         all_remarks = [*found_remarks, *chosen.remarks, *self._odd.remarks(), *losses]
-        return Listing(kind, inputs, names, tuple(self._attachments), all_remarks)
+        return Listing(kind, inputs, names, tuple(self._attachments), all_remarks, alike=dict(self._alike))
 
     def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
         """Estimate what damaged files lost by the other files; returns the inputs with the estimates, and a remark."""
@@ -251,6 +260,7 @@ def _to_input(sample: SourceSample, label: int, odd: OddValues) -> Input:
         key=sample.key,
         frame=sample.frame,
         lost=sample.lost,
+        targets=sample.targets,
     )
 
 

@@ -25,6 +25,7 @@ from picstore.prepare.sources.samples import SourceSample, build_listing, refuse
 from picstore.prepare.sources.source_file import SourceFile, printable, read_whole
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import is_wide, text_of_file
+from picstore.storage.target_forms import OWN
 
 _PATH_FIELDS = ("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname", "image_id")
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -200,6 +201,7 @@ def _samples(
         sample.attachments = _attachments(row, root, row_name)
         if isinstance(row.get(_EXTRA), dict):
             skipped.merge(row, row.pop(_EXTRA))
+            sample.targets = OWN
         sample.extra = {key: value for key, value in row.items() if value != ""}
         yield sample
 

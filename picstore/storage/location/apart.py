@@ -73,7 +73,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _linked_folders(source: Location) -> Iterator[Location]:
-    """Folders that links directly in a local source lead to, as those of classes that lie elsewhere."""
+    """Folders that links directly in a local source lead to, such as classes that lie elsewhere."""
     if isinstance(source, Folder) and source.is_folder():
         with os.scandir(source.path) as found:
             yield from (Folder(Path(entry.path)) for entry in found if entry.is_symlink() and Path(entry.path).is_dir())

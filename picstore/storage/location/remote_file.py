@@ -43,6 +43,7 @@ NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 # Failures that another attempt does not mend: answers of 4xx but for a timeout and too many requests, answers that
 # contradict HTTP, and TLS (names of rustls' errors, with the reason that it gives for a certificate).
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
+_ODD_KEY = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"', re.DOTALL)
 _TLS = re.compile(
     r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
 )
@@ -237,6 +238,12 @@ class RemoteFile(Location):
             return self._missing(file, text)
         if "501 Not Implemented" in text:
             return self._unconditional(file)
+        if odd := _ODD_KEY.search(text):
+            key = odd[1].encode("unicode_escape").decode()
+            return PicstoreError(
+                f"{file} cannot be listed: the object {key} has a name with an empty part, '.', '..' or a control "
+                "character, which the client of stores refuses; rename it, or give the folders beside it"
+            )
         if tls := _TLS.search(details):
             refused = f"certificate is refused ({tls[1]})" if tls[1] else f"TLS is refused ({tls[0]})"
             return PicstoreError(

@@ -10,7 +10,7 @@ from picstore.storage.location.base import Buffer
 from picstore.storage.location.resolve import Location
 
 MAX_WIDE = 1 << 30  # bytes of a file in UTF-16 or UTF-32, which is read whole
-# By mark; that of UTF-32 begins with the mark of UTF-16.
+# By mark; the marks of UTF-32 begin with UTF-16's.
 _WIDE = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",

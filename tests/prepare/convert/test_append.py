@@ -249,7 +249,7 @@ def test_classes_of_one_name_stay_apart_or_are_refused(tmp_path: Path) -> None:
 def test_box_labels_are_renumbered_with_the_classes() -> None:
     from picstore.prepare.sources.inputs import Input, relabel_input
 
-    source = Input("a.jpg", 1, "a.jpg", extra=b'{"boxes":[[0,0,1,1],[0,0,2,2]],"box_labels":[1,-1]}')
+    source = Input("a.jpg", 1, "a.jpg", extra=b'{"boxes":[[0,0,1,1],[0,0,2,2]],"box_labels":[1,-1]}', targets="own")
     moved = relabel_input(source, [5, 3])
     assert (moved.label, b'"box_labels":[3,-1]' in moved.extra) == (3, True)
 

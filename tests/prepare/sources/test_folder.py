@@ -20,7 +20,8 @@ def test_sub_folders_are_classes_in_sorted_order_with_all_deeper_folders(tmp_pat
     assert listing.kind == "folder"
     assert listing.classes == ["ant", "empty", "zebra"]
     assert names(listing) == [("ant/a.jpg", 0), ("ant/b/2.jpg", 0), ("zebra/1.png", 2)]
-    assert listing.remarks == [f"1 file directly in {tmp_path}, in no class folder: left out"]
+    assert "1 hidden file or folder, such as ant/.hidden.jpg: left out; --hidden takes them" in listing.remarks
+    assert f"1 file directly in {tmp_path}, in no class folder: left out" in listing.remarks
 
 
 def test_texts_and_desktops_files_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Attachments that lie on the pixels of their image, such as masks: turned and resized with it, and their sizes."""
+
+from __future__ import annotations
+
+import io
+
+from PIL import Image
+
+from picstore.errors import ImageError
+from picstore.prepare.image.coordinates import CoordinateMap
+from picstore.prepare.image.read import TO_UPRIGHT, foreign_errors
+from picstore.prepare.image.size_limits import pillow_limits
+
+_LOSSLESS = ("PNG", "TIFF", "BMP", "GIF")
+_INDEXED = ("1", "L", "P", "I", "I;16", "I;16B")  # modes of masks, whose values are never mixed
+_MAGIC = (b"\x89PNG", b"II*\0", b"MM\0*", b"BM", b"GIF8", b"\xff\xd8\xff")
+_QUALITY = 95  # of a JPEG that is resized
+
+
+def move_attachment(name: str, data: bytes, image: CoordinateMap, *, max_pixels: int) -> bytes:
+    """Turn and resize an attachment as its image was, if it has the size of the image before that; else return it.
+
+    A size that only the pixels of the file have, before it is rotated upright, tells that the attachment is to be
+    rotated too. A JPEG may also be smaller than its image by a whole factor. Grey and palette images take
+    the value of the nearest pixel.
+
+    Args:
+        name: of the attachment, in messages.
+        image: how the image was turned and resized.
+        max_pixels: of an image that is decoded.
+
+    Raises:
+        ImageError: the attachment is an image of this size that cannot be decoded.
+    """
+    if (image.orientation == 1 and image.stored_size == image.upright_size) or not data.startswith(_MAGIC):
+        return data
+    try:
+        with pillow_limits(max_pixels), foreign_errors(f"{name} cannot be turned or resized with its image"):
+            with Image.open(io.BytesIO(data), formats=[*_LOSSLESS, "JPEG"]) as opened:
+                kind = str(opened.format)
+                factor = _factor(opened.size, image, kind)
+                if not factor:
+                    return data
+                moved = _moved(opened, image, factor)
+            return data if moved is None else _encoded(moved, kind)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
+
+
+def _factor(size: tuple[int, int], image: CoordinateMap, kind: str) -> int:
+    """By how much an attachment is smaller than its image, 0 if it does not lie on the image's pixels."""
+    if size in (image.upright_size, image.raw_size):
+        return 1
+    for whole in (image.upright_size, image.raw_size):
+        factor = round(whole[0] / size[0])
+        if kind == "JPEG" and factor > 1 and size == (-(-whole[0] // factor), -(-whole[1] // factor)):
+            return factor
+    return 0
+
+
+def _moved(opened: Image.Image, image: CoordinateMap, factor: int) -> Image.Image | None:
+    """The attachment in the pixels of the stored image; None if it needs no change."""
+    upright = tuple(-(-side // factor) for side in image.upright_size)
+    turn = TO_UPRIGHT[image.orientation] if opened.size != upright else None
+    turned = opened if turn is None else opened.transpose(turn)
+    width, height = (-(-side // factor) for side in image.stored_size)
+    if turned.size == (width, height):
+        return None if turn is None else turned
+    nearest = opened.mode in _INDEXED and opened.format != "JPEG"
+    return turned.resize((width, height), Image.Resampling.NEAREST if nearest else Image.Resampling.LANCZOS)
+
+
+def _encoded(moved: Image.Image, kind: str) -> bytes:
+    out = io.BytesIO()
+    moved.save(out, kind, **({"quality": _QUALITY, "subsampling": 0} if kind == "JPEG" else {}))
+    return out.getvalue()
+
+
+def mask_problem(name: str, data: bytes, size: tuple[int, int], *, max_pixels: int) -> str:
+    """Say that an attachment is a mask of another size than its image; empty if it is none, or of that size."""
+    if not data.startswith(_MAGIC):
+        return ""
+    try:
+        with pillow_limits(max_pixels), foreign_errors("damaged"):
+            opened = Image.open(io.BytesIO(data), formats=_LOSSLESS)
+    except ImageError:
+        return ""
+    if opened.mode not in _INDEXED or opened.size == size:
+        return ""
+    return f"{name} has {opened.width} × {opened.height} pixels, its image {size[0]} × {size[1]}"
