@@ -147,10 +147,7 @@ class Writer:
                 raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
             blobs[name] = bytes(blob)  # of a bytearray a copy: it is written later, and the caller may change it
         made = make_training_jpeg(image, settings=self._encode, bounded=True)
-        blobs = {
-            name: move_attachment(name, blob, made.coordinates, max_pixels=self._encode.max_pixels)
-            for name, blob in blobs.items()
-        }
+        blobs = {name: move_attachment(name, blob, made.coordinates) for name, blob in blobs.items()}
         try:
             extra = map_targets(extra, made.coordinates)
         except ImageError as error:

@@ -193,10 +193,7 @@ def _convert_input(each: GroupedInput, task: RowTask, writer: RowWriter, ahead: 
         attachments = _read_attachments(source, ahead.read)
         if task.references is None:
             image = _coordinates(source, made)
-            attachments = {
-                name: move_attachment(name, blob, image, max_pixels=task.encode.max_pixels)
-                for name, blob in attachments.items()
-            }
+            attachments = {name: move_attachment(name, blob, image) for name, blob in attachments.items()}
         extra = _make_extra(source, made)
         if task.references is not None:
             record, referenced = make_reference_record(

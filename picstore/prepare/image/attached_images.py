@@ -9,7 +9,7 @@ from PIL import Image
 from picstore.errors import ImageError
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.read import TO_UPRIGHT, foreign_errors
-from picstore.prepare.image.size_limits import pillow_limits
+from picstore.prepare.image.size_limits import open_by_pillow
 
 _LOSSLESS = ("PNG", "TIFF", "BMP", "GIF")
 _INDEXED = ("1", "L", "P", "I", "I;16", "I;16B")  # modes of masks, whose values are never mixed
@@ -17,7 +17,7 @@ _MAGIC = (b"\x89PNG", b"II*\0", b"MM\0*", b"BM", b"GIF8", b"\xff\xd8\xff")
 _QUALITY = 95  # of a JPEG that is resized
 
 
-def move_attachment(name: str, data: bytes, image: CoordinateMap, *, max_pixels: int) -> bytes:
+def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
     """Turn and resize an attachment as its image was, if it has the size of the image before that; else return it.
 
     A size that only the pixels of the file have, before it is rotated upright, tells that the attachment is to be
@@ -27,7 +27,6 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap, *, max_pixels:
     Args:
         name: of the attachment, in messages.
         image: how the image was turned and resized.
-        max_pixels: of an image that is decoded.
 
     Raises:
         ImageError: the attachment is an image of this size that cannot be decoded.
@@ -35,8 +34,8 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap, *, max_pixels:
     if (image.orientation == 1 and image.stored_size == image.upright_size) or not data.startswith(_MAGIC):
         return data
     try:
-        with pillow_limits(max_pixels), foreign_errors(f"{name} cannot be turned or resized with its image"):
-            with Image.open(io.BytesIO(data), formats=[*_LOSSLESS, "JPEG"]) as opened:
+        with foreign_errors(f"{name} cannot be turned or resized with its image"):
+            with open_by_pillow(data, [*_LOSSLESS, "JPEG"]) as opened:
                 kind = str(opened.format)
                 factor = _factor(opened.size, image, kind)
                 if not factor:
@@ -76,13 +75,13 @@ def _encoded(moved: Image.Image, kind: str) -> bytes:
     return out.getvalue()
 
 
-def mask_problem(name: str, data: bytes, size: tuple[int, int], *, max_pixels: int) -> str:
+def mask_problem(name: str, data: bytes, size: tuple[int, int]) -> str:
     """Say that an attachment is a mask of another size than its image; empty if it is none, or of that size."""
     if not data.startswith(_MAGIC):
         return ""
     try:
-        with pillow_limits(max_pixels), foreign_errors("damaged"):
-            opened = Image.open(io.BytesIO(data), formats=_LOSSLESS)
+        with foreign_errors("damaged"):
+            opened = open_by_pillow(data, list(_LOSSLESS))
     except ImageError:
         return ""
     if opened.mode not in _INDEXED or opened.size == size:

@@ -298,19 +298,18 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
         lost = 1 if problem else 0
         if not problem and max_pixels is not None:
             problem = _wrong_entry_points(container, k)  # which cost no pixels
-            problem = problem or _wrong_mask(container, k, max_pixels)
+            problem = problem or _wrong_mask(container, k)
         if problem:
             text = f"record {container.index[k]['id']}: {problem}"
             findings.append(Finding(*container.locate(int(container.index[k]["offset"])), text, lost))
     return findings
 
 
-def _wrong_mask(container: Container, k: int, max_pixels: int) -> str:
+def _wrong_mask(container: Container, k: int) -> str:
     """Look for a mask of another size than its image; returns the difference, or an empty text."""
     info = container.info(k)
     found = (
-        mask_problem(name, bytes(blob), (info.width, info.height), max_pixels=max_pixels)
-        for name, blob in container.attachments(k).items()
+        mask_problem(name, bytes(blob), (info.width, info.height)) for name, blob in container.attachments(k).items()
     )
     return next(filter(None, found), "")
 
