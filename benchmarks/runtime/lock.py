@@ -65,7 +65,8 @@ def lock(options: Options) -> Table:
 def write_containers(options: Options, size: int) -> Path:
     """Write a data set of containers of one size; ``picstore convert`` would divide so few images among more files."""
     path = options.work / f"containers-{size >> 20}"
-    photographs = sorted(options.photographs.glob("*/*.jp*g"))[: options.image_count(400)]
+    files = sorted(path for path in options.photographs.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    photographs = files[: options.image_count(400)]
     if not path.exists():
         with picstore.Writer(path, classes=["any"], shape=DatasetShape(streams=1, container_size=size)) as writer:
             for number in range(64 if options.quick else IMAGES):

@@ -76,7 +76,8 @@ class ImageFiller:
         described = self._describe(plain) if self._strided is None else self._strided[:, slots.start : slots.stop]
         self._fused.run(records, slots, np.ascontiguousarray(described).reshape(-1, described.shape[2]))
         wrong = self._fill_others(slots, plain)
-        for slot in slots:
+        finished = self._uncolored and self._in_place and self.targets is None
+        for slot in () if finished else slots:
             if slot not in wrong and slot not in records.problems:
                 self._color(slot, slot - slots.start, plain)
                 if self.targets is not None:
