@@ -47,6 +47,9 @@ _GENERAL = ("folder", "list")  # any folder and any file
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "coco", *_GENERAL)
 
 
+_WITH_TARGETS = ("coco", "voc", "index")  # formats that define their targets
+
+
 def open_source(
     where: Where,
     *,
@@ -181,7 +184,7 @@ def _plugins() -> dict[str, EntryPoint]:
 def _with_targets(listing: Listing, forms: str) -> Listing:
     """Mark the fields that the user calls targets."""
     if forms:
-        if listing.kind in ("coco", "index"):
+        if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")
         inputs = InputView(listing.inputs, change=lambda one: replace(one, targets=forms))
         return replace(listing, inputs=inputs, targets=forms)

@@ -24,6 +24,7 @@ from picstore.prepare.sources.source_file import printable, read_whole, visible_
 from picstore.storage.annotations import MAX_COORDINATE
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, map_concurrently
+from picstore.storage.target_forms import OWN
 
 _IMAGES, _ANNOTATIONS, _SETS = "JPEGImages", "Annotations", "ImageSets"
 # Folders of segmentations, whose pixels are classes or numbers of objects, and the names of their attachments.
@@ -97,7 +98,7 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
         numbers = [classes.setdefault(each.name, len(classes)) for each in found.objects]
         fields = {"boxes": [each.box for each in found.objects], "box_labels": numbers}
         fields |= {flag: [each.flags[k] for each in found.objects] for k, flag in enumerate(_FLAGS)}
-        listed.append(replace(one, extra=json.dumps(fields).encode(), annotated=found.size))
+        listed.append(replace(one, extra=json.dumps(fields).encode(), annotated=found.size, targets=OWN))
     names = sorted(classes)
     labels = [names.index(name) for name in classes]
     inputs = InputTable(_finish(one, labels, 1 if from_one else 0, notes) for one in listed)

@@ -168,6 +168,14 @@ def coco(root: Path) -> Built:
     return "images", {"annotations": "instances.json"}
 
 
+def voc(root: Path) -> Built:
+    text = "<annotation><object><name>a</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox>"
+    for k, data in enumerate(JPEGS):
+        put(root / "JPEGImages" / f"{k}.jpg", data)
+        put(root / "Annotations" / f"{k}.xml", f"{text}</object></annotation>".encode())
+    return "", {}
+
+
 def index(root: Path) -> Built:
     folder(root / "images")
     picstore_command("index", root / "images", root / "index")
@@ -192,6 +200,7 @@ BUILDERS: dict[str, tuple[str, Callable[[Path], Built]]] = {
     **{build.__name__: ("table", build) for build in (csv, jsonl_with_a_root_and_classes)},
     "list": ("list", caffes_list),
     "coco": ("coco", coco),
+    "voc": ("voc", voc),
     "index": ("index", index),
 }
 LOCAL = {"lmdb", "hdf5"}
