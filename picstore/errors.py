@@ -71,6 +71,12 @@ class Corrupt(Damage):
     """Bytes are wrong: a checksum, a magic number or a field does not hold."""
 
 
+class Changed(Damage):
+    """A file is another one than when it was listed, so offsets in it are those of other bytes."""
+
+    WHAT = "it has changed since it was listed, so nothing more of it is taken"
+
+
 class TooLarge(Damage):
     """A length field lies beyond the format's limit; nothing was allocated for it."""
 

@@ -37,6 +37,7 @@ _FIELDS = (
     "frame",
     "lost",
     "targets",
+    "version",
 )
 _LABEL = _FIELDS.index("label")
 _texts_and_numbers = attrgetter(*_FIELDS)
@@ -217,7 +218,7 @@ def _unpack_run(
 
 def _from_json(row: list[Any], readers: Sequence[Reader | None]) -> Input:
     name, label, path, offset, size, problem, annotated, crc, upright, *rest = row
-    frame, lost, targets, extra, key, attachments, reader = rest
+    frame, lost, targets, version, extra, key, attachments, reader = rest
     return Input(
         name,
         label,
@@ -235,6 +236,7 @@ def _from_json(row: list[Any], readers: Sequence[Reader | None]) -> Input:
         frame and tuple(frame),
         lost,
         targets,
+        version,
     )
 
 

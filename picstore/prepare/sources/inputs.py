@@ -7,10 +7,12 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, TooLarge, UsageError
+from picstore.errors import Changed, Damage, ImageError, NotADataset, PicstoreError, TooLarge, UsageError
 from picstore.storage.format.checksum import crc32c, masked
-from picstore.storage.location.regular_file import open_regular
+from picstore.storage.location.regular_file import is_version, open_regular
+from picstore.storage.location.remote_file import RemoteFile
 from picstore.storage.location.resolve import locate
 
 MAX_INPUT = 1 << 30  # bytes of one source image
@@ -42,6 +44,8 @@ class Input:
         frame: offset and size of the record that holds the image, if the record's masked CRC-32C follows it. Reading
             the image then checks the record, whose label and metadata listing takes unchecked.
         lost: estimate of the samples of a damaged file that have no inputs, beside this one, which tells of the damage.
+        version: version of the file in which ``offset`` and ``key`` were found, see ``SourceFile.version``; reading
+            another one raises ImageError. Empty where the input is a whole file.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Input:
     frame: tuple[int, int] | None = None
     lost: int = 0
     targets: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +158,14 @@ def _read_range(source: Input) -> bytes:
             available = max(0, file_size - source.offset)
             size = available if source.size < 0 else min(available, source.size)
             data = os.pread(file, min(size, MAX_INPUT + 1), source.offset)
+            if source.version and not is_version(os.fstat(file), source.version):
+                raise Changed(Changed.WHAT, source.path)
         finally:
             os.close(file)
     except OSError as error:
         raise ImageError(f"cannot be read: {error.strerror or error}") from error
+    except Changed as error:
+        raise ImageError(f"cannot be read: {error.what}") from error
     except (ValueError, OverflowError) as error:  # a name with a zero byte in it; an offset beyond 64 bits
         raise ImageError(f"cannot be read: {error}") from error
     if len(data) < min(source.size, MAX_INPUT):
@@ -181,6 +190,8 @@ def _fetch_range(source: Input) -> bytes:
     """Read a byte range of an object. A store that cannot be reached is no ImageError, as the input is not at fault."""
     try:
         location = locate(source.path)
+        if source.version and isinstance(location, RemoteFile):
+            location = replace(location, expected=source.version)
         if source.size < 0 and not source.offset:
             return location.read_all(MAX_INPUT)
         size = source.size if source.size >= 0 else max(0, location.size() - source.offset)
@@ -191,12 +202,21 @@ def _fetch_range(source: Input) -> bytes:
         raise ImageError(f"cannot be read: {error}") from error
 
 
+def _check_version(source: Input) -> None:
+    """Raise Changed if a local file is not the one that was listed; readers of stores open a pinned location."""
+    if source.version and not is_remote(source.path) and not is_version(Path(source.path).stat(), source.version):
+        raise Changed(Changed.WHAT, source.path)
+
+
 def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
     try:
-        return reader(source)
+        _check_version(source)
+        data = reader(source)
+        _check_version(source)  # the reader may have opened a file that took the place of the other one
     except PicstoreError as error:
         if isinstance(error, ImageError) or (is_remote(source.path) and not isinstance(error, _INPUT_ERRORS)):
             raise
         raise ImageError(str(error)) from error
     except Exception as error:  # a library may raise anything for a damaged file, which must not stop other inputs
         raise ImageError(f"cannot be read: {type(error).__name__}: {error}") from error
+    return data

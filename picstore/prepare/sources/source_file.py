@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
-from picstore.errors import Damage, NotADataset, Truncated, UsageError
+from picstore.errors import Changed, Damage, NotADataset, Truncated, UsageError
 from picstore.storage.location.base import Entry
-from picstore.storage.location.local import Folder
-from picstore.storage.location.regular_file import open_regular
+from picstore.storage.location.regular_file import is_version, open_regular, version_of
+from picstore.storage.location.remote_file import RemoteFile
 from picstore.storage.location.resolve import Location, Where, locate
 
 _WINDOW = 1 << 12  # bytes per read, for formats that read one small field after the other
@@ -21,29 +21,39 @@ class SourceFile:
     Args:
         where: the file; Damage if it cannot be opened.
         window: bytes that are read at once if fewer are asked for; 0 for what suits sequential small reads.
+        version: the version that the file must have, as it was listed; Changed if it has another. Empty for any.
 
     Attributes:
         path, printable_path: path of the file, or URL of the object, and how messages print it.
+        version: which bytes the file has; inputs whose offsets were read here keep it.
     """
 
-    def __init__(self, where: Where, *, window: int = 0) -> None:
+    def __init__(self, where: Where, *, window: int = 0, version: str = "") -> None:
         location = locate(where)
         self.path, self.name = str(location), location.name
         self.printable_path = printable(self.path)
         self._window, self._window_offset = b"", 0
-        self._object = None if isinstance(location, Folder) else location
+        self._object = location if isinstance(location, RemoteFile) else None
         if self._object is not None:
             self._min_bytes = window or _REMOTE_WINDOW
             try:
-                self.size = self._object.size()
+                self._object, self.size = self._object.pin()
             except NotADataset as error:  # worded as for a local file, since the ledger repeats it
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
-            return
-        self._min_bytes = window or _WINDOW
-        try:
-            self._descriptor, self.size = open_regular(self.path)
-        except OSError as error:
-            raise Damage(f"cannot be read: {error.strerror or error}", self.printable_path) from error
+            self.version = self._object.expected
+            same = self.version == version
+        else:
+            self._min_bytes = window or _WINDOW
+            try:
+                self._descriptor, self.size = open_regular(self.path)
+            except OSError as error:
+                raise Damage(f"cannot be read: {error.strerror or error}", self.printable_path) from error
+            status = os.fstat(self._descriptor)
+            self.version = version_of(status)
+            same = bool(version) and is_version(status, version)
+        if version and not same:
+            self.close()
+            raise Changed(Changed.WHAT, self.printable_path)
 
     def read(self, offset: int, size: int) -> bytes:
         """Read exactly ``size`` bytes; Truncated, before anything is allocated, if the file has fewer."""
@@ -69,6 +79,10 @@ class SourceFile:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
         if self._object is None:
             os.close(self._descriptor)
 

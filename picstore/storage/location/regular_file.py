@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import stat
 
 
@@ -24,6 +25,25 @@ def kind_of(mode: int) -> str:
     if stat.S_ISFIFO(mode):
         return "a named pipe"
     return "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def version_of(status: os.stat_result) -> str:
+    """Describe which bytes a local file has: size, times of its last change, and the machine that saw them.
+
+    The change time (ctime) tells apart what keeps size and modification time, such as a file that ``mv`` or ``cp -p``
+    put in its place. Inode numbers would too, but several FUSE file systems give a file another number later.
+    """
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {platform.node()}"
+
+
+def is_version(status: os.stat_result, version: str) -> bool:
+    """Whether a file has the bytes that :func:`version_of` described.
+
+    On another machine, whose copy of the file may have another change time, size and modification time decide.
+    """
+    size, modified, changed, machine = version.split(" ", 3)
+    same = (status.st_size, status.st_mtime_ns) == (int(size), int(modified))
+    return same and (status.st_ctime_ns == int(changed) or machine != platform.node())
 
 
 def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:

@@ -10,12 +10,12 @@ import contextlib
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
+from picstore.errors import Changed, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.storage.location.base import MAX_LINE, Allocate, Buffer, Location, Piece, Range, fresh
 from picstore.storage.location.download import Download, OutOfRange, Retries, Unreachable, persist
 from picstore.storage.location.obstore_fork import library
@@ -61,11 +61,13 @@ class RemoteFile(Location):
         scheme: of the URL, such as "s3".
         bucket: what follows the scheme: a bucket, a container of Azure, a host and port, or a repository of the hub.
         key: the path there, without a slash at its end.
+        expected: version that the file must have whenever it is read, as :meth:`pin` finds it; empty for any.
     """
 
     scheme: str
     bucket: str
     key: str = ""
+    expected: str = ""
 
     @classmethod
     @abstractmethod
@@ -132,7 +134,7 @@ class RemoteFile(Location):
         return download
 
     def _download(self, file: str, begin: int = 0, end: int | None = None, *, patient: bool = False) -> Download:
-        """Begin to read the object, or a part of it."""
+        """Begin to read the object, or a part of it; Changed if it has not the version that is expected."""
 
         def get(range_: Range | None) -> Any:
             with self._translated(file):
@@ -151,7 +153,10 @@ class RemoteFile(Location):
                     yield memoryview(piece)
 
         client = self._client_of(_NO_RETRIES)
-        return Download(get, stream, retries(patient=patient), file=file, begin=begin, end=end)
+        download = Download(get, stream, retries(patient=patient), file=file, begin=begin, end=end)
+        if self.expected and _version_of(download.meta) != self.expected:
+            raise Changed(Changed.WHAT, file)
+        return download
 
     def read_all(self, limit: int) -> bytes:
         download = self._download(str(self))
@@ -171,11 +176,21 @@ class RemoteFile(Location):
             yield rest
 
     def size(self) -> int:
+        return int(self._meta()["size"])
+
+    def pin(self) -> tuple[Self, int]:
+        """Return the file in the version that it has now, and its size; reading another version raises Changed."""
+        meta = self._meta()
+        return replace(self, expected=_version_of(meta)), int(meta["size"])
+
+    def _meta(self) -> Mapping[str, Any]:
+        """Ask for what the store says of the file: ``size``, ``e_tag``, ``last_modified``."""
         client, rule = self._client_of(_NO_RETRIES), retries(patient=False)
 
-        def head() -> int:
+        def head() -> Mapping[str, Any]:
             with self._translated(str(self)):
-                return int(library().head(client, self.key)["size"])
+                meta: Mapping[str, Any] = library().head(client, self.key)
+                return meta
 
         return persist(head, rule.waits(rule.deadline()))
 
@@ -282,6 +297,11 @@ def retries(*, patient: bool) -> Retries:
     short, 10 retries are over after 3 s.
     """
     return Retries(1000, base=3) if patient else Retries(10)
+
+
+def _version_of(meta: Mapping[str, Any]) -> str:
+    """Describe the version of a file: its size, and its ETag or, where the server has none, its date."""
+    return f"{meta['size']} {meta['e_tag'] or meta['last_modified']}"
 
 
 def _runs(pieces: Sequence[Piece], near: int) -> list[list[Piece]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -53,12 +53,12 @@ class WebFile(RemoteFile):
         library()
         return cls(scheme, bucket, "/".join(names))
 
-    def size(self) -> int:
-        """Size of the file, by a request of its first byte: servers that redirect may answer HEAD otherwise."""
+    def _meta(self) -> Mapping[str, Any]:
+        """Ask for the file's first byte: servers that redirect may answer HEAD otherwise."""
         try:
-            return int(self._download(str(self), 0, 1).meta["size"])
+            return self._download(str(self), 0, 1).meta
         except OutOfRange:
-            return 0
+            return {"size": 0, "e_tag": None, "last_modified": None}
 
     def is_folder(self) -> bool:
         return False
