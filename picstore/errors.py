@@ -72,7 +72,7 @@ class Corrupt(Damage):
 
 
 class Changed(Damage):
-    """A file is another one than when it was listed, so offsets in it are those of other bytes."""
+    """A file has changed since it was listed, so the offsets that were found in it no longer hold."""
 
     WHAT = "it has changed since it was listed, so nothing more of it is taken"
 

@@ -49,12 +49,14 @@ class DecompressedBlock:
 
 
 @functools.lru_cache(1)
-def decompress_block(path: str, block: CompressedBlock) -> DecompressedBlock:
+def decompress_block(path: str, block: CompressedBlock, version: str) -> DecompressedBlock:
     """Decompress a block of a file; Damage if it is not of ``decompressed_size``, or too large for its bytes.
+
+    The file must have ``version``, unless that is empty; Changed if it has not.
 
     Memory is taken as data comes out, not as the block claims.
     """
-    with SourceFile(path) as file:
+    with SourceFile(path, version=version) as file:
         if block.decompressed_size > min(MAX_DECOMPRESSED, _SMALL + _MAX_RATIO * block.size):
             what = f"{block.decompressed_size:,} bytes unpacked, of {block.size:,}"
             raise TooLarge(what, file.printable_path, block.offset)
@@ -84,4 +86,4 @@ def read_compressed(source: Input) -> bytes:
     """Reader of an input whose ``offset`` and ``size`` are in a block's decompressed bytes; ``key`` is the block."""
     codec, *numbers = _KEY.unpack(source.key)
     block = CompressedBlock(codec.rstrip(b"\0").decode(), *numbers)
-    return decompress_block(source.path, block).read(source.offset, source.size)
+    return decompress_block(source.path, block, source.version).read(source.offset, source.size)

@@ -70,8 +70,8 @@ def list_ffcv(location: Location, *, image_field: str | None = None, label_field
         skipped = SkippedFields()
         start = _HEADER.size + count * _FIELD.itemsize
         found_samples = _samples(file, fields, (start, samples, table_offset), (image, label), skipped)
-        remarks, found_samples = skipped.remarks(), end_at_damage(found_samples, location, count=samples)
-        return build_listing("ffcv", found_samples, where=location, remarks=remarks, labels=labels)
+        found_samples = end_at_damage(found_samples, location, count=samples, version=file.version)
+        return build_listing("ffcv", found_samples, where=location, remarks=skipped.remarks(), labels=labels)
 
 
 def _samples(

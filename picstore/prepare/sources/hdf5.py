@@ -39,7 +39,7 @@ def list_hdf5(
     """
     h5py = _import_h5py()
     with SourceFile(path) as opened:  # which h5py would wait for if it is a pipe
-        size = opened.size
+        size, version = opened.size, opened.version
     try:
         with h5py.File(path, "r") as file:
             found: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def list_hdf5(
             samples = _samples(path, image, len(found[image]), rows, label, size)
             skipped = [name for name in found if name != image and found[name] not in rows.values()]
             remarks = [f"data set {name}: left out" for name in skipped]
-            listed = end_at_damage(samples, path, f"{path.name}/{image}", count=len(found[image]))
+            listed = end_at_damage(samples, path, f"{path.name}/{image}", count=len(found[image]), version=version)
             return build_listing("hdf5", listed, where=path, remarks=remarks, labels=labels)
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # h5py raises all of them for damage
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
@@ -164,13 +164,14 @@ def _text(value: Any) -> Any:
 
 
 @functools.lru_cache(1)
-def _open_file(path: str) -> Any:
+def _open_file(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
+    """Open a file, anew if it has another version."""
     return _import_h5py().File(path, "r")
 
 
 def read_hdf5(source: Input) -> bytes:
     """Reader of a row: ``key`` is the data set, ``offset`` the row. The file stays open for the next one."""
-    item = _open_file(source.path)[source.key.decode()]
+    item = _open_file(source.path, source.version)[source.key.decode()]
     if item.dtype == np.uint8 and np.prod(item.shape[1:], dtype=float) > MAX_INPUT:
         raise ImageError(f"pixels of shape {item.shape[1:]}")
     value = item[source.offset]

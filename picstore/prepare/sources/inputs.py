@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from picstore.errors import Changed, Damage, ImageError, NotADataset, PicstoreError, TooLarge, UsageError
+from picstore.prepare.sources.source_file import locate_version
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.regular_file import is_version, open_regular
-from picstore.storage.location.remote_file import RemoteFile
-from picstore.storage.location.resolve import locate
 
 MAX_INPUT = 1 << 30  # bytes of one source image
 _INPUT_ERRORS = (Damage, ImageError, NotADataset, UsageError)  # all others mean that a store cannot be reached
@@ -189,9 +188,7 @@ def is_remote(path: str) -> bool:
 def _fetch_range(source: Input) -> bytes:
     """Read a byte range of an object. A store that cannot be reached is no ImageError, as the input is not at fault."""
     try:
-        location = locate(source.path)
-        if source.version and isinstance(location, RemoteFile):
-            location = replace(location, expected=source.version)
+        location = locate_version(source.path, source.version)
         if source.size < 0 and not source.offset:
             return location.read_all(MAX_INPUT)
         size = source.size if source.size >= 0 else max(0, location.size() - source.offset)

@@ -133,7 +133,7 @@ def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: 
     block = None
     if level == "chunk":
         block = CompressedBlock("zstd", 0, file.size, checked_count(entry.get("chunk_bytes"), file.printable_path))
-        plain = decompress_block(file.path, block)
+        plain = decompress_block(file.path, block, file.version)
     if int.from_bytes(plain.read(0, 4), "little") != count:
         raise Corrupt(f"not the {count:,} samples that the index has", file.printable_path)
     ends = np.frombuffer(plain.read(4, 4 * (count + 1)), "<u4").tolist()
@@ -141,7 +141,7 @@ def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: 
         if level == "sample" and _is_compressed(file, start, end):
             try:
                 inner = CompressedBlock("zstd", start, end - start, _decompressed_size(file, start, end))
-                yield _Stored(decompress_block(file.path, inner), 0, inner.decompressed_size, inner)
+                yield _Stored(decompress_block(file.path, inner, file.version), 0, inner.decompressed_size, inner)
             except Damage as error:
                 yield error
         else:
@@ -178,7 +178,7 @@ def _framed_samples(file: SourceFile, count: int) -> Iterator[_Stored | Damage]:
             raise Corrupt("a frame of samples beyond the last", file.printable_path, offset)
         block = CompressedBlock("zstd", offset, size, decompressed_size)
         try:
-            plain = decompress_block(file.path, block)
+            plain = decompress_block(file.path, block, file.version)
         except Damage as error:
             yield from [error] * held
             continue

@@ -15,7 +15,7 @@ from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, memory_reader, to_signed
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
-from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.source_file import file_version, printable
 
 _MAGIC = b"\xde\xc0\xef\xbe"  # in the first page, after its header
 _MAGIC_OFFSETS = (16, 24)  # 64-bit systems; pages of LMDB 1.0 have a longer header
@@ -32,7 +32,8 @@ def list_lmdb(path: Path) -> Listing:
     if not file.is_file():
         raise NotADataset(f"{path} holds no data.mdb")
     no_label = "no labels: no entry is a Datum of Caffe with a label"
-    samples = end_at_damage(_samples(file), file, count=_count_entries(file))
+    version = file_version(file)
+    samples = end_at_damage(_samples(file, version), file, count=_count_entries(file, version), version=version)
     return build_listing("lmdb", samples, where=path, no_label=no_label)
 
 
@@ -45,8 +46,8 @@ def _import_lmdb() -> Any:
 
 
 @functools.lru_cache(1)
-def _open_environment(path: str) -> Any:
-    """Open an LMDB without locks; a process must not open one twice."""
+def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
+    """Open an LMDB without locks, anew if it has another version; a process must not open one file twice."""
     lmdb = _import_lmdb()
     try:
         return lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, max_readers=1)
@@ -54,10 +55,10 @@ def _open_environment(path: str) -> Any:
         raise Damage(f"not an LMDB that can be read: {error}", printable(path)) from error
 
 
-def _count_entries(file: Path) -> int | None:
+def _count_entries(file: Path, version: str) -> int | None:
     """Number of entries that the environment states; None if it cannot be opened."""
     try:
-        return int(_open_environment(str(file)).stat()["entries"])
+        return int(_open_environment(str(file), version).stat()["entries"])
     except Damage:
         return None
 
@@ -70,11 +71,11 @@ def _check_size(environment: Any, file: Path) -> None:
         raise Truncated(what, printable(str(file)), file.stat().st_size)
 
 
-def _samples(file: Path) -> Iterator[SourceSample]:
+def _samples(file: Path, version: str) -> Iterator[SourceSample]:
     lmdb, path = _import_lmdb(), str(file)
     try:
-        _check_size(_open_environment(path), file)
-        with _open_environment(path).begin(buffers=True) as transaction:
+        _check_size(_open_environment(path, version), file)
+        with _open_environment(path, version).begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
                 datum = _datum(value)
                 name = bytes(key).decode("utf-8", "backslashreplace")
@@ -110,7 +111,7 @@ def _datum(value: Any) -> dict[int, Field] | None:
 
 def read_lmdb(source: Input) -> bytes:
     """Reader of an entry by ``key``; the environment stays open for the next one."""
-    with _open_environment(source.path).begin(buffers=True) as transaction:
+    with _open_environment(source.path, source.version).begin(buffers=True) as transaction:
         value = transaction.get(source.key)
         if value is None:
             raise ImageError("the entry is gone")

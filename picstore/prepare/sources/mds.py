@@ -26,7 +26,7 @@ from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, or_damaged
-from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.source_file import SourceFile, file_version, printable
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location
 
@@ -105,7 +105,9 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
 
 def _samples(shard: _Shard, image: str, label: str | None, skipped: SkippedFields) -> Iterator[SourceSample]:
     if shard.block is not None:
-        yield from _read_samples(decompress_block(str(shard.file), shard.block), shard, image, label, skipped)
+        yield from _read_samples(
+            decompress_block(str(shard.file), shard.block, file_version(shard.file)), shard, image, label, skipped
+        )
         return
     with SourceFile(shard.file) as file:
         yield from _read_samples(file, shard, image, label, skipped)

@@ -17,7 +17,7 @@ from picstore.prepare.sources.labels import Label, LabelFields, take_label
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
-from picstore.prepare.sources.source_file import printable, visible_entries
+from picstore.prepare.sources.source_file import locate_version, printable, visible_entries
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.location.local import Folder
@@ -293,8 +293,8 @@ def _value(scalar: Any) -> Any:
 class _OpenFile:
     """A Parquet file whose images are read, fastest in sequence."""
 
-    def __init__(self, path: str, column: str) -> None:
-        self._file = _import_parquet().ParquetFile(_openable(locate(path)))
+    def __init__(self, path: str, column: str, version: str) -> None:
+        self._file = _import_parquet().ParquetFile(_openable(locate_version(path, version)))
         self._column = column
         self._group = -1
         self._batches: Iterator[Any] = iter(())
@@ -313,14 +313,14 @@ class _OpenFile:
 
 
 @functools.lru_cache(1)
-def _open_file(path: str, column: str) -> _OpenFile:
-    return _OpenFile(path, column)
+def _open_file(path: str, column: str, version: str) -> _OpenFile:
+    return _OpenFile(path, column, version)
 
 
 def read_parquet(source: Input) -> bytes:
     """Reader of a row: ``key`` is row group, row and column. The file stays open for the next one."""
     group, row = _ROW.unpack_from(source.key)
-    value = _open_file(source.path, source.key[_ROW.size :].decode()).image(group, row)
+    value = _open_file(source.path, source.key[_ROW.size :].decode(), source.version).image(group, row)
     if isinstance(value, dict):
         if value.get("bytes") is None and value.get("path"):
             return read_input(Input(source.name, -1, str(named_file(locate(source.path).parent, value["path"]))))

@@ -65,7 +65,7 @@ def read_compressed_pil(source: Input) -> bytes:
 
 
 def _read_range(source: Input) -> bytes:
-    return read_input(Input(source.name, -1, source.path, source.offset, source.size))
+    return read_input(Input(source.name, -1, source.path, source.offset, source.size, version=source.version))
 
 
 def _pil_to_file(data: bytes) -> bytes:

@@ -111,7 +111,7 @@ def read_split(source: Input) -> bytes:
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []
     offset, part, total = source.offset, _FIRST, 0
-    with SourceFile(source.path) as file:
+    with SourceFile(source.path, version=source.version) as file:
         while part != _LAST and total <= MAX_INPUT:
             part, length = _read_header(file, offset)
             parts.append(file.read(offset + _HEADER.size, length))

@@ -14,7 +14,7 @@ from picstore.prepare.sources.input_table import InputTable, InputView, PackedIn
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.labels import Label, LabelFields, NoLabel, number_labels, quoted
 from picstore.prepare.sources.metadata import OddValues, extra_as_json
-from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.source_file import file_version, printable
 from picstore.prepare.sources.splits import split_of_word
 from picstore.storage.annotations import FIELDS
 from picstore.storage.location.resolve import Location, Where, locate
@@ -49,6 +49,7 @@ class SourceSample:
     frame: tuple[int, int] | None = None
     lost: int = 0
     targets: str = ""
+    version: str = ""
 
 
 # What the user is told of a source: by text how often it was found, and the least example.
@@ -261,6 +262,7 @@ def _to_input(sample: SourceSample, label: int, odd: OddValues) -> Input:
         frame=sample.frame,
         lost=sample.lost,
         targets=sample.targets,
+        version=sample.version,
     )
 
 
@@ -272,8 +274,11 @@ def end_at_damage(
     count: int | None = None,
     first: int = 0,
     may_be_empty: bool = False,
+    version: str | None = None,
 ) -> Iterator[T | SourceSample]:
     """Samples of one file. Damage ends them with samples whose ``problem`` tells it, so that no loss is silent.
+
+    Samples keep the version of the file, so that nothing is read from another file that takes its place.
 
     Args:
         name: of the file in the ledger; by default its own.
@@ -281,12 +286,14 @@ def end_at_damage(
             sample stands for all that the damage cost, and its ``lost`` is an estimate.
         first: number of the first sample in the names of missing ones.
         may_be_empty: whether a file without samples is not damaged.
+        version: version of the file, if it was opened before; by default the one that it has now.
     """
     file, found, problem, offset = locate(where), 0, "", 0
+    version = file_version(file) if version is None else version
     try:
         for sample in samples:
             found += 1
-            yield sample
+            yield _of_version(sample, version)
     except Damage as error:
         problem, offset = describe_damage(error), error.offset
     if found == count:
@@ -304,6 +311,19 @@ def end_at_damage(
     if problem:
         lost = estimate_loss(file, found, offset) if count is None else max(1, count - found)
         yield SourceSample(name, str(file), problem=problem, lost=lost)
+
+
+def _of_version(sample: T, version: str) -> T:
+    """Let a sample, and attachments in the same file, keep the file's version."""
+    attachments = sample.attachments
+    if attachments:
+        attachments = tuple(
+            (name, replace(one, version=version) if one.path == sample.path else one) for name, one in attachments
+        )
+    if isinstance(sample, Input):
+        return replace(sample, attachments=attachments, version=version)
+    sample.attachments, sample.version = attachments, version
+    return sample
 
 
 def describe_damage(error: Damage) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 
 from picstore.errors import Changed, Damage, NotADataset, Truncated, UsageError
 from picstore.storage.location.base import Entry
@@ -85,6 +86,21 @@ class SourceFile:
         """Close the file."""
         if self._object is None:
             os.close(self._descriptor)
+
+
+def file_version(where: Where) -> str:
+    """Return the version that a file has now, as :attr:`SourceFile.version`; empty if the file cannot be read."""
+    location = locate(where)
+    try:
+        return location.pin()[0].expected if isinstance(location, RemoteFile) else version_of(os.stat(str(location)))  # noqa: PTH116
+    except (OSError, ValueError, NotADataset):
+        return ""
+
+
+def locate_version(path: str, version: str) -> Location:
+    """Return the location of a file; reading it from a store raises Changed if it has another version."""
+    location = locate(path)
+    return replace(location, expected=version) if version and isinstance(location, RemoteFile) else location
 
 
 def read_whole(location: Location, limit: int) -> bytes:

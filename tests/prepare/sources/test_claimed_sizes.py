@@ -26,7 +26,7 @@ def peak_of_decompression(path: Path, block: CompressedBlock) -> int:
     decompress_block.cache_clear()
     tracemalloc.start()
     try:
-        decompress_block(str(path), block)
+        decompress_block(str(path), block, "")
     except (Corrupt, TooLarge):
         pass
     finally:
@@ -39,7 +39,7 @@ def test_a_small_block_cannot_claim_gigabytes(tmp_path: Path) -> None:
     size, packed = 1 << 30, compress(bytes(1 << 20)).ljust(1 << 15, b"\0")
     path = put(tmp_path / "x.zstd", packed)
     with pytest.raises(TooLarge, match="unpacked"):
-        decompress_block(str(path), CompressedBlock("zstd", 0, len(packed), size))
+        decompress_block(str(path), CompressedBlock("zstd", 0, len(packed), size), "")
 
 
 @pytest.mark.parametrize("codec", ["zstd", "gz", "bz2"])

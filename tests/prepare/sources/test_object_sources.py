@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,11 +24,13 @@ from stores import UNAVAILABLE, Proxy, request
 
 import picstore
 from picstore.errors import ImageError, NotADataset, PicstoreError, UsageError
+from picstore.prepare.sources import parquet
 from picstore.prepare.sources.compressed import decompress_block
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.open import KINDS, SourceFormat, SourceProbe, open_source
 from picstore.prepare.sources.read_ahead import ReadAhead
-from picstore.storage.location.resolve import Location, locate
+from picstore.storage.location.local import Folder
+from picstore.storage.location.resolve import Location, locate, locate_writable
 
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
 
@@ -250,6 +253,43 @@ def test_a_source_in_a_store_is_recognized_and_gives_what_a_folder_gives(
     assert [remark.replace(roots[1], roots[0]) for remark in found.remarks] == listed.remarks
     assert contents(found) == contents(listed)
     assert len(listed.inputs) > 1
+
+
+WHOLE_FILES = {"folder", "list", "table", "coco", "voc"}  # kinds whose inputs are files, without offsets in them
+
+
+def replace_file(file: Location) -> None:
+    """Put another file of the same size and modification time in the place of one."""
+    data = file.read_all(1 << 25)
+    if isinstance(file, Folder):
+        status = file.path.stat()
+        other = put(file.path.with_name("other"), data[::-1])
+        os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+        other.replace(file.path)
+    else:
+        locate_writable(file).write(data[::-1])
+
+
+def test_nothing_is_read_from_a_file_that_took_the_place_of_the_listed_one(
+    built: tuple[str, list[str], str, dict[str, str]],
+) -> None:
+    kind, roots, source, options = built
+    if source == "train.parquet":  # its images are files beside it
+        return
+    if kind in WHOLE_FILES | {"index"}:  # an index has a checksum of each image
+        return
+    for root in roots:
+        listing = open_source(f"{root}/{source}".rstrip("/"), **{k: f"{root}/{v}" for k, v in options.items()})
+        inputs = [one for one in listing.inputs if not one.problem]
+        assert all(read_input(one) for one in inputs)
+        for path in {one.path for one in inputs}:
+            replace_file(locate(path))
+        decompress_block.cache_clear()  # what was read of the listed file may still be used
+        parquet._open_file.cache_clear()
+        for one in inputs:
+            for each in (one, *(other for _, other in one.attachments if other.path == one.path)):
+                with pytest.raises(ImageError, match="has changed since it was listed"):
+                    read_input(each)
 
 
 @pytest.mark.parametrize(
