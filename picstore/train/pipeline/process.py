@@ -298,7 +298,7 @@ class _MappedBlocks:
         self._freed.append(number)
 
     def take_freed(self) -> tuple[list[int], list[int]]:
-        """Batches that were freed since the last call: those whose block may be filled again, and parted ones."""
+        """Take the numbers of freed batches whose block may be filled again, and of freed batches that were parted."""
         freed = {self._freed.pop() for _ in range(len(self._freed))}
         parted = freed & self._parted
         self._parted -= parted

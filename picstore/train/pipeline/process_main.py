@@ -167,7 +167,7 @@ class ProcessServer:
         return "end", None
 
     def _release(self, freed: list[int], parted: list[int]) -> None:
-        """Fill the blocks of batches again, and let go of those of parted ones."""
+        """Release the blocks of freed batches for other batches, and retire the blocks of parted batches."""
         for number in (*freed, *parted):
             if (sent := self._sent.pop(number, None)) is not None:
                 batch, address = sent

@@ -318,7 +318,7 @@ _generator_locks: dict[int, threading.RLock] = {}  # by process: one may be held
 
 
 def _generator_lock() -> threading.RLock:
-    """The lock of those who seed torch's generators: these are the process's, and other threads' callables draw too."""
+    """Return this process's lock on torch's generators, of which callables in other threads draw too."""
     return _generator_locks.setdefault(os.getpid(), threading.RLock())
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from source_files import decoded
 
 from picstore.errors import ImageError
 from picstore.prepare.image.encode import decode_any
@@ -120,7 +121,8 @@ STARTS = [b"", b"JFIF", b"JFIF\0", b"JFXX\0", b"Exif\0\0", b"Exif\0\0II*\0", b"I
 def test_segments_of_a_jpeg_of_any_content_leave_its_pixels(data, segments):
     made = make_training_jpeg(with_segments(data, *segments), settings=PLAIN)
     assert made.status == ("lossless" if data is BASELINE else "reencoded")
-    assert made.jpeg == make_training_jpeg(data, settings=PLAIN).jpeg
+    # Not the bytes, as a lossless copy keeps a whole JFIF or Adobe segment.
+    assert (decoded(made.jpeg) == decoded(make_training_jpeg(data, settings=PLAIN).jpeg)).all()
 
 
 def exif(kind: int, value: int, order: str = "<") -> bytes:
