@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing.reduction
+import os
+import signal
 import socket
+import struct
+from multiprocessing.connection import Connection
 
 from picstore.train.pipeline.batch_threads import Pipeline
 from picstore.train.pipeline.process_main import main
@@ -20,6 +24,23 @@ def raise_in_send() -> None:
         raise RuntimeError("the fault")
 
     socket.send_fds = send_fds  # type: ignore[assignment]
+    main()
+
+
+def die_within_a_message() -> None:
+    """Send a part of the third message, and be killed; the ones before may wait in the parent for their turn."""
+    send, sent = Connection._send_bytes, 0  # type: ignore[attr-defined]
+
+    def send_bytes(self: Connection, content: memoryview) -> None:
+        nonlocal sent
+        sent += 1
+        if sent < 3:
+            send(self, content)
+            return
+        os.write(self.fileno(), struct.pack("!i", len(content)) + bytes(content[: len(content) // 2]))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Connection._send_bytes = send_bytes  # type: ignore[attr-defined]
     main()
 
 

@@ -49,7 +49,7 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import Mapping, anonymous_memory, make_private, map_memory
 from picstore.train.order.spans import DealtSpans
 from picstore.train.pipeline.at_exit import close_at_exit
-from picstore.train.pipeline.shared_arrays import map_array, receive_descriptor, socket_of
+from picstore.train.pipeline.shared_arrays import has_hung_up, map_array, receive_descriptor, socket_of
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
 AHEAD = 2  # batches on their way at least, beside the pipeline's finished ones
@@ -169,13 +169,14 @@ class LoaderProcess:
         return batch
 
     def take(self) -> None:
-        """Tell the child that a batch is not on its way any more; raises as ``receive`` does.
+        """Tell the child that a batch is not on its way any more.
 
-        After an error that is received ahead of the turn of earlier batches there is no child to tell.
+        Where there is no child to tell, earlier batches still have their turn, and then ``receive`` raises.
         """
         if not self._failed:
             self._between_messages = False
-            self._send(("taken", *self._blocks.take_freed()))
+            with contextlib.suppress(ConnectionError):
+                self.connection.send(("taken", *self._blocks.take_freed()))
             self._between_messages = True
 
     def end_sequence(self, number: int) -> None:
@@ -238,7 +239,8 @@ class LoaderProcess:
         self.running = False
         if not self._finalizer.alive or self._pid != os.getpid():
             raise CancelledError from error
-        if not isinstance(error, EOFError | ConnectionError):  # of this side: too many open files, for instance
+        self._failed = True
+        if not has_hung_up(error):  # of this side: too many open files, for instance
             self.close()
             raise error
         try:

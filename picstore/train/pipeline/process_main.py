@@ -28,7 +28,7 @@ from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory, map_memory
 from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SequenceShare
-from picstore.train.pipeline.shared_arrays import send_descriptor, share_array
+from picstore.train.pipeline.shared_arrays import has_hung_up, send_descriptor, share_array
 from picstore.train.pipeline.span_pipelines import SpanPipelines
 from picstore.train.pipeline.stats import StatsCounter
 
@@ -98,7 +98,9 @@ def _hanging_up() -> Iterator[None]:
     """Raise ``_HungUp`` for what the socket raises once the parent is gone."""
     try:
         yield
-    except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+    except (EOFError, OSError) as error:
+        if not has_hung_up(error):
+            raise
         raise _HungUp from error
 
 

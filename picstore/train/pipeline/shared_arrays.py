@@ -44,6 +44,14 @@ def socket_of(connection: Connection) -> socket.socket:
     return line
 
 
+def has_hung_up(error: Exception) -> bool:
+    """Whether a connection's error says that the other side has ended or closed it.
+
+    Where it ends in the middle of a message, ``Connection.recv`` raises an OSError without a number.
+    """
+    return isinstance(error, EOFError | ConnectionError) or (isinstance(error, OSError) and error.errno is None)
+
+
 def send_descriptor(connection: Connection, descriptor: int) -> None:
     """Send a file's descriptor, which stays open until the other side has received it.
 

@@ -28,7 +28,7 @@ from picstore.errors import Corrupt, PicstoreError, UsageError
 from picstore.train import core
 from picstore.train.buffers import BufferPools
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
-from picstore.train.pipeline import device_batch, processes, runner
+from picstore.train.pipeline import device_batch, process, processes, runner
 from picstore.train.pipeline.process import AHEAD, SequenceShare
 from picstore.train.pipeline.process_main import ProcessServer, _HungUp
 from picstore.train.pipeline.shared_arrays import receive_descriptor
@@ -162,6 +162,22 @@ def test_processes_that_are_killed_are_an_error_and_replaced(pictures: Path) -> 
     assert victim not in children()
     loader.close()
     assert set(children()) == before
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_process_killed_within_a_message_is_the_same_error(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """And comes after the two batches of each that were sent before, though nobody hears that these were taken."""
+    monkeypatch.setattr(process, "_MAIN", "loader_faults:die_within_a_message")
+    taken, loader = [], picstore.Loader(pictures, processes=count, isolate=True, **OPTIONS)
+    with pytest.raises(PicstoreError, match="ended with exit status -9"):
+        for batch in loader:
+            taken.append(batch)
+            time.sleep(0.2)
+    loader.close()
+    assert len(taken) == 2 * count, "the first process has a span of two"
+    assert_same(taken, take(threaded(pictures), 1)[: len(taken)])
 
 
 def test_an_error_is_raised_in_its_batchs_turn(make_dataset: Make) -> None:
