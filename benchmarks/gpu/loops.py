@@ -3,7 +3,8 @@
 It imports picstore alone, so that the same file measures any tree that ``PYTHONPATH`` names. JSON has ``path``,
 ``name``, ``seconds`` and Loader's options; without ``device`` it is "cuda".
 
-    rate           images/s, and CPU time for an image of this process and of the loader's
+    rate           images/s, also of each fifth of the time; CPU time for an image of this process, by thread, and of
+                   the loader's; blocks that were page-locked meanwhile
     memory         memory of this process, of the loader's and of the GPU, at equal intervals
     deterministic  batches under torch.use_deterministic_algorithms(True), against the CPU's
     killed         a loader's process is killed under load: the error, and what of memory and processes is left
@@ -21,7 +22,9 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +59,25 @@ def resident(process: int) -> int:
     return (int(fields[1]) - int(fields[2])) * resource.getpagesize()
 
 
+def thread_seconds() -> dict[str, float]:
+    """CPU time of this process's threads by name, user and system; "other" have no Python, such as CUDA's."""
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    spent: defaultdict[str, float] = defaultdict(float)
+    for entry in Path("/proc/self/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = entry.read_text().rsplit(")", 1)[1].split()
+            name = names.get(int(entry.parent.name), "other")
+            spent[f"{name}, user"] += int(fields[11]) / _TICK
+            spent[f"{name}, system"] += int(fields[12]) / _TICK
+    return spent
+
+
+def page_locked() -> int:
+    """Blocks of memory that are page-locked now."""
+    module = sys.modules.get("picstore.train.cuda.page_locked")
+    return len(getattr(module, "_tried", ()))
+
+
 def endless(loader: picstore.Loader) -> Iterator[picstore.Batch]:
     """All epochs."""
     return itertools.chain.from_iterable(itertools.repeat(loader))
@@ -77,15 +99,22 @@ def rate(loader: picstore.Loader, seconds: float) -> dict[str, Any]:
         next(batches)
     synchronize()
     before, started, images, own = loader.stats, children(), 0, time.process_time()
+    threads, blocks, fifths = thread_seconds(), page_locked(), [0] * 5
     others, start = sum(map(cpu_seconds, started)), time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        images += len(next(batches))
+    while (elapsed := time.perf_counter() - start) < seconds:
+        fifths[int(5 * elapsed / seconds)] += (count := len(next(batches)))
+        images += count
     synchronize()
     took, stats = time.perf_counter() - start, loader.stats - before
     return {
         "images/s": images / took,
         "first batch, s": first,
         "training process, us an image": 1e6 * (time.process_time() - own) / images,
+        "by thread, us an image": {
+            name: 1e6 * (spent - threads.get(name, 0)) / images for name, spent in thread_seconds().items()
+        },
+        "images/s by fifth": [5 * count / seconds for count in fifths],
+        "blocks page-locked before and after": [blocks, page_locked()],
         "loader's processes, us an image": 1e6 * (sum(map(cpu_seconds, started)) - others) / images,
         "cores": (time.process_time() - own + sum(map(cpu_seconds, started)) - others) / took,
         "waited on decode, %": 100 * stats.waited_on_decode / took,
