@@ -20,7 +20,7 @@ from picstore.train.cuda import augment, triton_jit
 from picstore.train.cuda.color_phases import ColorPhases
 from picstore.train.cuda.descriptor_table import DescriptorTable
 from picstore.train.cuda.segments import decode
-from picstore.train.cuda.triton_jit import launching
+from picstore.train.cuda.triton_jit import launching, tl
 
 
 def test_a_missing_compiler_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -42,6 +42,25 @@ def test_missing_headers_are_named_and_other_errors_stay() -> None:
     for error in (RuntimeError("CUDA error"), subprocess.CalledProcessError(1, ["ptxas"])):
         with pytest.raises(type(error)), launching():
             raise error
+
+
+_ONE = tl.constexpr(1)
+
+
+def add_one(words):  # type: ignore[no-untyped-def]
+    tl.store(words, tl.load(words) + _ONE)
+
+
+def test_launches_do_not_compare_constants_of_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.jit import JITFunction
+
+    made = JITFunction(add_one)
+    key = made.cache_key  # as compilation reads it
+    assert [name for name, _ in made.used_global_vals] == ["_ONE"], "what Triton compares at each launch"
+    monkeypatch.setattr(triton_jit, "_KERNELS", [made])
+    with launching():
+        pass
+    assert made.used_global_vals == {} and made.cache_key == key
 
 
 def table(words: int) -> DescriptorTable:
