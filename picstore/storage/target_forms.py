@@ -10,6 +10,7 @@ from picstore.errors import UsageError
 OWN = "own"  # targets in picstore's own form, in all target fields (docs/formats.md, "Targets")
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 _NORMALIZED = "-normalized"
+_DECIMALS = 3  # of coordinates that are computed from normalized ones; without rounding they show the error of floats
 _FORM = re.compile(r"(boxes):(xyxy|xywh|cxcywh)(-normalized)?|(polygons|keypoints)(:normalized)?")
 
 
@@ -76,7 +77,8 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
         right, bottom = x + right, y + bottom
     elif form == "cxcywh":
         x, y, right, bottom = x - right / 2, y - bottom / 2, x + right / 2, y + bottom / 2
-    return [x * scale[0], y * scale[1], right * scale[0], bottom * scale[1]]
+    corners = [x * scale[0], y * scale[1], right * scale[0], bottom * scale[1]]
+    return corners if scale == (1.0, 1.0) else [round(value, _DECIMALS) for value in corners]
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
@@ -84,4 +86,6 @@ def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
     if not _are_numbers(flat) or len(flat) % step or (step == 3 and not any(flat)):
         return flat
     shift = 0.5 if step == 3 else 0.0
-    return [value if k % step == 2 else value * scale[k % step] - shift for k, value in enumerate(flat)]
+    return [
+        value if k % step == 2 else round(value * scale[k % step] - shift, _DECIMALS) for k, value in enumerate(flat)
+    ]

@@ -44,10 +44,10 @@ _WITH_MAGIC = (
 )  # or an index
 _GENERAL = ("folder", "list")  # any folder and any file
 # In the order of recognition; entry points of other packages are tried before _GENERAL.
-KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "coco", *_GENERAL)
+KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *_GENERAL)
 
 
-_WITH_TARGETS = ("coco", "voc", "index")  # formats that define their targets
+_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # formats that define their targets
 
 
 def open_source(

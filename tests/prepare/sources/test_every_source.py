@@ -59,7 +59,7 @@ SOURCES = {
     "parquet": (fixture("huggingface", "pyarrow"), "**/*.parquet", False),
 }
 # Whole files without samples inside, or sources that one damaged file refuses as a whole, by tests of their own.
-OTHERS = {"folder", "list", "coco", "voc", "index", "ffcv", "hdf5", "lmdb"}
+OTHERS = {"folder", "list", "coco", "voc", "yolo", "index", "ffcv", "hdf5", "lmdb"}
 
 
 def test_every_kind_of_source_has_an_entry_here() -> None:

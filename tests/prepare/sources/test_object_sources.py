@@ -179,6 +179,14 @@ def voc(root: Path) -> Built:
     return "", {}
 
 
+def yolo(root: Path) -> Built:
+    for k, data in enumerate(JPEGS):
+        put(root / "images" / "train" / f"{k}.jpg", data)
+        put(root / "labels" / "train" / f"{k}.txt", b"0 0.5 0.5 0.5 0.25")
+    put(root / "data.yaml", b"names: [thing]")
+    return "", {}
+
+
 def index(root: Path) -> Built:
     folder(root / "images")
     picstore_command("index", root / "images", root / "index")
@@ -204,6 +212,7 @@ BUILDERS: dict[str, tuple[str, Callable[[Path], Built]]] = {
     "list": ("list", caffes_list),
     "coco": ("coco", coco),
     "voc": ("voc", voc),
+    "yolo": ("yolo", yolo),
     "index": ("index", index),
 }
 LOCAL = {"lmdb", "hdf5"}
