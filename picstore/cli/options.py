@@ -26,8 +26,8 @@ _SOURCE_OPTIONS = (
         default="auto",
         show_default=True,
         help="Format of SRC: auto (look at SRC), folder (a sub-folder per class), list (lines `path label`), table "
-        "(CSV or JSONL), imagenet (a tar per synset), coco, voc, yolo, webdataset, mds, litdata, ffcv, parquet, lmdb, hdf5, "
-        "recordio, tfrecord, picpoc, index (of `picstore index`), or a source of another package.",
+        "(CSV or JSONL), imagenet (a tar per synset), coco, voc, yolo, webdataset, mds, litdata, ffcv, parquet, lmdb, "
+        "hdf5, recordio, tfrecord, picpoc, index (of `picstore index`), or a source of another package.",
     ),
     click.option(
         "--root",

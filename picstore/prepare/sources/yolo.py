@@ -59,7 +59,7 @@ class _Tree:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """An image and its label file, of which one may be missing; names are those in the source."""
+    """An image and its label file, either of which may be missing, and the name of the input."""
 
     image: Location | None
     labels: Location | None
