@@ -22,7 +22,7 @@ from picstore.storage.location.resolve import Location
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 _NO_IMAGE, _OUTSIDE, _HIDDEN = "no image", "link out of the source", "hidden"  # of notes
 _OF_PROGRAMS = {".DS_Store", ".localized", ".directory", ".git", ".gitattributes", ".gitignore", ".ipynb_checkpoints"}
-_NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".html", ".yaml", ".yml")
+NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".html", ".yaml", ".yml")
 
 
 def list_folder(location: Location, *, hidden: bool = False, engine: Engine | None = None) -> Listing:
@@ -127,7 +127,7 @@ class _Walk:
 
     def may_be_image(self, name: str) -> bool:
         """Whether a file's name may be an image's; names of texts, tables and desktop files are counted."""
-        if not name.lower().endswith(_NO_IMAGES):
+        if not name.lower().endswith(NO_IMAGES):
             return True
         self._note(_NO_IMAGE, name)
         return False

@@ -8,17 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from picstore.errors import Damage, ImageError, UsageError
-from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
+from picstore.errors import Damage, ImageError, TooLarge, UsageError
+from picstore.prepare.sources.base import HEAD_BYTES, SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.fields import SkippedFields, choose_image
+from picstore.prepare.sources.foreign_files import describe_foreign
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.labels import Label, LabelFields, take_label
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
+from picstore.prepare.sources.parquet_folders import ParquetPart, find_parquet, parquet_parts
 from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
-from picstore.prepare.sources.source_file import locate_version, printable, visible_entries
-from picstore.prepare.sources.splits import choose_split
+from picstore.prepare.sources.source_file import locate_version, printable
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, locate
@@ -30,8 +31,9 @@ EXTRA_KEY, CLASSES_KEY = "picstore.extra", "picstore.classes"
 
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
-_PROBED_FILES = 8  # to tell a folder of images from one of tables
 _IMAGES_PER_READ = 16  # read one by one images take 1.5 times as long
+_OPEN_COLUMNS = 8  # the image and attachments, which are read in turn
+_FREE_ROWS = 1 << 20  # rows that a file may have beyond one for each of its bytes
 _ROW = struct.Struct("<QQ")  # row group, and row in it
 
 
@@ -39,13 +41,14 @@ _ROW = struct.Struct("<QQ")  # row group, and row in it
 class _Schema:
     """Columns of a file.
 
-    ``others`` become the extra, and so do the members of ``extra`` if that is JSON; ``numbers`` are the numbers of the
-    file's classes in the whole source, None if the file states no names.
+    ``others`` become the extra, and so do the members of ``extra`` if that is JSON; ``attached`` become attachments;
+    ``numbers`` are the numbers of the file's classes in the whole source, None if the file states no names.
     """
 
     image: str
     label: str | None
     others: tuple[str, ...]
+    attached: tuple[str, ...]
     numbers: tuple[int, ...] | None
     json_extra: bool = False
 
@@ -66,7 +69,7 @@ class _Columns:
     Attributes:
         labels: choice of the label's column.
         classes: class names of all files.
-        skipped: binary columns that are left out.
+        skipped: columns of bytes that are left out.
     """
 
     def __init__(self, location: Location, image_field: str | None, label_field: str | None) -> None:
@@ -77,31 +80,43 @@ class _Columns:
         self._lists: set[tuple[str, ...]] = set()  # of class names
         self._unnamed: Location | None = None  # a file of numbers without names
 
-    def choose(self, schema: Any, file: Location) -> _Schema:
-        """Choose the columns of a file."""
+    def choose(self, opened: Any, part: ParquetPart) -> _Schema:
+        """Choose the columns of an open file; the names of its folders may hold further columns."""
         import pyarrow as pa
 
+        schema, file = opened.schema_arrow, part.file
         if len(set(schema.names)) < len(schema.names):
             raise UsageError(f"{file}: two columns of one name in {', '.join(schema.names)}; rename one")
         binary = [field.name for field in schema if _is_binary(field.type)]
-        images = [field.name for field in schema if _is_image(field.type)] or binary
-        image = choose_image(self._image_field, images, file)
-        others = [name for name in schema.names if name != image and name not in binary]
+        structs = [field.name for field in schema if _is_image(field.type)]
+        several = [field.name for field in schema if field.name not in structs and _holds_several(field.type)]
+        candidates = structs or binary if self._image_field is None else [*structs, *binary]
+        image = choose_image(self._image_field, candidates, file)
+        of_bytes = [*structs, *binary]
+        others = [name for name in schema.names if name not in of_bytes and name not in several]
+        others += [name for name in part.columns if name not in schema.names]
         metadata = schema.metadata or {}
-        features = _features(metadata)
+        features, json_extra = _features(metadata), EXTRA_KEY.encode() in metadata
+        further = [name for name in of_bytes if name != image]
+        attached = [name for name in further if json_extra or _is_of_images(opened, name, features.get(name))]
+        for name in schema.names:
+            if name in several:
+                self.skipped[f"column {printable(name)} (several images or bytes in a row)"] += opened.metadata.num_rows
+            elif name in further and name not in attached:
+                self.skipped[f"binary column {printable(name)}"] += opened.metadata.num_rows
         label = self.labels.choose(others, only=[name for name in others if _classes(features.get(name))])
         names = _classes(features.get(label)) if label else ()
         if label is not None and CLASSES_KEY.encode() in metadata:
             names = tuple(map(str, (json_object(metadata[CLASSES_KEY.encode()]) or {}).get("names", ())))
         if names:
             self._lists.add(names)
-        elif label is not None and pa.types.is_integer(schema.field(label).type):
+        elif label in schema.names and pa.types.is_integer(schema.field(label).type):
             self._unnamed = file
         try:
             numbers = self.classes.add(names) if names else None
         except UsageError as error:
             raise UsageError(f"{file}: {error}") from error
-        return _Schema(image, label, tuple(others), numbers, EXTRA_KEY.encode() in metadata)
+        return _Schema(image, label, tuple(others), tuple(attached), numbers, json_extra)
 
     def remarks(self) -> Iterator[str]:
         """Messages for the user; UsageError if numbers without names could be of different classes."""
@@ -122,16 +137,17 @@ def list_parquet(
     """List every row of a file, or of all ``*.parquet`` in a folder and its sub-folders, by sorted path.
 
     The image is a struct of ``bytes`` and ``path``, or a binary column; if bytes are null the path is read, relative to
-    the file and below its folder. Other binary columns are skipped; all further columns become the extra.
+    the file and below its folder. Further columns of images become attachments, and other binary columns are skipped;
+    all further columns, and columns in the names of folders (``label=cat``), become the extra.
     """
     _import_parquet()
-    files = choose_split(_files(location), lambda named: named[0], split, location)
-    _read_schema(files[0][1])  # a source whose first file is damaged is refused
+    parts = parquet_parts(location, split)
+    _read_schema(parts[0].file)  # a source whose first file is damaged is refused
     columns = _Columns(location, image_field, label_field)
     samples = (
         sample
-        for name, file in files
-        for sample in end_at_damage(_samples(file, name, columns), file, name, count=_count_rows(file))
+        for part in parts
+        for sample in end_at_damage(_samples(part, columns), part.file, part.name, count=_count_rows(part.file))
     )
     names, remarks = columns.classes.names, columns.remarks()
     return build_listing("parquet", samples, where=location, classes=names, remarks=remarks, labels=columns.labels)
@@ -154,20 +170,6 @@ def _openable(location: Location) -> Any:
     return location.path
 
 
-def _files(location: Location) -> list[tuple[str, Location]]:
-    """Files by name, relative to the location."""
-    if not location.is_folder():
-        return [(location.name, location)]
-    entries = visible_entries(location)
-    names = [name for name, _ in entries]
-    for folder in (name for name, is_folder in entries if is_folder):
-        names += [f"{folder}/{name}" for name, _ in visible_entries(location / folder)]
-    found = sorted((name for name in names if name.endswith(".parquet")), key=lambda name: name.split("/"))
-    if not found:
-        raise UsageError(f"{location} holds no files *.parquet; give a folder with some, or a file")
-    return [(name, location / name) for name in found]
-
-
 def _read_schema(file: Location) -> Any:
     import pyarrow as pa
 
@@ -187,7 +189,43 @@ def _is_binary(type_: Any) -> bool:
 def _is_image(type_: Any) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_struct(type_)) and any(f.name == "bytes" and _is_binary(f.type) for f in type_)
+    if not pa.types.is_struct(type_):
+        return False
+    # All bytes may be null, where all paths are given.
+    return any(f.name == "bytes" and (_is_binary(f.type) or pa.types.is_null(f.type)) for f in type_)
+
+
+def _holds_several(type_: Any) -> bool:
+    """Whether a value is nested and holds an image's struct, or a list of bytes."""
+    import pyarrow as pa
+
+    if not pa.types.is_nested(type_):
+        return False
+    inner = [type_.field(k).type for k in range(type_.num_fields)]
+    is_struct = pa.types.is_struct(type_)
+    return any(_is_image(one) or _holds_several(one) or (not is_struct and _is_binary(one)) for one in inner)
+
+
+def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
+    """Whether a column of bytes holds images, by Hugging Face's datasets or by the first bytes of some of its rows."""
+    import pyarrow as pa
+
+    kind = feature.get("_type") if isinstance(feature, dict) else None
+    if kind in ("Image", "Audio", "Video"):
+        return bool(kind == "Image")
+    for group in range(opened.num_row_groups):
+        try:
+            batch = next(opened.iter_batches(_IMAGES_PER_READ, row_groups=[group], columns=[column]), None)
+        except (pa.ArrowException, OSError):  # damage, which reading the images tells
+            continue
+        values = [] if batch is None else [value for value in batch.column(0).to_pylist() if value is not None]
+        found = [value.get("bytes") if isinstance(value, dict) else value for value in values]
+        if heads := [value[:HEAD_BYTES] for value in found if value]:
+            kinds = [describe_foreign(head, "") for head in heads]
+            return all(kind is not None and kind.what.startswith("an image") for kind in kinds)
+        if any(isinstance(value, dict) and value.get("path") for value in values):
+            return True
+    return False
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
@@ -202,34 +240,90 @@ def _classes(feature: Any) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
-def _samples(file: Location, name: str, columns: _Columns) -> Iterator[SourceSample]:
+def _samples(part: ParquetPart, columns: _Columns) -> Iterator[SourceSample]:
     import pyarrow as pa
 
-    path, number = str(file), 0  # one object for all inputs
+    path, number = str(part.file), 0  # one object for all inputs
     try:
-        with _import_parquet().ParquetFile(_openable(file)) as opened:
-            schema, skipped = columns.choose(opened.schema_arrow, file), columns.skipped
-            for column in set(opened.schema_arrow.names) - {schema.image, *schema.others}:
-                skipped[f"binary column {printable(column)}"] += opened.metadata.num_rows
+        with _import_parquet().ParquetFile(_openable(part.file)) as opened:
+            _check_rows(opened, part.file)
+            schema = columns.choose(opened, part)
+            own = tuple(name for name in schema.others if name in opened.schema_arrow.names)
+            above = {name: value for name, value in part.columns.items() if name not in opened.schema_arrow.names}
             for group in range(opened.num_row_groups):
-                for row, values in enumerate(_rows(opened, group, schema.others)):
-                    row_name = printable(f"{name}/{number}")
+                there = [(name, _present(opened, group, name)) for name in schema.attached]
+                for row, values in enumerate(_rows(opened, group, own)):
+                    row_name = printable(f"{part.name}/{number}")
                     number += 1
                     if isinstance(values, Damage):
                         yield SourceSample(row_name, path, problem=describe_damage(values))
                         continue
-                    key = _ROW.pack(group, row) + schema.image.encode()
+                    where = _ROW.pack(group, row)
+                    values |= above
                     if schema.json_extra and isinstance(values.get("extra"), str):
-                        inner = json_object(values.pop("extra").encode("utf-8", "surrogateescape"), skipped)
-                        if inner is None:
-                            skipped["column extra (not a JSON object)"] += 1
-                        skipped.merge(values, inner or {})
+                        _join_extra(values, columns.skipped)
+                    key = where + schema.image.encode()
                     targets = OWN if schema.json_extra else ""
                     sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key, targets=targets)
-                    sample.label = schema.take_label(sample.extra, file)
+                    sample.attachments = tuple(
+                        (printable(name), _attached(sample, name, where))
+                        for name, is_there in there
+                        if is_there is None or is_there[row]
+                    )
+                    sample.label = schema.take_label(sample.extra, part.file)
                     yield sample
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
-        raise Damage(f"{error}", printable(str(file))) from error
+        raise Damage(f"{error}", printable(path)) from error
+
+
+def _attached(sample: SourceSample, column: str, where: bytes) -> Input:
+    key = where + column.encode()
+    return Input(f"{sample.name}/{printable(column)}", -1, sample.path, reader=read_parquet, key=key)
+
+
+def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
+    """Replace the column ``extra`` of an export by the members of its JSON object."""
+    inner = json_object(values.pop("extra").encode("utf-8", "surrogateescape"), skipped)
+    if inner is None:
+        skipped["column extra (not a JSON object)"] += 1
+    skipped.merge(values, inner or {})
+
+
+def _check_rows(opened: Any, file: Location) -> None:
+    """Raise TooLarge for more rows than the file's bytes can be worth, before a row is listed.
+
+    Rows of one value take next to no bytes, so a footer may claim 2**40 of them; rows of images do not.
+    """
+    stated, size = opened.metadata, file.size()
+    groups = sum(stated.row_group(group).num_rows for group in range(stated.num_row_groups))
+    if max(stated.num_rows, groups) > size + _FREE_ROWS:
+        what = f"{max(stated.num_rows, groups):,} rows are said to be in {size:,} bytes"
+        raise TooLarge(what, printable(str(file)))
+
+
+def _present(opened: Any, group: int, column: str) -> list[bool] | None:
+    """Whether each row of a row group has a value in a column of bytes; None if all have, by the statistics."""
+    import pyarrow as pa
+
+    stated = opened.metadata.row_group(group)
+    of_column = [
+        stated.column(k)
+        for k in range(stated.num_columns)
+        if stated.column(k).path_in_schema in (column, f"{column}.bytes")
+    ]
+    if of_column and all(one.statistics is not None and one.statistics.null_count == 0 for one in of_column):
+        return None
+    found: list[bool] = []
+    try:
+        for batch in opened.iter_batches(_IMAGES_PER_READ, row_groups=[group], columns=[column]):
+            values = batch.column(0)
+            if _is_binary(values.type):
+                found += values.is_valid().to_pylist()
+            else:
+                found += [bool(value and (value.get("bytes") or value.get("path"))) for value in values.to_pylist()]
+    except (pa.ArrowException, OSError):  # a damaged page: the images behind it fail when they are read
+        pass
+    return found + [True] * (stated.num_rows - len(found))
 
 
 def _count_rows(file: Location) -> int | None:
@@ -238,6 +332,7 @@ def _count_rows(file: Location) -> int | None:
 
     try:
         with _import_parquet().ParquetFile(_openable(file)) as opened:
+            _check_rows(opened, file)
             return int(opened.metadata.num_rows)
     except (pa.ArrowException, OSError, UnicodeDecodeError, Damage):
         return None
@@ -307,12 +402,15 @@ class _OpenFile:
             batches = self._file.iter_batches(_IMAGES_PER_READ, row_groups=[group], columns=[self._column])
             self._group, self._batches, self._start, self._stop = group, batches, 0, 0
         while row >= self._stop:
-            self._batch = next(self._batches)
+            batch = next(self._batches, None)
+            if batch is None:
+                raise ImageError(f"row group {group} ends before its row {row}")
+            self._batch = batch
             self._start, self._stop = self._stop, self._stop + self._batch.num_rows
         return self._batch.column(0)[row - self._start].as_py()
 
 
-@functools.lru_cache(1)
+@functools.lru_cache(_OPEN_COLUMNS)
 def _open_file(path: str, column: str, version: str) -> _OpenFile:
     return _OpenFile(path, column, version)
 
@@ -331,17 +429,13 @@ def read_parquet(source: Input) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a Parquet file or a folder of them, also below ``data`` as on Hugging Face's hub.
+    """Whether it is a Parquet file or a folder of them, also below folders of splits, configurations and columns.
 
     A folder whose Parquet files hold no images is another kind's: img2dataset writes such files beside its tars.
     """
     if not probe.is_folder:
         return probe.head().startswith(_MAGIC)
-    if not (names := probe.files_ending(".parquet")) and "data" in probe.folders:
-        probe = SourceProbe.inspect(probe.location / "data")
-        names = probe.files_ending(".parquet")
-    others = bool(probe.files_ending(".tar"))
-    return any(_may_hold_images(probe.location / name, others) for name in names[:_PROBED_FILES])
+    return find_parquet(probe, _may_hold_images)
 
 
 def _may_hold_images(file: Location, others: bool) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from source_files import DATA, JPEGS, NAMES, extras, images, labels, library, put
+from source_files import DATA, JPEGS, NAMES, extras, images, images_before_damage, labels, library, put
 
 from picstore.errors import Damage, ImageError, UsageError
+from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.open import open_source, read_input
 
 
@@ -84,3 +86,125 @@ def test_texts_and_times_that_python_cannot_hold_cost_no_row(tmp_path: Path) -> 
     pq.write_table(pa.Table.from_arrays([pa.array(JPEGS[:1])] * 2, ["image", "image"]), tmp_path / "b.parquet")
     with pytest.raises(UsageError, match="two columns of one name"):
         open_source(tmp_path / "b.parquet")
+
+
+def write_table(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    library("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def attachments(listing: Listing) -> list[dict[str, bytes]]:
+    return [{name: read_input(other) for name, other in source.attachments} for source in listing.inputs]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_further_columns_of_images_become_attachments(tmp_path: Path, statistics: bool) -> None:
+    put(tmp_path / "far" / "1.png", JPEGS[1])
+    columns = {
+        "image": [{"bytes": data, "path": None} for data in JPEGS],
+        "mask": [{"bytes": JPEGS[0], "path": "x.png"}, None, *[{"bytes": None, "path": None}] * 3, {"bytes": JPEGS[3]}],
+        "depth": [None, *JPEGS[1:]],
+        "elsewhere": [{"bytes": None, "path": "far/1.png"}] * 6,
+        "sound": [{"bytes": b"RIFF\0\0", "path": "x.wav"}] * 6,
+        "embedding": [b"\0\1"] * 6,
+        "frames": [[{"bytes": JPEGS[0], "path": None}] * 2] * 6,
+        "views": [{"left": {"bytes": JPEGS[0]}}] * 6,
+        "label": [0, 1, 2] * 2,
+    }
+    path = write_table(tmp_path / "a.parquet", columns, row_group_size=4, write_statistics=statistics)
+    listing = open_source(path)
+    assert (images(listing), labels(listing)) == (JPEGS, [0, 1, 2] * 2)
+    far = {"elsewhere": JPEGS[1]}
+    assert attachments(listing) == [
+        {"mask": JPEGS[0], **far},
+        *[{"depth": data, **far} for data in JPEGS[1:5]],
+        {"mask": JPEGS[3], "depth": JPEGS[5], **far},
+    ]
+    assert extras(listing) == [None] * 6
+    assert set(listing.attachments) == {"mask", "depth", "elsewhere"}
+    assert listing.remarks == [
+        "binary column embedding: left out of 6 samples",
+        "binary column sound: left out of 6 samples",
+        "column frames (several images or bytes in a row): left out of 6 samples",
+        "column views (several images or bytes in a row): left out of 6 samples",
+    ]
+    assert read_input(open_source(path, image_field="depth").inputs[1]) == JPEGS[1]
+
+
+def test_columns_in_the_names_of_folders_are_read(tmp_path: Path) -> None:
+    library("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"image": JPEGS, "label": ["a/b", "c", None] * 2, "year": [1, 2, 3] * 2})
+    pq.write_to_dataset(table, tmp_path / "hive", partition_cols=["year", "label"])
+    listing = open_source(tmp_path / "hive")
+    assert (listing.kind, listing.classes, labels(listing)) == ("parquet", ["a/b", "c"], [0, 0, 1, 1, -1, -1])
+    assert images(listing) == [JPEGS[k] for k in (0, 3, 1, 4, 2, 5)]
+    assert extras(listing)[::2] == [{"year": "1"}, {"year": "2"}, {"year": "3"}]
+    put(tmp_path / "hive" / "_delta_log" / "0.json")
+    with pytest.raises(UsageError, match="Delta table"):
+        open_source(tmp_path / "hive")
+
+
+def test_splits_called_as_a_column_are_splits_and_classes_are_not(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        write_table(tmp_path / "classes" / f"label={name}" / "0.parquet", {"image": JPEGS[:1]})
+        write_table(tmp_path / "splits" / f"split={name}" / "0.parquet", {"image": JPEGS[:1]})
+    assert open_source(tmp_path / "classes").classes == ["test", "train"]
+    with pytest.raises(UsageError, match="holds the splits test, train"):
+        open_source(tmp_path / "splits")
+    assert len(open_source(tmp_path / "splits", split="test").inputs) == 1
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "default/{}/0000.parquet",
+        "mnist/{}-00000-of-00001.parquet",
+        "data/{}/0.parquet",
+        "default/partial-{}/0000.parquet",
+        "{}/0000.parquet",
+        "test_of_names/{}/0000.parquet",
+    ],
+)
+def test_the_layouts_of_the_hub_are_recognized_with_their_splits(tmp_path: Path, layout: str) -> None:
+    put(tmp_path / "README.md")
+    for split, data in (("train", JPEGS[:2]), ("test", JPEGS[2:])):
+        write_table(tmp_path / layout.format(split), {"image": data})
+    with pytest.raises(UsageError, match="holds the splits"):
+        open_source(tmp_path)
+    listing = open_source(tmp_path, split="test")
+    assert (listing.kind, images(listing)) == ("parquet", JPEGS[2:])
+    assert len(open_source(tmp_path, split="all").inputs) == 6 or layout.startswith("{}")
+
+
+def test_of_several_configurations_one_has_to_be_given(tmp_path: Path) -> None:
+    for name in ("en/train", "de/train", "de/test"):
+        write_table(tmp_path / name / "0000.parquet", {"image": JPEGS[:1]})
+    with pytest.raises(UsageError, match=r"in several folders, de, en; give one of them, such as .*/de, or"):
+        open_source(tmp_path)
+    assert len(open_source(tmp_path / "de", split="test").inputs) == 1
+    assert len(open_source(tmp_path, split="all").inputs) == 3
+
+
+def test_a_footer_that_claims_more_rows_than_bytes_is_one_failed_input(tmp_path: Path) -> None:
+    def varint(number: int) -> bytes:
+        return b"".join(bytes([number >> k & 127 | 128]) for k in (0, 7, 14, 21, 28, 35)) + bytes([number >> 42])
+
+    options = {"use_dictionary": False, "store_schema": False, "write_statistics": False}
+    path = write_table(tmp_path / "b.parquet", {"image": [*JPEGS, *[b"x"] * 6001]}, **options)
+    data = path.read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - size : -8].replace(b"\x16\xee\x5d", b"\x16" + varint(2 << 40))
+    assert len(footer) > size
+    path.write_bytes(data[: -8 - size] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    write_table(tmp_path / "a.parquet", {"image": JPEGS})
+    listing = open_source(tmp_path)
+    assert images_before_damage(listing) == JPEGS
+    assert "1,099,511,627,776 rows are said to be in" in listing.inputs[-1].problem
