@@ -30,6 +30,8 @@ def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
 
 def replacements(source: I64, problems: Mapping[int, Damage]) -> dict[int, int]:
     """Find for each slot with a problem the next sound slot of its source, or raise the problem if there is none."""
+    if not problems:
+        return {}
     damaged = np.isin(np.arange(len(source)), list(problems))
     found = {}
     for slot, problem in problems.items():

@@ -74,8 +74,8 @@ class ImageFiller:
         """Decode, resample and color some slots; returns by slot why one has no image."""
         records, plain = self._records, self._plain(slots)
         described = self._describe(plain) if self._strided is None else self._strided[:, slots.start : slots.stop]
-        self._fused.run(records, slots, np.ascontiguousarray(described).reshape(-1, described.shape[2]))
-        wrong = self._fill_others(slots, plain)
+        made = self._fused.run(records, slots, np.ascontiguousarray(described).reshape(-1, described.shape[2]))
+        wrong = {} if made else self._fill_others(slots, plain)
         finished = self._uncolored and self._in_place and self.targets is None
         for slot in () if finished else slots:
             if slot not in wrong and slot not in records.problems:
@@ -83,7 +83,7 @@ class ImageFiller:
                 if self.targets is not None:
                     names = self._output.targets
                     wrong |= add_targets(self.targets, records, slot, names=names, params=self._params)
-        return records.corrupt(wrong)
+        return records.corrupt(wrong) if wrong else {}
 
     @staticmethod
     def _describe(views: Sequence[Images]) -> StridedImage:

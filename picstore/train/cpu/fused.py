@@ -70,27 +70,25 @@ class FusedKernel:
             for name, dtype in columns
         )
 
-    def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> None:
-        """Make the images of some slots that the kernel takes, without the GIL.
+    def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> bool:
+        """Make the images of some slots that the kernel takes, without the GIL; returns whether these are all.
 
         ``targets`` has a row for each view of each slot, view after view.
         """
-        if not self._chosen[slots.start : slots.stop].any():
-            return
         streams = records.addresses, records.sizes, records.layouts, records.image_sizes, records.tops
-        marks = self._chosen, self.done
+        marks, geometry = (self._chosen, self.done), (self._cuts, self._factors, *self._views)
         pixels = PIXELS.at_least(0)
         slot = slots.start
         while slot < slots.stop:
             workspace = WORKSPACE.arrays, pixels
             bounds = slot, slots.stop, slots.start
-            geometry = self._cuts, self._factors, *self._views
             slot = run_fused(bounds, marks, streams, geometry, workspace, targets, load_stages())
             if slot < slots.stop:
                 try:
                     pixels = PIXELS.at_least(WORKSPACE.grow())
                 except MemoryError:
                     slot += 1  # the stages that follow report it
+        return bool(self.done[slots.start : slots.stop].all())
 
 
 # Kernels that ``run_fused`` calls by their addresses: compiled apart, at the same time, and once.

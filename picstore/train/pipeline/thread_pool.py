@@ -6,10 +6,10 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,6 +20,16 @@ PREFIX = "picstore-"  # of the names of all our threads
 def is_own_thread() -> bool:
     """Whether this is one of picstore's threads, which must not wait for others of them to end."""
     return threading.current_thread().name.startswith(PREFIX)
+
+
+class Call(Protocol):
+    """What a thread of a pool runs."""
+
+    def run(self) -> None:
+        """Do the work, in a thread of the pool, and report errors: nobody else does."""
+
+    def cancel(self) -> None:
+        """Note that the call will not be run."""
 
 
 class ThreadPool:
@@ -33,7 +43,7 @@ class ThreadPool:
     """
 
     def __init__(self, count: int, name: str, *, yields: bool = False) -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=_run_calls, args=(self._calls, yields), name=f"{PREFIX}{name}_{k}", daemon=True)
             for k in range(count)
@@ -43,7 +53,12 @@ class ThreadPool:
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Have a function called; RuntimeError once the pool is closed."""
-        future: Future[R] = Future()
+        call = _FutureCall(lambda: function(*args, **kwargs))
+        self.put([call])
+        return call.future
+
+    def put(self, calls: Sequence[Call]) -> None:
+        """Have calls run in this order; RuntimeError once the pool is closed."""
         with self._lock:
             if self._state == "closed":
                 raise RuntimeError("the pool is closed")
@@ -51,8 +66,8 @@ class ThreadPool:
                 self._state = "running"
                 for thread in self._threads:
                     thread.start()
-            self._calls.put((future, lambda: function(*args, **kwargs)))
-        return future
+            for call in calls:
+                self._calls.put(call)
 
     def close(self) -> None:
         """Cancel the calls that have not begun, and wait for the others, but not from one of picstore's threads."""
@@ -64,7 +79,7 @@ class ThreadPool:
             except Empty:
                 break
             if call is not None:
-                call[0].cancel()
+                call.cancel()
         for _ in self._threads:
             self._calls.put(None)
         if running and not is_own_thread():
@@ -72,24 +87,30 @@ class ThreadPool:
                 thread.join()
 
 
-def _run_calls(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None], yields: bool) -> None:
+class _FutureCall(Generic[R]):
+    """A call whose result a future takes."""
+
+    def __init__(self, function: Callable[[], R]) -> None:
+        self.future: Future[R] = Future()
+        self._function = function
+
+    def run(self) -> None:
+        if self.future.set_running_or_notify_cancel():
+            try:
+                self.future.set_result(self._function())
+            except BaseException as error:  # the thread that waits for the future raises it
+                self.future.set_exception(error)
+
+    def cancel(self) -> None:
+        self.future.cancel()
+
+
+def _run_calls(calls: SimpleQueue[Call | None], yields: bool) -> None:
     """The main function of a thread."""
     if yields and sys.platform == "linux":  # elsewhere only whole processes have a nice value
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):  # a sandbox
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + 1)
-    while _run_call(calls):
-        pass
-
-
-def _run_call(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> bool:
-    """Wait for a call and run it; False for the end. On return nothing holds the call's arguments or its result."""
-    if (call := calls.get()) is None:
-        return False
-    future, function = call
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(function())
-        except BaseException as error:  # the thread that waits for the future raises it
-            future.set_exception(error)
-    return True
+    while (call := calls.get()) is not None:
+        call.run()
+        del call  # while the thread waits, nothing here holds what it ran

@@ -440,14 +440,15 @@ def test_decoding_threads_let_the_reading_one_go_first(make_dataset: Make, monke
     [
         (64, 1, 2, [32, 32]),
         (64, 1, 16, [16] * 4),
-        (256, 1, 2, [32] * 8),
+        (256, 1, 2, [64] * 4),
+        (256, 1, 8, [32] * 8),
         (20, 1, 2, [16, 4]),
-        (64, 10, 2, [3] * 21 + [1]),
+        (64, 10, 2, [6] * 10 + [4]),
         (3, 100, 1, [1] * 3),
         (1, 1, 8, [1]),
     ],
 )
-def test_threads_get_a_batch_in_tasks_of_16_to_32_images(
+def test_threads_get_a_batch_in_tasks_of_16_to_64_images(
     count: int, views: int, threads: int, sizes: list[int]
 ) -> None:
     tasks = divide(count, OutputSpec((GroupSpec(count=views),)), threads=threads)
