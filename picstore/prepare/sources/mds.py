@@ -42,12 +42,13 @@ _TEXTS = ("str", "str_int", "str_float", "str_decimal", "json")
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """A shard as the index describes it; ``block`` is all of the file, if it is compressed.
+    """A shard as the index describes it, with its name in the source; ``block`` is all of the file, if compressed.
 
     Columns have a name, an encoding, and a fixed size, 0 for none.
     """
 
     file: Location
+    name: str
     samples: int
     columns: tuple[tuple[str, str, int], ...]
     block: CompressedBlock | None
@@ -72,7 +73,7 @@ def list_mds(
         image = choose_image(image_field, images, location)
         label = labels.choose(encodings)
         shard_samples = _samples(shard, str(image), label, skipped)
-        samples.append(end_at_damage(shard_samples, shard.file, count=shard.samples))
+        samples.append(end_at_damage(shard_samples, shard.file, printable(shard.name), count=shard.samples))
     found = (one for some in samples for one in some)
     return build_listing("mds", found, where=location, remarks=skipped.remarks(), labels=labels)
 
@@ -95,12 +96,13 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
     plain = listed_file(folder, raw.get("basename"))
     packed = entry.get("zip_data")
     if not isinstance(packed, dict) or plain.is_file():
-        return _Shard(plain, samples, columns, None)
+        return _Shard(plain, str(raw.get("basename")), samples, columns, None)
     codec = str(entry.get("compression")).partition(":")[0]
     if codec not in CODECS:
         raise UsageError(f"{index}: shards are compressed by {codec}; {', '.join(CODECS)} are read. Unpack them first")
     block = CompressedBlock(codec, 0, checked_count(packed.get("bytes"), index), checked_count(raw.get("bytes"), index))
-    return _Shard(listed_file(folder, packed.get("basename")), samples, columns, block)
+    name = packed.get("basename")
+    return _Shard(listed_file(folder, name), str(name), samples, columns, block)
 
 
 def _samples(shard: _Shard, image: str, label: str | None, skipped: SkippedFields) -> Iterator[SourceSample]:
@@ -121,7 +123,7 @@ def _read_samples(
         raise Corrupt(f"{count:,} samples where the index has {shard.samples:,}", file.printable_path)
     ends = np.frombuffer(file.read(4, 4 * (count + 1)), "<u4").tolist()
     for number, (start, end) in enumerate(itertools.pairwise(ends)):
-        name = printable(f"{shard.file.name}/{number}")
+        name = printable(f"{shard.name}/{number}")
         yield or_damaged(_sample, name, file.path, file, shard, name, (start, end), image, label, skipped)
 
 

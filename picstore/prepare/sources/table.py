@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -13,6 +14,12 @@ from typing import Any
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.box_table import (
+    corner_columns,
+    images_by_stem,
+    list_boxes,
+    names_of_columns,
+)
 from picstore.prepare.sources.fields import SkippedFields, choose_image
 from picstore.prepare.sources.foreign_files import require_text
 from picstore.prepare.sources.inputs import Input, Listing
@@ -21,13 +28,17 @@ from picstore.prepare.sources.labels import RowLabels
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.parts import FoundPart, list_parts
-from picstore.prepare.sources.samples import SourceSample, build_listing, refuse_all_elsewhere
+from picstore.prepare.sources.samples import Notes, SourceSample, build_listing, refuse_all_elsewhere
 from picstore.prepare.sources.source_file import SourceFile, printable, read_whole
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import is_wide, text_of_file
 from picstore.storage.target_forms import OWN
 
-_PATH_FIELDS = ("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname", "image_id")
+_PATH_FIELDS = (
+    *("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname"),
+    *("image_id", "imageid", "image_name"),
+)
+_REPEATED = "repeated"  # of notes
 _JSON_LINES = (".jsonl", ".ndjson")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _MAX_TABLE = 1 << 32  # bytes
@@ -57,12 +68,47 @@ def list_table(
     if _suffix(location) in _JSON_LINES:
         skipped = SkippedFields()
         rows = _json_rows(location, skipped)
-        samples = _samples(location, base, rows, image_field, label_field, skipped)
-        listing = build_listing("table", samples, where=location, remarks=skipped.remarks(), labels=label_field)
+        notes: Notes = {}
+        samples = _noting_repeated(_samples(location, base, rows, image_field, label_field, skipped), notes)
+        remarks = itertools.chain(skipped.remarks(), _remarks(notes))
+        listing = build_listing("table", samples, where=location, remarks=remarks, labels=label_field)
+    elif (boxes := _list_box_csv(location, base, image_field, label_field)) is not None:
+        listing = boxes
     else:
         parts = _csv_parts(location, base, image_field, label_field)
-        listing = list_parts(_list_csv_part, parts, engine).build("table", where=location, labels=label_field)
+        builder = list_parts(_list_csv_part, parts, engine)
+        told = _remarks(builder.notes)
+        listing = builder.build("table", where=location, remarks=told, labels=label_field)
     return refuse_all_elsewhere(listing, location)
+
+
+def _list_box_csv(table: Location, root: Location, image_field: str | None, label_field: str | None) -> Listing | None:
+    """List a CSV with a row for each box; None for other tables."""
+    with SourceFile(table) as file:
+        head = _text(file.read(0, min(file.size, _MAX_HEADER)))
+    try:
+        first = next(csv.reader(io.StringIO(head, newline=""), delimiter=_delimiter(table)), [])
+    except csv.Error:
+        return None
+    without_names = names_of_columns(first)
+    names = without_names or first
+    corners = corner_columns(names)
+    if corners is None:
+        return None
+    image = choose_image(image_field, names, table, _PATH_FIELDS)
+    if label_field is not None and label_field not in names:
+        raise UsageError(f"{table} has no column {label_field!r}; it has {', '.join(names)}")
+    by_stem: dict[str, str] = {}
+
+    def locate_image(name: str) -> Location:
+        if "." not in name and not by_stem:
+            by_stem.update(images_by_stem(root))
+        return named_file(root, by_stem.get(name, name))
+
+    rows = _csv_rows(table, _text(_read(table)), without_names, 0)
+    return list_boxes(
+        table, rows, image=image, corners=corners, names=names, label=label_field, locate_image=locate_image
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +156,30 @@ def _list_csv_part(part: _CsvPart) -> FoundPart:
         with SourceFile(part.table) as file:
             data = file.read(part.bounds[0], part.bounds[1] - part.bounds[0])
     rows = _csv_rows(part.table, _text(data), part.names, part.lines)
-    return FoundPart(list(_samples(part.table, part.root, rows, *part.fields, SkippedFields())))
+    notes: Notes = {}
+    samples = _samples(part.table, part.root, rows, *part.fields, SkippedFields())
+    return FoundPart(list(_noting_repeated(samples, notes)), notes)
+
+
+def _noting_repeated(samples: Iterator[SourceSample], notes: Notes) -> Iterator[SourceSample]:
+    """Yield samples, and count rows that name the image of the row before, as tables of objects have them."""
+    before = None
+    for sample in samples:
+        if sample.path == before and not sample.problem:
+            count, least = notes.get(_REPEATED, (0, sample.name))
+            notes[_REPEATED] = count + 1, min(least, sample.name)
+        before = sample.path
+        yield sample
+
+
+def _remarks(notes: Notes) -> Iterator[str]:
+    if _REPEATED in notes:
+        count, name = notes[_REPEATED]
+        rows = "1 row names" if count == 1 else f"{count:,} rows name"
+        yield (
+            f"{rows} the same image as the row before, such as {name}: each is a record of its own; if rows are boxes, "
+            "write columns xmin, ymin, xmax, ymax, which make one record of an image"
+        )
 
 
 def _suffix(location: Location) -> str:

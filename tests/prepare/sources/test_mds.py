@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -53,3 +54,24 @@ def test_an_index_that_names_files_outside_its_folder_is_refused(tmp_path: Path)
     put(tmp_path / "index.json", json.dumps(index).encode())
     with pytest.raises(UsageError, match="leads out of the folder"):
         open_source(tmp_path)
+
+
+def test_shards_of_equal_names_in_several_folders_give_distinct_inputs(tmp_path: Path) -> None:
+    entries = []
+    for split in ("a", "b"):
+        shutil.copytree(DATA / "mds", tmp_path / split)
+        for entry in json.loads((tmp_path / split / "index.json").read_text())["shards"]:
+            entry["raw_data"]["basename"] = f"{split}/{entry['raw_data']['basename']}"
+            entries.append(entry)
+    (tmp_path / "index.json").write_text(json.dumps({"version": 2, "shards": entries}))
+    names = [one.name for one in open_source(tmp_path).inputs]
+    assert len(set(names)) == len(names) == 2 * len(open_source(DATA / "mds").inputs)
+    assert names[0].startswith("a/shard.00000.mds/")
+
+
+def test_splits_of_mds_beside_each_other_are_read_one_by_one(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        shutil.copytree(DATA / "mds", tmp_path / split)
+    with pytest.raises(UsageError, match="give --split"):
+        open_source(tmp_path)
+    assert open_source(tmp_path, split="val").kind == "mds"
