@@ -152,7 +152,12 @@ class _Walk:
             name = prefix + entry.name
             if is_folder(entry):
                 inner = {*parents, (own.st_dev, own.st_ino)}
-                status = entry.stat()
+                try:
+                    status = entry.stat()
+                except OSError as error:  # a path of more than 4,096 bytes
+                    problem = f"folder cannot be listed: {error.strerror}"
+                    yield Input(printable(name), label, entry.path, problem=problem)
+                    continue
                 if (status.st_dev, status.st_ino) not in inner:
                     yield from self.files_below(entry.path, name + "/", label, inner)
             elif not self.may_be_image(name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,25 @@ from picstore.errors import Corrupt, Damage, ImageError, TooLarge, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.fields import choose_image
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
-from picstore.prepare.sources.labels import LabelFields, take_label
+from picstore.prepare.sources.labels import LABEL_FIELDS, LabelFields, take_label, usual_field
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.splits import choose_split, split_of_name, without_split
+from picstore.storage.location.local import Folder
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
+_MAX_USER_BLOCK = 1 << 30  # bytes before the magic number, a power of two from 512 on
+_MATLAB = "MATLAB_class"  # attribute of MATLAB's arrays, whose dimensions are stored in reverse
 _ROWS_PER_READ = 4096
+_MAX_VALUES = 1 << 12  # of a label that is a list, such as one of zeros and a one
 _TEXTS_PER_READ = 64  # rows of variable length, each of which may be as large as the file
 _MAX_RATIO = 1100  # of a data set to its bytes in the file; deflate reaches 1,032
 _UNWRITTEN = 64 << 20  # bytes that a data set may have beyond that, such as labels that are all 0
+
+
+_X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")  # of train_set_x, beside which lies train_set_y
 
 
 def list_hdf5(
@@ -50,11 +58,13 @@ def list_hdf5(
             if image_field is None or split is not None:
                 images = choose_split(images, str, split, path)
             image = _choose_image(images, found, image_field, path)
+            _check_matlab(found[image], image, path)
             group, _, last = image.rpartition("/")
+            count = len(found[image])
             rows = {
                 name.rpartition("/")[2]: item
                 for name, item in found.items()
-                if name.rpartition("/")[0] == group and _is_column(h5py, item, len(found[image]))
+                if name.rpartition("/")[0] == group and _is_column(h5py, item, count, label_field, name)
             }
             rows.pop(last, None)
             if (of_image := split_of_name(last)) is not None:  # X_train has y_train, not y_test of as many rows
@@ -64,7 +74,8 @@ def list_hdf5(
             for name, item in ((last, found[image]), *rows.items()):
                 _check_size(item, name, size, path)
             labels = LabelFields(label_field, path)
-            label = labels.choose(rows)
+            partner = _X.sub("y", without_split(last).lower())
+            label = labels.choose(rows, only=[name for name in rows if name.lower() == partner != last.lower()])
             samples = _samples(path, image, len(found[image]), rows, label, size)
             skipped = [name for name in found if name != image and found[name] not in rows.values()]
             remarks = [f"data set {name}: left out" for name in skipped]
@@ -108,6 +119,17 @@ def _choose_image(images: list[str], found: dict[str, Any], given: str | None, p
     return choose_image(given, images, path)
 
 
+def _check_matlab(item: Any, name: str, path: Path) -> None:
+    """Raise UsageError for MATLAB's array whose images are not in its last dimension, which is stored first."""
+    channels = [size in (1, 3, 4) for size in item.shape]
+    if _is_of_matlab(item) and item.ndim == 4 and channels[0] and not any(channels[1:]):
+        shape = " × ".join(map(str, reversed(item.shape)))
+        raise UsageError(
+            f"{path}: MATLAB's array {name!r} of {shape} has its images in the first dimension; "
+            "permute it to height × width × channels × images"
+        )
+
+
 def _holds_images(h5py: Any, item: Any) -> bool:
     if item.shape is None or not item.shape:
         return False
@@ -117,23 +139,38 @@ def _holds_images(h5py: Any, item: Any) -> bool:
     return item.ndim == 1 and (inner in (np.dtype(np.uint8), np.dtype(np.int8)) or item.dtype.kind == "V")
 
 
-def _is_column(h5py: Any, item: Any, count: int) -> bool:
-    """Whether a data set has one number or text a row, as shape (N,) or, from Keras, (N, 1)."""
-    if item.shape not in ((count,), (count, 1)):
+def _is_column(h5py: Any, item: Any, count: int, label_field: str | None, path: str) -> bool:
+    """Whether a data set has one number or text a row, as shape (N,), (N, 1), …, or from MATLAB (1, N).
+
+    The label may have several numbers a row, (N, k), such as zeros and a one; then it stays in the extra.
+    """
+    if item.shape is None or count not in item.shape:
         return False
-    return item.dtype.kind in "iufbS" or h5py.check_string_dtype(item.dtype) is not None
+    of_texts = h5py.check_string_dtype(item.dtype) is not None
+    if not of_texts and item.dtype.kind not in "iufbS":
+        return False
+    if math.prod(item.shape) == count:
+        return True
+    name = path.rpartition("/")[2]
+    is_label = name == label_field or usual_field([name, without_split(name)], LABEL_FIELDS) is not None
+    numbers = not of_texts and item.ndim == 2 and len(item) == count and item.shape[1] <= _MAX_VALUES
+    return is_label and numbers and not _is_of_matlab(item)
+
+
+def _is_of_matlab(item: Any) -> bool:
+    return _MATLAB in item.attrs
 
 
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
     """Samples in order; Corrupt if texts of variable length take more bytes than the file has, by sharing them."""
-    fixed = sum(item.dtype.itemsize for item in rows.values())
+    fixed = sum(item.dtype.itemsize * math.prod(item.shape) // max(1, count) for item in rows.values())
     texts = [name for name, item in rows.items() if item.dtype.kind == "O"]
     step = _TEXTS_PER_READ if texts else max(1, min(_ROWS_PER_READ, _UNWRITTEN // max(1, fixed)))
     for start in range(0, count, step):
         stop = min(start + step, count)
-        columns = {name: _values(item, start, stop) for name, item in rows.items()}
+        columns = {name: _values(item, start, stop, count) for name, item in rows.items()}
         size -= sum(len(value) for name in texts for value in columns[name] if isinstance(value, bytes))
         if size < 0:
             raise Corrupt("rows that share their texts", printable(str(path)))
@@ -149,14 +186,16 @@ def _samples(
             yield sample
 
 
-def _values(item: Any, start: int, stop: int) -> list[Any]:
+def _values(item: Any, start: int, stop: int, count: int) -> list[Any]:
     """Read rows of a data set; one by one where that fails, and the Damage of a row in place of its value."""
+    axis = item.shape.index(count)
     try:
-        return list(np.asarray(item[start:stop]).ravel().tolist())
+        values = np.asarray(item[(slice(None),) * axis + (slice(start, stop),)])
+        return list((values.ravel() if math.prod(item.shape) == count else values).tolist())
     except (OSError, RuntimeError) as error:
         if stop - start == 1:
             return [Damage(f"cannot be read: {error}", item.name)]
-    return [value for row in range(start, stop) for value in _values(item, row, row + 1)]
+    return [value for row in range(start, stop) for value in _values(item, row, row + 1, count)]
 
 
 def _text(value: Any) -> Any:
@@ -178,12 +217,25 @@ def read_hdf5(source: Input) -> bytes:
     if isinstance(value, np.void):
         return value.tobytes()
     array = np.asarray(value).view(np.uint8)
-    return array.tobytes() if array.ndim == 1 else image_file(array)
+    if array.ndim > 1 and _is_of_matlab(item):
+        array = array.transpose()
+    return array.tobytes() if array.ndim == 1 else image_file(np.ascontiguousarray(array))
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a file with HDF5's magic number."""
-    return probe.head().startswith(_MAGIC)
+    """Whether it is a file with HDF5's magic number, which may follow a user block, such as MATLAB's."""
+    if probe.is_folder or probe.head().startswith(_MAGIC) or not isinstance(probe.location, Folder):
+        return not probe.is_folder and probe.head().startswith(_MAGIC)
+    try:
+        with SourceFile(probe.location) as file:
+            offset = 512
+            while offset + len(_MAGIC) <= min(file.size, _MAX_USER_BLOCK):
+                if file.read(offset, len(_MAGIC)) == _MAGIC:
+                    return True
+                offset *= 2
+    except Damage:
+        pass
+    return False
 
 
 FORMAT = SourceFormat(list_hdf5, options=("image_field", "label_field", "split"), recognizes=recognizes)

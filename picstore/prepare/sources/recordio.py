@@ -7,8 +7,10 @@ id2 u64, and if flag is not 0 that many f32 labels after it.
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from picstore.errors import Corrupt, Damage
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
@@ -26,6 +28,8 @@ _IMAGE_HEADER = struct.Struct("<IfQQ")
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _MAX_LABELS = 1 << 16
 _SUFFIXES = (".rec", ".recordio")
+_OBJECT = 5  # values of an object: class, left, top, right and bottom
+_TARGETS = "boxes:xyxy-normalized"
 
 
 def list_recordio(location: Location, *, split: str | None = None) -> Listing:
@@ -34,7 +38,7 @@ def list_recordio(location: Location, *, split: str | None = None) -> Listing:
     An .idx file is needed only to go on behind a damaged record, and to know how many are missing.
 
     The label is the header's, or the first of several, if it is an integer; otherwise it stays in the extra as
-    ``label`` (``labels`` for several).
+    ``label`` (``labels`` for several). Labels that describe objects become boxes, and the label is −1.
     """
     files = shard_files(location, *_SUFFIXES, split=split)
     names = names_beside(location)
@@ -51,6 +55,7 @@ def list_recordio(location: Location, *, split: str | None = None) -> Listing:
 def _samples(location: Location, offsets: list[int] | None) -> Iterator[SourceSample]:
     with SourceFile(location) as file:
         offset = number = 0
+        detection = False  # whether a record with objects was found
         while offset < file.size:
             name = printable(f"{file.name}/{number}")
             try:
@@ -58,7 +63,8 @@ def _samples(location: Location, offsets: list[int] | None) -> Iterator[SourceSa
                 if part not in (_WHOLE, _FIRST):
                     raise Corrupt("a part of a record without its beginning", file.printable_path, offset)
                 following = _end(file, offset, part, length)
-                sample = _sample(file, offset, part, length, name)
+                sample = _sample(file, offset, part, length, name, detection=detection)
+                detection = detection or bool(sample.targets)
             except Damage as error:
                 if offsets is None or number + 1 >= len(offsets) or offsets[number] != offset:
                     raise
@@ -85,7 +91,7 @@ def _read_header(file: SourceFile, offset: int) -> tuple[int, int]:
     return word >> 29, length
 
 
-def _sample(file: SourceFile, offset: int, part: int, length: int, name: str) -> SourceSample:
+def _sample(file: SourceFile, offset: int, part: int, length: int, name: str, *, detection: bool) -> SourceSample:
     start = offset + _HEADER.size
     if length < _IMAGE_HEADER.size:
         return SourceSample(printable(name), file.path, problem="damaged: a record too short for its header")
@@ -96,7 +102,13 @@ def _sample(file: SourceFile, offset: int, part: int, length: int, name: str) ->
     sample = SourceSample(printable(name), file.path, start + skip, length - skip)
     if flag:
         labels = struct.unpack(f"<{flag}f", file.read(start + _IMAGE_HEADER.size, 4 * flag))
-        sample.extra = {"labels": list(labels), "label": labels[0]}
+        objects = parse_objects(labels, may_be_none=detection)
+        if objects is not None:
+            sample.extra, sample.targets = objects, _TARGETS
+        elif detection:
+            return SourceSample(printable(name), file.path, problem="damaged: labels that describe no objects")
+        else:
+            sample.extra = {"labels": list(labels), "label": labels[0]}
     else:
         sample.extra = {"label": label}
     sample.label = take_label(sample.extra, "label")
@@ -104,6 +116,41 @@ def _sample(file: SourceFile, offset: int, part: int, length: int, name: str) ->
     if part != _WHOLE:
         sample.offset, sample.size, sample.reader, sample.key = offset, -1, read_split, struct.pack("<I", skip)
     return sample
+
+
+def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, Any] | None:
+    """Parse the labels of a record for detection, as im2rec --pack-label writes them; None for other labels.
+
+    They are the width A of the header, the width B of an object, A − 2 values of any meaning, and objects of B values:
+    class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning.
+
+    Args:
+        may_be_none: whether a header without objects is one; two to four labels of a class would look the same.
+    """
+    if len(labels) < 2 or not all(math.isfinite(value) and value.is_integer() for value in labels[:2]):
+        return None
+    header, width = int(labels[0]), int(labels[1])
+    count, rest = divmod(len(labels) - header, max(1, width))
+    if header < 2 or width < _OBJECT or rest or count < (0 if may_be_none else 1):
+        return None
+    objects = [labels[start : start + width] for start in range(header, len(labels), width)]
+    if not all(_is_object(each) for each in objects):
+        return None
+    fields: dict[str, Any] = {
+        "boxes": [list(each[1:_OBJECT]) for each in objects],
+        "box_labels": [int(each[0]) for each in objects],
+    }
+    if header > 2:
+        fields["header"] = list(labels[2:header])
+    if width > _OBJECT:
+        fields["object_values"] = [list(each[_OBJECT:]) for each in objects]
+    return fields
+
+
+def _is_object(values: Sequence[float]) -> bool:
+    class_, left, top, right, bottom = values[:_OBJECT]
+    in_order = -1 <= left <= right <= 2 and -1 <= top <= bottom <= 2  # some boxes lead out of their images
+    return in_order and class_ >= -1 and class_.is_integer()
 
 
 def read_split(source: Input) -> bytes:

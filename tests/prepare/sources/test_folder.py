@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,18 @@ def test_pipes_and_devices_and_links_to_them_fail_by_their_names(tmp_path: Path)
     ):
         with pytest.raises(ImageError, match=f"^{reason}$"):
             read_input(source)
+
+
+def test_a_path_that_is_too_long_for_the_system_is_one_failed_input(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "x.jpg")
+    name, folder = "d" * 200, os.open(tmp_path / "a", os.O_RDONLY)
+    for _ in range(22):  # 4,400 bytes, and 4,096 are possible
+        os.mkdir(name, dir_fd=folder)
+        inner = os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    listing = open_source(tmp_path)
+    assert [bool(source.problem) for source in listing.inputs] == [True, False]
+    assert "File name too long" in listing.inputs[0].problem
+    shutil.rmtree(tmp_path / "a")

@@ -15,6 +15,7 @@ from source_files import (
     labels,
     library,
     pixels,
+    put,
 )
 
 from picstore.errors import TooLarge, UsageError
@@ -126,3 +127,44 @@ def test_rows_cannot_share_a_text_to_fill_the_memory(tmp_path: Path) -> None:
     listing = open_source(path)
     assert "share their texts" in listing.inputs[-1].problem
     assert sum(1 for one in listing.inputs if one.extra) < count
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (6, 1, 1, 1), (1, 6)])
+def test_labels_of_one_value_a_row_are_read_in_any_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    h5py = library("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["train_set_x"] = np.stack([pixels(k) for k in range(6)])
+        file["train_set_y"] = np.arange(6).reshape(shape)
+        file["test_set_y"] = np.zeros(6)
+    listing = open_source(tmp_path / "a.h5")
+    assert labels(listing) == list(range(6))
+    assert listing.remarks == ["data set test_set_y: left out"]
+
+
+def test_labels_of_zeros_and_a_one_stay_metadata_with_a_remark(tmp_path: Path) -> None:
+    h5py = library("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = np.stack([pixels(k) for k in range(6)])
+        file["labels"] = np.eye(6, 3, dtype=np.float32)
+    listing = open_source(tmp_path / "a.h5")
+    assert labels(listing) == [-1] * 6
+    assert extras(listing)[:2] == [{"labels": [1, 0, 0]}, {"labels": [0, 1, 0]}]
+    assert any("has several values" in remark for remark in listing.remarks)
+
+
+@pytest.mark.parametrize("user_block", [512, 1 << 14])
+def test_matlabs_arrays_are_put_right_behind_a_user_block(tmp_path: Path, user_block: int) -> None:
+    h5py = library("h5py")
+    stack = np.stack([pixels(k) for k in range(6)])
+    with h5py.File(tmp_path / "a.mat", "w", userblock_size=user_block) as file:
+        for name, value in (("images", stack.transpose(0, 3, 2, 1)), ("labels", np.arange(6.0)[None])):
+            file.create_dataset(name, data=value).attrs["MATLAB_class"] = np.bytes_(value.dtype.name)
+    head = b"MATLAB 7.3 MAT-file, Platform: GLNXA64 HDF5 schema 1.00 .".ljust(124) + b"\0\2IM"
+    put(tmp_path / "a.mat", head + (tmp_path / "a.mat").read_bytes()[len(head) :])
+    listing = open_source(tmp_path / "a.mat")
+    assert (listing.kind, labels(listing)) == ("hdf5", list(range(6)))
+    assert all(np.array_equal(decoded(data), pixels(k)) for k, data in enumerate(images(listing)))
+    with h5py.File(tmp_path / "b.mat", "w") as file:
+        file.create_dataset("images", data=stack.transpose(3, 2, 1, 0)).attrs["MATLAB_class"] = np.bytes_("uint8")
+    with pytest.raises(UsageError, match="permute it to height"):
+        open_source(tmp_path / "b.mat")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from source_files import (
     DATA,
     JPEGS,
     decoded,
     extras,
+    im2rec,
     images,
     images_before_damage,
     labels,
     pixels,
     put,
+    recordio,
 )
 
+import picstore
 from picstore.prepare.sources.open import open_source
 
 
@@ -57,3 +62,32 @@ def test_a_recordio_that_breaks_off_keeps_its_whole_records(tmp_path: Path) -> N
     data = (DATA / "recordio" / "one.rec").read_bytes()
     listing = open_source(put(tmp_path / "a.rec", data[:-40]))
     assert images_before_damage(listing) == JPEGS[:5]
+
+
+def test_records_of_detection_become_boxes_without_a_label(tmp_path: Path) -> None:
+    objects = [[float(k % 3), 0.25, 0.125, 0.5, 0.75, 1.0] for k in range(6)]
+    rows = [[4.0, 6.0, 640.0, 480.0, *objects[0], *objects[1]], [4.0, 6.0, 640.0, 480.0], [2.0, 5.0, *objects[2][:5]]]
+    path = put(tmp_path / "a.rec", b"".join(recordio(im2rec(JPEGS[k], row, k)) for k, row in enumerate(rows)))
+    listing = open_source(path)
+    assert (images(listing), labels(listing)) == (JPEGS[:3], [-1] * 3)
+    boxes = [[0.25, 0.125, 0.5, 0.75]]
+    assert extras(listing) == [
+        {"boxes": boxes * 2, "box_labels": [0, 1], "header": [640, 480], "object_values": [[1], [1]], "id": 0},
+        {"boxes": [], "box_labels": [], "header": [640, 480], "object_values": [], "id": 1},
+        {"boxes": boxes, "box_labels": [2], "id": 2},
+    ]
+    picstore.convert(path, tmp_path / "out")
+    width, height = Image.open(io.BytesIO(JPEGS[0])).size
+    stored = {record.extra["id"]: record.extra["boxes"] for record in picstore.Dataset(tmp_path / "out")}
+    assert stored[0] == [[width * 0.25, height * 0.125, width * 0.5, height * 0.75]] * 2
+    assert stored[1] == []
+
+
+def test_several_labels_that_describe_no_objects_stay_labels(tmp_path: Path) -> None:
+    rows = [[2.0, 5.0], [2.0, 5.0, 0.0, 0.5, 0.5, 0.25, 0.75], [4.0, 4.0, 0.0, 0.0, 1.0, 0.1, 0.2, 0.3], [1.0, 7.0]]
+    for row in rows:
+        listing = open_source(put(tmp_path / "a.rec", recordio(im2rec(JPEGS[0], row, 0))))
+        assert labels(listing) == [int(row[0])]
+    found = [4.0, 5.0, 640.0, 480.0, 1.0, 0.0, 0.0, 1.0, 1.0]
+    data = b"".join(recordio(im2rec(JPEGS[0], row, 0)) for row in (found, rows[1]))
+    assert "no objects" in open_source(put(tmp_path / "b.rec", data)).inputs[1].problem
