@@ -78,11 +78,15 @@ def list_hdf5(
             label = labels.choose(rows, only=[name for name in rows if name.lower() == partner != last.lower()])
             samples = _samples(path, image, len(found[image]), rows, label, size)
             skipped = [name for name in found if name != image and found[name] not in rows.values()]
-            remarks = [f"data set {name}: left out" for name in skipped]
+            remarks = [f"data set {name}: left out{_rows_of(found[name])}" for name in skipped]
             listed = end_at_damage(samples, path, f"{path.name}/{image}", count=len(found[image]), version=version)
             return build_listing("hdf5", listed, where=path, remarks=remarks, labels=labels)
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # h5py raises all of them for damage
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
+
+
+def _rows_of(item: Any) -> str:
+    return f" of {item.shape[0]:,} rows" if item.shape else ""
 
 
 def _check_storage(item: Any, what: str) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from picstore.errors import Damage, UsageError
+from picstore.errors import Damage, NotADataset, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing, Partition
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import MANIFEST, Location, Where
+from picstore.storage.record_counts import end_of_ids
 from picstore.storage.references_root import ReferencesRoot
 from picstore.storage.target_forms import OWN
 
@@ -31,25 +33,39 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
     provenance = dataset.manifest.provenance
     has_targets = provenance.get("source") == "coco" or "targets" in provenance
     inputs: list[Input] = []
-    ids: list[int] = []
+    ids: list[int] = []  # −1 where it is damaged
     for number in numbers.tolist():
-        container = dataset.containers.index(number)
+        try:
+            container = dataset.containers.index(number)
+        except (Damage, NotADataset) as error:
+            found = _unreadable(dataset, number, error)
+            inputs, ids = inputs + found, ids + [-1] * len(found)
+            continue
         labels = dataset.labels(container.index["id"], container.index["label"])
         for k in np.flatnonzero(dataset.live.mask(number)).tolist():
-            ids.append(int(container.index["id"][k]))
+            ids.append(int(container.index["id"][k]) if container.good[k] else -1)
             one = _input(container, k, int(labels[k]), dataset.references)
             inputs.append(replace(one, targets=OWN) if has_targets else one)
+    unknown = itertools.count(end_of_ids(np.array(ids, np.int64)))
     ends = np.cumsum(dataset.live.counts[numbers])
     last_of_file = np.diff(dataset.rows["file"][numbers], append=-1) != 0
     partition = Partition(
         uuid=dataset.order_uuid,
-        ids=tuple(ids),
+        ids=tuple(next(unknown) if id_ == -1 else id_ for id_ in ids),
         containers=(0, *ends.tolist()),
         rows=(0, *ends[last_of_file].tolist()),
     )
     unkept = sorted(set(dataset.columns) - {"label"})
     remarks = [f"the columns {', '.join(unkept)} of {location} are left out"] if unkept else []
     return Listing("index", inputs, dataset.classes, dataset.manifest.attachments, remarks, partition=partition)
+
+
+def _unreadable(dataset: Dataset, number: int, error: Damage | NotADataset) -> list[Input]:
+    """Make an input that fails for each live record of a container that cannot be read."""
+    ref = dataset.containers.container_ref(number)
+    what = error.what if isinstance(error, Damage) else "the file is missing"
+    problem, count = f"damaged: {what}", int(dataset.live.counts[number])
+    return [Input(f"{ref.name}@{ref.offset}/{k}", -1, ref.name, problem=problem) for k in range(count)]
 
 
 def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> Input:
@@ -59,7 +75,8 @@ def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> In
         if not container.good[k]:
             raise container.ref.corrupt("its reference is damaged")
     except Damage as error:
-        return Input(f"{container.ref.name}/{k}", label, container.ref.name, problem=f"damaged: {error.what}")
+        name, problem = f"{container.ref.name}@{container.ref.offset}/{k}", f"damaged: {error.what}"
+        return Input(name, label, container.ref.name, problem=problem)
     image = _blob(container, container.index[k], label)
     path = json.loads(extra).get("path") if extra else None
     attached = zip(container.fields, container.attached[k], strict=True)

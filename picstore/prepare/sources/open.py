@@ -20,6 +20,7 @@ from picstore.prepare.sources.folder import refuse_class_splits
 from picstore.prepare.sources.foreign_files import require_readable
 from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing, read_input, relabel_input
+from picstore.prepare.sources.list import require_integers
 from picstore.prepare.sources.source_file import printable
 from picstore.prepare.sources.splits import match_split, no_split, refuse_splits, split_of_word
 from picstore.storage.class_names import JoinedNames, from_lines
@@ -104,10 +105,7 @@ def open_source(
         return _with_classes(listing, locate(classes))
     if kind == "folder":
         refuse_class_splits(listing, location)
-    if kind == "list" and listing.classes:
-        named = next(name for name in listing.classes if not name.lstrip("+-").isdecimal())
-        raise UsageError(f"{location}: the label {named!r} must be an integer, or a name in a file for --classes")
-    return listing
+    return require_integers(listing, location) if kind == "list" and listing.classes else listing
 
 
 def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str, location: Location) -> None:

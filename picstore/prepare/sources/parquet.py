@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.parquet_folders import ParquetPart, find_parquet, parquet_parts
 from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
+from picstore.prepare.sources.shard_indexes import missing_shards
 from picstore.prepare.sources.source_file import locate_version, printable
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.location.local import Folder
@@ -142,14 +144,15 @@ def list_parquet(
     """
     _import_parquet()
     parts = parquet_parts(location, split)
-    _read_schema(parts[0].file)  # a source whose first file is damaged is refused
+    _require_readable([part.file for part in parts])
     columns = _Columns(location, image_field, label_field)
     samples = (
         sample
         for part in parts
         for sample in end_at_damage(_samples(part, columns), part.file, part.name, count=_count_rows(part.file))
     )
-    names, remarks = columns.classes.names, columns.remarks()
+    absent = missing_shards(part.name for part in parts) if location.is_folder() else ()
+    names, remarks = columns.classes.names, itertools.chain(columns.remarks(), absent)
     return build_listing("parquet", samples, where=location, classes=names, remarks=remarks, labels=columns.labels)
 
 
@@ -170,14 +173,30 @@ def _openable(location: Location) -> Any:
     return location.path
 
 
-def _read_schema(file: Location) -> Any:
+def _open(source: Any) -> Any:
+    """Open a Parquet file; reading a page checks its checksum, where the writer stored one."""
+    return _import_parquet().ParquetFile(source, page_checksum_verification=True)
+
+
+def _require_readable(files: list[Location]) -> None:
+    """Raise the Damage of the first file if no file can be opened."""
     import pyarrow as pa
 
-    try:
-        with _import_parquet().ParquetFile(_openable(file)) as opened:
-            return opened.schema_arrow
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
-        raise Damage(f"not a Parquet file: {error}", printable(str(file))) from error
+    first: Damage | None = None
+    for file in files:
+        try:
+            with _open(_openable(file)) as opened:
+                _ = opened.schema_arrow
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
+            found = Damage(f"not a Parquet file: {error}", printable(str(file)))
+            found.__cause__ = error
+        except Damage as error:
+            found = error
+        else:
+            return
+        first = first or found
+    if first is not None:
+        raise first
 
 
 def _is_binary(type_: Any) -> bool:
@@ -245,7 +264,7 @@ def _samples(part: ParquetPart, columns: _Columns) -> Iterator[SourceSample]:
 
     path, number = str(part.file), 0  # one object for all inputs
     try:
-        with _import_parquet().ParquetFile(_openable(part.file)) as opened:
+        with _open(_openable(part.file)) as opened:
             _check_rows(opened, part.file)
             schema = columns.choose(opened, part)
             own = tuple(name for name in schema.others if name in opened.schema_arrow.names)
@@ -331,7 +350,7 @@ def _count_rows(file: Location) -> int | None:
     import pyarrow as pa
 
     try:
-        with _import_parquet().ParquetFile(_openable(file)) as opened:
+        with _open(_openable(file)) as opened:
             _check_rows(opened, file)
             return int(opened.metadata.num_rows)
     except (pa.ArrowException, OSError, UnicodeDecodeError, Damage):
@@ -389,7 +408,7 @@ class _OpenFile:
     """A Parquet file whose images are read, fastest in sequence."""
 
     def __init__(self, path: str, column: str, version: str) -> None:
-        self._file = _import_parquet().ParquetFile(_openable(locate_version(path, version)))
+        self._file = _open(_openable(locate_version(path, version)))
         self._column = column
         self._group = -1
         self._batches: Iterator[Any] = iter(())
@@ -441,8 +460,7 @@ def recognizes(probe: SourceProbe) -> bool:
 def _may_hold_images(file: Location, others: bool) -> bool:
     """Whether a Parquet file has a column of images; where that is unknown, unless there are ``others`` that may."""
     try:
-        pyarrow_parquet = _import_parquet()
-        with pyarrow_parquet.ParquetFile(_openable(file)) as opened:
+        with _open(_openable(file)) as opened:
             return any(_is_image(field.type) or _is_binary(field.type) for field in opened.schema_arrow)
     except Exception:  # not installed, or any error of the library, which listing the source tells
         return not others

@@ -18,7 +18,7 @@ from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.labels import take_label
 from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
-from picstore.prepare.sources.shard_indexes import names_beside, read_offsets
+from picstore.prepare.sources.shard_indexes import empty_files, names_beside, read_offsets
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.location.resolve import Location
 
@@ -41,19 +41,26 @@ def list_recordio(location: Location, *, split: str | None = None) -> Listing:
     ``label`` (``labels`` for several). Labels that describe objects become boxes, and the label is −1.
     """
     files = shard_files(location, *_SUFFIXES, split=split)
-    names = names_beside(location)
+    names, empty = names_beside(location), list[str]()
     indexed = ((file, read_offsets(file, names, column=1)) for file in files)
     per_file = (
-        end_at_damage(_samples(file, offsets), file, count=None if offsets is None else len(offsets))
+        end_at_damage(
+            _samples(file, offsets, empty),
+            file,
+            count=None if offsets is None else len(offsets),
+            may_be_empty=True,
+        )
         for file, offsets in indexed
     )
     samples = (sample for samples in per_file for sample in samples)
     no_label = "no labels: no record's header has one"
-    return build_listing("recordio", samples, where=location, no_label=no_label)
+    return build_listing("recordio", samples, where=location, remarks=empty_files(empty), no_label=no_label)
 
 
-def _samples(location: Location, offsets: list[int] | None) -> Iterator[SourceSample]:
+def _samples(location: Location, offsets: list[int] | None, empty: list[str]) -> Iterator[SourceSample]:
     with SourceFile(location) as file:
+        if not file.size:
+            empty.append(printable(file.name))
         offset = number = 0
         detection = False  # whether a record with objects was found
         while offset < file.size:

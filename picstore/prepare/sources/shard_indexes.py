@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 from picstore.errors import PicstoreError
 from picstore.prepare.sources.json_stream import json_object
-from picstore.prepare.sources.source_file import read_whole, visible_entries
+from picstore.prepare.sources.source_file import printable, read_whole, visible_entries
 from picstore.storage.location.resolve import Location
 
 _MAX_INDEX = 1 << 28  # bytes
 _MAX_COUNT = 1 << 40
+_NUMBERED = re.compile(r"(.*?)(\d{1,7})-of-(\d{1,7})(.*)", re.DOTALL)
 _OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # a line
 
 
@@ -71,6 +73,29 @@ def read_offsets(file: Location, names: frozenset[str], *, column: int) -> list[
         if lines and all(map(_OFFSETS.fullmatch, lines)):
             return sorted(int(line.split()[column]) for line in lines)
     return None
+
+
+def missing_shards(names: Iterable[str]) -> Iterator[str]:
+    """Yield a remark for each set of shards ``train-00003-of-00128.…`` in a folder that lacks some of them."""
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for name in names:
+        if match := _NUMBERED.fullmatch(name):
+            prefix, number, total, suffix = match.groups()
+            found.setdefault((prefix, total, suffix), set()).add(number)
+    for (prefix, total, suffix), numbers in found.items():
+        if len(numbers) >= int(total):
+            continue
+        first = 1 if total in numbers else 0  # some tools count from 1
+        absent = next(k for k in range(first, int(total) + 1) if f"{k:0{len(total)}}" not in numbers)
+        example = printable(f"{prefix}{absent:0{len(total)}}-of-{total}{suffix}")
+        yield f"{int(total) - len(numbers):,} of {int(total):,} numbered shards are not there, such as {example}"
+
+
+def empty_files(names: Sequence[str]) -> Iterator[str]:
+    """Yield a remark on the files that hold no records, if there are any; ``names`` may grow before the first."""
+    if names:
+        files = "1 file holds" if len(names) == 1 else f"{len(names):,} files hold"
+        yield f"{files} no records, such as {names[0]}"
 
 
 def _read(file: Location) -> bytes:

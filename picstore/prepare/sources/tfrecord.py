@@ -20,7 +20,7 @@ from picstore.prepare.sources.labels import LABEL_FIELDS, RowLabels
 from picstore.prepare.sources.metadata import decode_if_text
 from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, read_varint, to_signed
 from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
-from picstore.prepare.sources.shard_indexes import names_beside, read_offsets
+from picstore.prepare.sources.shard_indexes import empty_files, missing_shards, names_beside, read_offsets
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.format.checksum import crc32c, masked
@@ -46,16 +46,23 @@ def list_tfrecord(
     of lengths are checked here, and the data's when the image is read.
     """
     files = _files(location, split)
-    skipped = SkippedFields()
+    skipped, empty = SkippedFields(), list[str]()
     fields = (image_field, label_field)
     names = names_beside(location)
     indexed = ((file, read_offsets(file, names, column=0)) for file in files)
     per_file = (
-        end_at_damage(_samples(file, offsets, fields, skipped), file, count=None if offsets is None else len(offsets))
+        end_at_damage(
+            _samples(file, offsets, fields, skipped, empty),
+            file,
+            count=None if offsets is None else len(offsets),
+            may_be_empty=True,
+        )
         for file, offsets in indexed
     )
     samples = (sample for samples in per_file for sample in samples)
-    return build_listing("tfrecord", samples, where=location, remarks=skipped.remarks(), labels=label_field)
+    absent = missing_shards(file.name for file in files) if location.is_folder() else ()
+    remarks = itertools.chain(skipped.remarks(), empty_files(empty), absent)
+    return build_listing("tfrecord", samples, where=location, remarks=remarks, labels=label_field)
 
 
 def _files(location: Location, split: str | None) -> list[Location]:
@@ -70,9 +77,15 @@ def _shards(probe: SourceProbe) -> list[str]:
 
 
 def _samples(
-    location: Location, offsets: list[int] | None, fields: tuple[str | None, str | None], skipped: SkippedFields
+    location: Location,
+    offsets: list[int] | None,
+    fields: tuple[str | None, str | None],
+    skipped: SkippedFields,
+    empty: list[str],
 ) -> Iterator[SourceSample]:
     with SourceFile(location) as file:
+        if not file.size:
+            empty.append(printable(file.name))
         if file.read(0, min(2, file.size)) in _COMPRESSED:
             raise Corrupt("it is compressed as a whole; unpack it", file.printable_path)
         labels = RowLabels(fields[1], _LABELS)

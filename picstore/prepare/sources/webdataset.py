@@ -22,7 +22,7 @@ from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.labels import InFolder, RowLabels
 from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import Notes, SourceSample, end_at_damage
-from picstore.prepare.sources.shard_indexes import index_of_tar, names_beside, read_count, stated_counts
+from picstore.prepare.sources.shard_indexes import index_of_tar, missing_shards, names_beside, read_count, stated_counts
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.splits import ALL, match_split, no_split, refuse, split_of_name, split_of_word
 from picstore.prepare.sources.tars import Member, members_of
@@ -64,8 +64,13 @@ def list_webdataset(
     if not in_folders:
         files = shard_files(location, ".tar", split=split)
     counts, names = stated_counts(location if location.is_folder() else location.parent), names_beside(location)
-    if location.is_folder() and split in (None, ALL):
-        files += [location / name for name in sorted(counts.keys() - names)]
+    if location.is_folder() and not in_folders:
+        absent = sorted(counts.keys() - names)
+        files += [
+            location / name
+            for name in absent
+            if split in (None, ALL) or match_split(split, [split_of_name(name) or ""])
+        ]
     image_field = None if image_field is None else image_field.lower().lstrip(".")
     fields = image_field, label_field
     tars = [
@@ -82,7 +87,8 @@ def list_webdataset(
         refuse(splits, location)
     further = {what: note for what, note in found.notes.items() if what.startswith(_FURTHER)}
     counts = {what: count for what, (count, _) in found.notes.items() if not what.startswith((_FURTHER, _SPLIT))}
-    remarks = itertools.chain(_further_images(further), SkippedFields(counts).remarks())
+    absent_shards = missing_shards(file.name for file in files) if location.is_folder() else ()
+    remarks = itertools.chain(_further_images(further), SkippedFields(counts).remarks(), absent_shards)
     return found.build("webdataset", where=location, remarks=remarks, labels=label_field)
 
 

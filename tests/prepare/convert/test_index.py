@@ -350,3 +350,30 @@ def test_images_of_an_index_wait_for_batches_of_their_aspect_ratio(index: Path, 
                 assert image.equal(plain[tuple(image.shape[1:]), id_])
                 seen.append(id_)
     assert sorted(seen) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("how", ["header", "missing"])
+def test_a_damaged_container_of_an_index_fails_its_records_alone(index: Path, tmp_path: Path, how: str) -> None:
+    dataset = picstore.Dataset(index)
+    ids, count = dataset.ids.tolist(), int(dataset.rows["records"][0])
+    path = sorted(index.rglob("*.pic"))[0]
+    if how == "header":
+        data = bytearray(path.read_bytes())
+        start = int(dataset.rows["offset"][0])
+        data[start : start + 200] = bytes(200)
+        path.write_bytes(bytes(data))
+    else:
+        count = int(dataset.rows["records"][dataset.rows["file"] == dataset.rows["file"][0]].sum())
+        path.unlink()
+    listing = open_source(index)
+    failed = [one for one in listing.inputs if one.problem]
+    assert (len(listing.inputs), len(failed)) == (COUNT, count)
+    assert listing.partition is not None and len(set(listing.partition.ids)) == COUNT
+    kept = [id_ for id_, one in zip(listing.partition.ids, listing.inputs, strict=True) if not one.problem]
+    assert kept == ids[count:]
+    if how == "missing":  # the only file
+        return
+    result = picstore_json("convert", index, tmp_path / "out", code=3)
+    assert result["outcome"]["failed"] == count
+    lines = ledger(tmp_path / "out")
+    assert len({line["id"] for line in lines}) == len(lines) == COUNT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,8 @@ from source_files import (
     put,
 )
 
-from picstore.errors import TooLarge, UsageError
-from picstore.prepare.sources.open import open_source
+from picstore.errors import ImageError, TooLarge, UsageError
+from picstore.prepare.sources.open import open_source, read_input
 
 
 def test_hdf5_of_variable_length_bytes_and_of_pixels_is_read(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_hdf5_of_variable_length_bytes_and_of_pixels_is_read(tmp_path: Path) -> 
     assert images(listing) == JPEGS
     assert labels(listing) == [0, 1, 2, 0, 1, 2]
     assert extras(listing)[:2] == [{"name": "cat", "score": 0.5}, {"name": "dog", "score": None}]
-    assert listing.remarks[0] == "data set train/features: left out"
+    assert listing.remarks[0] == "data set train/features: left out of 6 rows"
     assert listing.remarks[1].endswith("null now: 1 (in score)")
 
 
@@ -138,7 +139,7 @@ def test_labels_of_one_value_a_row_are_read_in_any_shape(tmp_path: Path, shape: 
         file["test_set_y"] = np.zeros(6)
     listing = open_source(tmp_path / "a.h5")
     assert labels(listing) == list(range(6))
-    assert listing.remarks == ["data set test_set_y: left out"]
+    assert listing.remarks == ["data set test_set_y: left out of 6 rows"]
 
 
 def test_labels_of_zeros_and_a_one_stay_metadata_with_a_remark(tmp_path: Path) -> None:
@@ -168,3 +169,25 @@ def test_matlabs_arrays_are_put_right_behind_a_user_block(tmp_path: Path, user_b
         file.create_dataset("images", data=stack.transpose(3, 2, 1, 0)).attrs["MATLAB_class"] = np.bytes_("uint8")
     with pytest.raises(UsageError, match="permute it to height"):
         open_source(tmp_path / "b.mat")
+
+
+def test_a_damaged_chunk_costs_its_rows_alone(tmp_path: Path) -> None:
+    h5py = library("h5py")
+    path = tmp_path / "a.h5"
+    stack = np.stack([pixels(k) for k in range(6)])
+    with h5py.File(path, "w") as file:
+        file.create_dataset("image", data=stack, chunks=(2, *stack.shape[1:]), fletcher32=True)
+        file.create_dataset("label", data=np.arange(6) + 77, chunks=(2,), fletcher32=True)
+    data = path.read_bytes()
+    for what, failing in ((stack[2].tobytes(), {2, 3}), (struct.pack("<2q", 81, 82), {4, 5})):
+        at = data.index(what)
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        (copy := tmp_path / f"{at}.h5").write_bytes(path.read_bytes())
+        inputs = open_source(copy).inputs
+        assert len(inputs) == 6
+        for k, one in enumerate(inputs):
+            if k in failing:
+                with pytest.raises(ImageError):
+                    read_input(one)
+            else:
+                assert (one.label, np.array_equal(decoded(read_input(one)), pixels(k))) == (k + 77, True)

@@ -25,11 +25,18 @@ def test_a_list_gives_paths_and_labels_relative_to_root(tmp_path: Path) -> None:
     assert read_input(elsewhere.inputs[0]) == b"1"
 
 
-@pytest.mark.parametrize("line", ["nolabel.jpg", "a.jpg"])
-def test_a_line_that_is_no_path_and_label_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
-    path = put(tmp_path / "list.txt", f"ok.jpg 1\n{line}\n".encode())
-    with pytest.raises(UsageError, match="line 2"):
-        open_source(path)
+@pytest.mark.parametrize("line", ["nolabel.jpg", "a.jpg cat", "a.jpg 1x"])
+def test_one_line_without_an_integer_label_is_one_input_that_fails(tmp_path: Path, line: str) -> None:
+    path = put(tmp_path / "list.txt", f"ok.jpg 1\n{line}\nb.jpg 01\nc.jpg 3\n".encode())
+    listing = open_source(path)
+    assert [one.label for one in listing.inputs if not one.problem] == [1, 1, 3] and not listing.classes
+    (bad,) = (one for one in listing.inputs if one.problem)
+    assert repr(line.split()[-1]) in bad.problem
+
+
+def test_a_text_of_lines_without_labels_is_refused_with_a_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="line 1: not `path label`"):
+        open_source(put(tmp_path / "list.txt", b"a.jpg\nb.jpg\n"))
 
 
 @pytest.mark.parametrize("label", ["cat", "1.5"])

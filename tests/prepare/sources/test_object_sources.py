@@ -264,7 +264,14 @@ def test_a_source_in_a_store_is_recognized_and_gives_what_a_folder_gives(
     assert len(listed.inputs) > 1
 
 
-WHOLE_FILES = {"folder", "list", "table", "coco", "voc", "yolo"}  # kinds whose inputs are files, without offsets in them
+WHOLE_FILES = {
+    "folder",
+    "list",
+    "table",
+    "coco",
+    "voc",
+    "yolo",
+}  # kinds whose inputs are files, without offsets in them
 
 
 def replace_file(file: Location) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,37 @@ def test_a_footer_that_claims_more_rows_than_bytes_is_one_failed_input(tmp_path:
     listing = open_source(tmp_path)
     assert images_before_damage(listing) == JPEGS
     assert "1,099,511,627,776 rows are said to be in" in listing.inputs[-1].problem
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_parquet_file_with_a_damaged_footer_fails_and_no_other(tmp_path: Path, number: int) -> None:
+    library("pyarrow")
+    source = Path(shutil.copytree(DATA / "huggingface", tmp_path / "source"))
+    file = source / "data" / f"train-0000{number}-of-00002.parquet"
+    file.write_bytes(file.read_bytes()[:-9])
+    listing = open_source(source)
+    assert [(one.name, one.lost) for one in listing.inputs if one.problem] == [(f"data/{file.name}", 2)]
+    assert [read_input(one) for one in listing.inputs if not one.problem] == JPEGS[3 - 3 * number :][:3]
+
+
+def test_a_damaged_page_costs_the_rows_of_its_row_group(tmp_path: Path) -> None:
+    library("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"image": JPEGS, "text": [f"text {k}" for k in range(6)]})
+    path = tmp_path / "a.parquet"
+    options = {"use_dictionary": False, "write_statistics": False, "write_page_checksum": True}
+    pq.write_table(table, path, row_group_size=2, compression="none", **options)
+    data = path.read_bytes()
+    for what, failing in ((b"text 3", {2, 3}), (JPEGS[1][300:320], {0, 1})):
+        at = data.index(what)
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        inputs = open_source(path).inputs
+        assert len(inputs) == 6
+        for k, one in enumerate(inputs):
+            if k in failing:
+                with pytest.raises(ImageError):
+                    read_input(one)
+            else:
+                assert read_input(one) == JPEGS[k]
