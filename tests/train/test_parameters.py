@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import picstore
-from picstore.train.batching.parameters import draw_geometry, read_boxes, view_rows
+from picstore.train.batching.parameters import draw_crops, draw_geometry, draws_by_kernel, read_boxes, view_rows
 from picstore.train.batching.views_reach import align_reach, boxes_to_cut, joint_factors, joint_reach
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.views import ViewGroup
 
 IDS = np.array([5, 9, 5])
 SIZES = np.array([[60, 40], [33, 70], [60, 40]])
@@ -44,6 +46,52 @@ def test_boxes_are_repeated_for_each_view() -> None:
     drawn = draw(first=0, count=2, views=2, boxes=boxes)
     assert drawn.boxes is not None and drawn.boxes.tolist() == [*boxes.tolist()] * 2
     assert read_boxes([]).shape == (0, 0, 4) and read_boxes([b""]).shape == (1, 0, 4)
+
+
+_side = st.integers(1, 65535) | st.integers(1, 40)
+_bound = st.floats(0.01, 8)
+
+
+@given(
+    sizes=st.lists(st.tuples(_side, _side), min_size=1, max_size=40),
+    scale=st.tuples(_bound, _bound).map(sorted),
+    ratio=st.tuples(_bound, _bound).map(sorted),
+    flips=st.lists(st.tuples(st.booleans(), st.floats(0, 1)), max_size=3),
+    interpolation=st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"]),
+    numbers=st.tuples(*[st.integers(0, 2**63 - 1)] * 3),
+    views=st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 5)),
+)
+def test_kernels_draw_crops_and_flips_to_the_bit(
+    sizes: Any, scale: Any, ratio: Any, flips: Any, interpolation: str, numbers: Any, views: Any
+) -> None:
+    seed, epoch, first = numbers
+    kinds = picstore.RandomVerticalFlip, picstore.RandomHorizontalFlip
+    crop = picstore.RandomResizedCrop((7, 9), scale, ratio, interpolation, antialias=bool(seed % 2))
+    group = ViewGroup((crop, *(kinds[kind](p) for kind, p in flips)), count=views[1], first=views[0])
+    source: Any = SimpleNamespace(seed=seed, plan=SimpleNamespace(view_count=4))
+    images = first // 2 + np.arange(len(sizes)), np.array(sizes)
+    copies = np.arange(len(sizes)) % 2 * views[2]
+    assert draws_by_kernel(group)
+    drawn = draw_crops(source, group, epoch, *images, copies=copies)
+    assert drawn is not None
+    (geometry, random), (expected_geometry, expected_random) = (
+        drawn,
+        draw_geometry(source, group, epoch, *images, copies=copies),
+    )
+    known = ("box", "grid_box", "reach", "upright", "flip", "shows_edges", "window", "shrink")
+    for name in (*(field.name for field in fields(Geometry)), *known):
+        found, wanted = getattr(geometry, name), getattr(expected_geometry, name)
+        assert found is wanted is None or (found.dtype == wanted.dtype and np.array_equal(found, wanted)), name
+    assert np.array_equal(random.uniform(3), expected_random.uniform(3))
+
+
+def test_kernels_leave_images_without_pixels_and_other_lists_alone() -> None:
+    source: Any = SimpleNamespace(seed=3, plan=SimpleNamespace(view_count=1))
+    crop = picstore.RandomResizedCrop(16)
+    assert draw_crops(source, ViewGroup((crop,)), 0, IDS, SIZES * [[1, 0]]) is None
+    several = picstore.RandomResizedCrop(16, interpolation="random")
+    for steps in ((), (several,), (picstore.RandomHorizontalFlip(), crop), (crop, picstore.CenterCrop(9))):
+        assert not draws_by_kernel(ViewGroup(steps))
 
 
 def test_rows_of_slots_are_those_of_each_view_after_the_other() -> None:

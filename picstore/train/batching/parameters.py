@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import log
+from typing import Any, cast
 
 import numpy as np
 
+from picstore import rng
 from picstore.arrays import F64, I64
 from picstore.errors import ImageError
 from picstore.storage.annotations import parse_extra, read_objects
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, compose_color
+from picstore.train.transforms.crops import TRIES, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
 from picstore.train.transforms.geometry import Geometry, compose
 from picstore.train.transforms.views import ViewGroup
 
@@ -81,12 +85,51 @@ def draw_geometry(
     Raises:
         UsageError: a transform refuses an image.
     """
+    ids, views, images = _tile_views(source, group, ids, sizes, copies)
+    draws = BatchRandom(source.seed, epoch, ids, views)
+    repeated = None if boxes is None else np.tile(boxes, (group.count, 1, 1))
+    return compose(group.geometry, Geometry.identity(images[:, 0], images[:, 1], repeated), draws), draws
+
+
+def draws_by_kernel(group: ViewGroup) -> bool:
+    """Whether a group's geometry is one crop of random size, then flips, which kernels draw."""
+    crop, *flips = group.geometry or (None,)
+    if type(crop) is not RandomResizedCrop or crop.single_interpolation is None:
+        return False
+    return all(type(each) in (RandomHorizontalFlip, RandomVerticalFlip) for each in flips)
+
+
+def draw_crops(
+    source: TrainingSource, group: ViewGroup, epoch: int, ids: I64, sizes: I64, *, copies: I64 | int = 0
+) -> tuple[Geometry, BatchRandom] | None:
+    """Draw by kernels what :func:`draw_geometry` draws; None where an image has no pixels."""
+    from picstore.train.batching.crop_kernels import draw_numbers, place_crops  # with numba
+
+    ids, views, images = _tile_views(source, group, ids, sizes, copies)
+    crop, *flips = cast("tuple[Any, ...]", group.geometry)
+    n, count, bounds = len(ids), 2 * TRIES + 2 + len(flips), crop.bounds
+    low, high = map(log, bounds[2:].tolist())
+    keys, numbers, ratios = np.empty(n, np.uint64), np.empty((n, count)), np.empty((n, TRIES))
+    key = np.uint64(rng.key(rng.AUGMENT, source.seed, epoch))
+    draw_numbers(key, ids, views, low, high - low, keys, numbers, ratios)
+    ratios = np.exp(ratios)
+    frame, clip, box = np.empty((n, 2, 3)), np.empty((n, 4), np.int64), np.empty((n, 4))
+    chances = np.array([(each.p, *each.mirrored) for each in flips]).reshape(-1, 3)
+    if not place_crops(numbers, ratios, images, bounds, chances, frame, clip, box):
+        return None
+    size = np.broadcast_to(np.array(crop.fixes_size[::-1], np.int64), (n, 2))
+    interpolation, antialias = crop.single_interpolation, crop.antialias
+    geometry = Geometry.of_crops(images, frame, clip, box, size, interpolation=interpolation, antialias=antialias)
+    return geometry, BatchRandom.of_keys(keys, count)
+
+
+def _tile_views(
+    source: TrainingSource, group: ViewGroup, ids: I64, sizes: I64, copies: I64 | int
+) -> tuple[I64, I64, I64]:
+    """Ids, numbers of views and sizes of a group's views of images, view after view."""
     earlier = source.plan.view_count * np.broadcast_to(copies, ids.shape)
     views = group.first + np.repeat(np.arange(group.count), len(ids)) + np.tile(earlier, group.count)
-    draws = BatchRandom(source.seed, epoch, np.tile(ids, group.count), views)
-    widths, heights = np.tile(sizes.T, group.count)
-    repeated = None if boxes is None else np.tile(boxes, (group.count, 1, 1))
-    return compose(group.geometry, Geometry.identity(widths, heights, repeated), draws), draws
+    return np.tile(ids, group.count), views, np.tile(sizes, (group.count, 1))
 
 
 def read_boxes(extras: Sequence[bytes]) -> F64:
@@ -140,14 +183,18 @@ def _make_group(
         group = source.plans[request.plan].groups[number]
         copies = 0 if request.samples.copy is None else request.samples.copy
         boxes = read_boxes([extras[slot] for slot in slots.tolist()]) if group.needs_boxes else None
-        geometry, draws = draw_geometry(
-            source, group, request.epoch, ids[slots], sizes[slots], copies=copies, boxes=boxes
-        )
+        images = ids[slots], sizes[slots]
+        drawn = None
+        if draws_by_kernel(group):
+            drawn = draw_crops(source, group, request.epoch, *images, copies=copies)
+        if drawn is None:
+            drawn = draw_geometry(source, group, request.epoch, *images, copies=copies, boxes=boxes)
+        geometry, draws = drawn
         geometries.append(geometry)
         programs.append(compose_color(group.color, geometry.size, draws))
         rows.append(view_rows(slots, count=group.count, n=len(ids)))
-    drawn = np.concatenate(rows)
-    if len(requests) == 1 and np.array_equal(drawn, np.arange(len(drawn))):
+    of_rows = rows[0] if len(rows) == 1 else np.concatenate(rows)
+    if len(requests) == 1 and np.array_equal(of_rows, np.arange(len(of_rows))):
         return TransformParams(geometries[0], programs[0])
-    order = np.argsort(drawn)
+    order = np.argsort(of_rows)
     return TransformParams(Geometry.concatenate(geometries, order), ColorProgram.concatenate(programs, order))

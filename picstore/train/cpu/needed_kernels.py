@@ -15,6 +15,8 @@ from picstore.jpeg.decoder.describe import describe_tiles, measure_tiles
 from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.filters import BILINEAR
 from picstore.storage.sound_containers import read_and_check
+from picstore.train.batching.crop_kernels import draw_numbers, place_crops
+from picstore.train.batching.parameters import draws_by_kernel
 from picstore.train.batching.record_kernels import choose_boxes, enter_records
 from picstore.train.batching.spec import OutputSpec, PipelineSpec
 from picstore.train.cpu import canvas, mixture, noise, normalize, pointwise_color, tone
@@ -66,11 +68,14 @@ def load_filler(spec: PipelineSpec) -> type[ImageFiller | StreamFiller | Segment
 
 def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[Any]:
     """List the kernels that batches of data sets with these transforms call, by drawing parameters of 256 images."""
+    plans, found = list(plans), {read_and_check, enter_records}
+    if any(draws_by_kernel(group) for plan in plans for group in plan.groups):
+        found |= {draw_numbers, place_crops}
     if output.form == "streams":
-        return [read_and_check, enter_records, cut_all]
+        return [*found, cut_all]
     if output.form == "segments":  # and kernels that decode what a GPU does not, and the first image
-        return [read_and_check, enter_records, choose_boxes, measure_tiles, describe_tiles, cut_all, *DECODING]
-    found = {read_and_check, enter_records, run_fused, *STAGES}
+        return [*found, choose_boxes, measure_tiles, describe_tiles, cut_all, *DECODING]
+    found |= {run_fused, *STAGES}
     for plan in plans:
         for group in plan.groups:
             with contextlib.suppress(UsageError):  # a transform that refuses such images

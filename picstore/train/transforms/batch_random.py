@@ -39,14 +39,15 @@ class BatchRandom:
         What is drawn from it leaves the position here as it is, so its use may differ between images.
         """
         place = rng.keys(self._keys[:, 0], np.array([self._position], np.uint64))
-        return self._of_keys(rng.keys(place, np.array([number], np.uint64)), 0)
+        return self.of_keys(rng.keys(place, np.array([number], np.uint64)), 0)
 
     def rows(self, slots: I64) -> BatchRandom:
         """The generators of some images, which go on from here by themselves."""
-        return self._of_keys(self._keys[slots, 0], self._position)
+        return self.of_keys(self._keys[slots, 0], self._position)
 
     @classmethod
-    def _of_keys(cls, keys: U64, position: int) -> BatchRandom:
+    def of_keys(cls, keys: U64, position: int) -> BatchRandom:
+        """Generators of images' keys, uint64 (n,), the first ``position`` numbers of which are drawn."""
         random = cls.__new__(cls)
         random._keys, random._position = keys[:, None], position
         return random

@@ -25,7 +25,7 @@ from picstore.train.transforms.arguments import (
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
-_TRIES = 10  # torchvision's; afterwards it takes a central crop
+TRIES = 10  # torchvision's; afterwards it takes a central crop
 
 
 class Resize:
@@ -203,14 +203,29 @@ class RandomResizedCrop:
         self._antialias = bool(antialias)
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        size, corner = self._draw_boxes(geometry.size, random.uniform(2 * _TRIES + 2))
+        size, corner = self._draw_boxes(geometry.size, random.uniform(2 * TRIES + 2))
         cropped = geometry.crop(corner, size).clip_to_canvas()  # the resize must not see beyond the crop
         resized = cropped.resample_by(random.choice(self._interpolation), self._antialias)
         return replace(resized, size=_same_size(self.fixes_size, geometry))
 
+    @property
+    def single_interpolation(self) -> int | None:
+        """The interpolation of all images; None if one is drawn for each."""
+        return self._interpolation[0] if len(self._interpolation) == 1 else None
+
+    @property
+    def antialias(self) -> bool:
+        """Whether the filter is widened on minification."""
+        return self._antialias
+
+    @property
+    def bounds(self) -> F64:
+        """float64 (4,): least fraction of the area, and how much more it may be; least and greatest ratio."""
+        return np.array([self._scale[0], self._scale[1] - self._scale[0], *self._ratio])
+
     def _draw_boxes(self, image: I64, numbers: F64) -> tuple[I64, I64]:
         """Sizes and corners of the boxes, int64 (n, 2) each, from float64 (n, 22)."""
-        areas, ratios, position = numbers[:, :_TRIES], numbers[:, _TRIES : 2 * _TRIES], numbers[:, 2 * _TRIES :]
+        areas, ratios, position = numbers[:, :TRIES], numbers[:, TRIES : 2 * TRIES], numbers[:, 2 * TRIES :]
         area = (image[:, :1] * image[:, 1:]) * (self._scale[0] + (self._scale[1] - self._scale[0]) * areas)
         low, high = math.log(self._ratio[0]), math.log(self._ratio[1])
         ratio = np.exp(low + (high - low) * ratios)
@@ -232,36 +247,43 @@ class RandomResizedCrop:
         return size
 
 
-class _RandomFlip:
+class RandomFlip:
+    """The base of flips.
+
+    Attributes:
+        p: probability.
+        mirrored: whether left to right, and top to bottom.
+    """
+
     only_mirrors = True  # so that a border that is repeated afterwards is the stored image's
     fixes_size: tuple[int, int] | None = None
-    _mirrored: tuple[bool, bool]  # left to right, top to bottom
+    mirrored: tuple[bool, bool]
 
     def __init__(self, p: float = 0.5) -> None:
-        self._p = checked_probability(p, type(self).__name__)
+        self.p = checked_probability(p, type(self).__name__)
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        return geometry.mirror((random.uniform(1) < self._p) & self._mirrored)
+        return geometry.mirror((random.uniform(1) < self.p) & self.mirrored)
 
 
-class RandomHorizontalFlip(_RandomFlip):
+class RandomHorizontalFlip(RandomFlip):
     """Mirror left to right with probability ``p``. Uses 1 random number.
 
     Raises:
         UsageError: ``p`` is not in 0 … 1.
     """
 
-    _mirrored = (True, False)
+    mirrored = (True, False)
 
 
-class RandomVerticalFlip(_RandomFlip):
+class RandomVerticalFlip(RandomFlip):
     """Mirror top to bottom with probability ``p``. Uses 1 random number.
 
     Raises:
         UsageError: ``p`` is not in 0 … 1.
     """
 
-    _mirrored = (False, True)
+    mirrored = (False, True)
 
 
 def proportional_size(size: I64, shorter: int | I64 | None, longest: int | None) -> I64:
