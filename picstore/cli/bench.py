@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
-    help="Processes of the loader, which share its threads.  [default: one for each 8 cores]",
+    help="Processes of the loader, which share its threads.  [default: one for each 4 cores, at most 8]",
 )
 @click.option(
     "--isolate/--no-isolate",

@@ -34,7 +34,9 @@ from picstore.train.transforms.mix import bind_batch_transforms
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch
 
-CORES_OF_A_PROCESS = 8  # by default
+# By default. On 16 cores, the only host of a GPU that was measured, four processes make the most (docs/benchmarks.md);
+# more than eight were never tried.
+CORES_OF_A_PROCESS, MOST_PROCESSES = 4, 8
 _GAP = "reducing_gap"  # of a state; missing where pixels are exact
 
 OrderT = TypeVar("OrderT", bound=Order)
@@ -358,11 +360,12 @@ def _processes_of(options: LoaderOptions) -> int:
 def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
     """Number of loader processes for so many threads, by default for the cores that a rank of this machine has.
 
-    Python's lock bounds a process: eight cores decode fewer images than one process hands over.
+    Python's lock bounds a process. One for each four cores made the most images/s on 16, on a CPU and on a GPU.
     """
     ranks = environment.get("LOCAL_WORLD_SIZE", "")  # torchrun's; without it, other ranks are not known of
     cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)
-    return max(1, min(cores, cores if threads is None else threads) // CORES_OF_A_PROCESS)
+    own = min(cores, cores if threads is None else threads)
+    return max(1, min(own // CORES_OF_A_PROCESS, MOST_PROCESSES))
 
 
 def _worker_state() -> dict[str, list[int]]:

@@ -131,9 +131,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         isolate: make batches in a process of its own, which hands them over in shared memory, so that its threads and
             the training loop do not wait for each other. False makes them with threads of this process.
         processes: that make the batches in turn, as the Python of one bounds what it makes: by default one for each
-            eight threads, and for each eight cores that a rank has, at least one. They share ``threads`` and
-            ``budget``, whose default is larger by as much, and read up to 1.25 times the bytes. The batches are the
-            same.
+            four threads, and for each four cores that a rank has, at least one and at most eight. They share
+            ``threads`` and ``budget``, whose default is larger by as much, and read up to 1.25 times the bytes. The
+            batches are the same.
         engine: ``"local"``, or ``"ray"`` to have batches made by workers on the Ray cluster that this process is
             connected to, of ``RAY_ADDRESS``, or of this machine. The batches are the same.
         workers: actors of this rank with ``engine="ray"``, each of ``threads`` CPUs, 1 by default; without it as many

@@ -27,6 +27,7 @@ import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
 from picstore.train import core
 from picstore.train.buffers import BufferPools
+from picstore.train.core import CORES_OF_A_PROCESS
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
 from picstore.train.pipeline import device_batch, process, processes, runner
 from picstore.train.pipeline.process import AHEAD, SequenceShare
@@ -382,35 +383,37 @@ def test_a_worker_of_a_dataloader_refuses_to_start_processes(pictures: Path) -> 
     [
         (1, None, "", 1),
         (2, None, "", 1),
-        (8, None, "1", 1),
-        (15, None, "", 1),
-        (16, None, "", 2),
-        (64, None, "", 8),
-        (64, None, "8", 1),
-        (192, None, "4", 6),
+        (7, None, "", 1),
+        (8, None, "1", 2),
+        (15, None, "", 3),
+        (16, None, "", 4),
+        (32, None, "", 8),
+        (192, None, "", 8),
+        (64, None, "8", 2),
+        (96, None, "4", 6),
         (64, 4, "", 1),
-        (64, 16, "", 2),
+        (64, 16, "", 4),
         (2, 64, "", 1),
-        (16, None, "0", 2),
-        (16, None, "many", 2),
+        (16, None, "0", 4),
+        (16, None, "many", 4),
     ],
 )
-def test_a_rank_has_a_process_for_each_eight_of_its_cores(
+def test_a_rank_has_a_process_for_each_four_of_its_cores_up_to_eight(
     monkeypatch: pytest.MonkeyPatch, cores: int, threads: int | None, ranks: str, count: int
 ) -> None:
-    monkeypatch.setattr(core, "CORES_OF_A_PROCESS", 8)
+    monkeypatch.setattr(core, "CORES_OF_A_PROCESS", CORES_OF_A_PROCESS)
     monkeypatch.setattr(core, "count_cores", lambda: cores)
     assert core.default_processes(threads, {"LOCAL_WORLD_SIZE": ranks} if ranks else {}) == count
 
 
 def test_the_default_number_of_processes_gives_way(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "CORES_OF_A_PROCESS", 8)
+    monkeypatch.setattr(core, "CORES_OF_A_PROCESS", CORES_OF_A_PROCESS)
     monkeypatch.setattr(core, "count_cores", lambda: 16)
     loader = picstore.Loader(pictures, **{**OPTIONS, "threads": None})
-    assert loader._runner._count == 2
-    assert [loader._runner._spec_of_process(number).resources.threads for number in range(2)] == [8, 8]
+    assert loader._runner._count == 4
+    assert [loader._runner._spec_of_process(number).resources.threads for number in range(4)] == [4] * 4
     one = threaded(pictures)._runner._spec.resources.budget
-    assert loader._runner._spec.resources.budget == 2 * one
+    assert loader._runner._spec.resources.budget == 4 * one
     assert picstore.Loader(pictures, isolate=False, **OPTIONS)._runner._count == 0
     assert picstore.Loader(pictures, isolate=False, **OPTIONS)._runner._spec.resources.budget == one
     workers = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=1)
