@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, Protocol, TypeVar
@@ -142,7 +142,7 @@ def run(
     *,
     workers: int,
     on_progress: ProgressCallback = _IGNORE_PROGRESS,
-) -> Iterator[tuple[T, R | Died]]:
+) -> Generator[tuple[T, R | Died], None, None]:
     """Run ``function(task, on_progress)`` for each task; yield (task, result or :class:`Died`) as tasks end.
 
     At most ``workers`` tasks run at a time, from the left of ``tasks``; the caller may append to it while iterating.

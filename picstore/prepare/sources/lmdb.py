@@ -1,17 +1,24 @@
-"""LMDB as a source: Caffe's Datum under any key, or image files by key; read by py-lmdb (the extra ``lmdb``)."""
+"""LMDB as a source: Caffe's Datum under any key, image files by key, images with texts; read by py-lmdb."""
 
 from __future__ import annotations
 
 import functools
+from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from picstore.errors import Damage, ImageError, NotADataset, Truncated
+from picstore.errors import Corrupt, Damage, ImageError, NotADataset, Truncated, UsageError
+from picstore.prepare.engine.processes import Died, run
+from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, memory_reader, to_signed
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
@@ -19,22 +26,92 @@ from picstore.prepare.sources.source_file import file_version, printable
 
 _MAGIC = b"\xde\xc0\xef\xbe"  # in the first page, after its header
 _MAGIC_OFFSETS = (16, 24)  # 64-bit systems; pages of LMDB 1.0 have a longer header
+_NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # keys of LMDBs for text recognition
+_MAX_DIGITS = 12
+_NAMED_BYTES = 48  # of the entry of a named database
+_PROBED = 8  # entries, to find named databases
+_ENTRIES = 8192  # of a task: 0.1 s
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # fields of Datum
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Task to list at most ``limit`` entries of an LMDB behind a key; of images with texts only the images."""
+
+    path: str
+    version: str
+    limit: int
+    after: bytes = b""
+    with_texts: bool = False
+
+
+@dataclass(slots=True)
+class _Entry:
+    """An entry: its key, the label or text if it has one, and why it cannot be read."""
+
+    key: bytes
+    label: int | None = None
+    text: bytes | None = None
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Found:
+    """Entries of a chunk, and the damage that ended it."""
+
+    entries: list[_Entry]
+    damage: Damage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """What an LMDB states: entries, names of databases if it holds no others, and the number of images with texts."""
+
+    entries: int
+    named: tuple[str, ...]
+    with_texts: int | None
 
 
 def list_lmdb(path: Path) -> Listing:
     """List every entry by key.
 
-    Of a Datum the label is taken, and pixels (blue, green, red planes) if it is not encoded. All other values are taken
-    for image files without label.
+    Of a Datum the label is taken, and pixels (blue, green, red planes) if it is not encoded. Of an LMDB for text
+    recognition (``image-000000001``, ``label-000000001``, ``num-samples``) the texts become captions. All other values
+    are taken for image files without label.
+
+    The library trusts what it reads, so a damaged file can kill the process: another process reads it, and what lies
+    behind the entry that it died of fails.
     """
     file = path / "data.mdb" if path.is_dir() else path
     if not file.is_file():
         raise NotADataset(f"{path} holds no data.mdb")
-    no_label = "no labels: no entry is a Datum of Caffe with a label"
+    _import_lmdb()
     version = file_version(file)
-    samples = end_at_damage(_samples(file, version), file, count=_count_entries(file, version), version=version)
-    return build_listing("lmdb", samples, where=path, no_label=no_label)
+    stated = _state(file, version)
+    if stated is not None and stated.named:
+        listed = ", ".join(stated.named)
+        raise UsageError(f"{path} holds named databases, {listed}; copy the entries of one into an LMDB of their own")
+    images = stated.with_texts if stated is not None else None
+    count = images if images is not None or stated is None else stated.entries
+    no_label = "no labels: no entry is a Datum of Caffe with a label"
+    counts: Counter[str] = Counter()
+    samples = end_at_damage(
+        _samples(file, version, with_texts=images is not None, counts=counts), file, count=count, version=version
+    )
+    if images is None or stated is None:
+        return build_listing("lmdb", samples, where=path, no_label=no_label)
+    no_label = "no labels: the texts of images are captions"
+    remarks = _remarks_on_texts(counts, stated.entries)
+    return build_listing("lmdb", samples, where=path, remarks=remarks, no_label=no_label)
+
+
+def _remarks_on_texts(counts: Counter[str], entries: int) -> Iterator[str]:
+    """Tell of images without texts, and of entries left out, once all samples were listed."""
+    images, texts = counts["images"], counts["texts"]
+    if images > texts:
+        yield f"texts: {images - texts:,} of {images:,} images have none"
+    if (others := entries - 1 - images - texts) > 0:
+        yield f"{others:,} entries that are neither images nor their texts: left out"
 
 
 def _import_lmdb() -> Any:
@@ -50,17 +127,45 @@ def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the 
     """Open an LMDB without locks, anew if it has another version; a process must not open one file twice."""
     lmdb = _import_lmdb()
     try:
-        return lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, max_readers=1)
+        return lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, max_readers=1, max_dbs=_PROBED)
     except lmdb.Error as error:
         raise Damage(f"not an LMDB that can be read: {error}", printable(path)) from error
 
 
-def _count_entries(file: Path, version: str) -> int | None:
-    """Number of entries that the environment states; None if it cannot be opened."""
+def _state(file: Path, version: str) -> _Stated | None:
+    """Read what an LMDB states; None if it cannot be opened, or its process died."""
     try:
-        return int(_open_environment(str(file), version).stat()["entries"])
+        with closing(run(read_stated, deque([_Chunk(str(file), version, 0)]), workers=1)) as outcomes:
+            outcome = next(outcomes)[1]
     except Damage:
         return None
+    return None if isinstance(outcome, Died) else outcome
+
+
+def read_stated(chunk: _Chunk, _: ProgressCallback) -> _Stated:
+    """Read what an LMDB states, as a task of a process that may die of damage."""
+    lmdb, environment = _import_lmdb(), _open_environment(chunk.path, chunk.version)
+    try:
+        entries = int(environment.stat()["entries"])
+        _check_size(environment, Path(chunk.path))
+        with environment.begin(buffers=True) as transaction:
+            first = [bytes(key) for key, value in islice(transaction.cursor(), _PROBED) if len(value) == _NAMED_BYTES]
+            named = tuple(decode_text(key) for key in first if _is_named(environment, transaction, key))
+            number = transaction.get(_NUMBER)
+            text = bytes(number) if number is not None and len(number) <= _MAX_DIGITS else b""
+            has_first = any(transaction.get(_IMAGE + b"%09d" % k) is not None for k in (0, 1))
+        all_named = named if len(named) == min(entries, _PROBED) else ()
+        return _Stated(entries, all_named, int(text) if text.isdigit() and has_first and int(text) <= entries else None)
+    except (lmdb.Error, Truncated):
+        return _Stated(int(environment.stat()["entries"]), (), None)
+
+
+def _is_named(environment: Any, transaction: Any, key: bytes) -> bool:
+    try:
+        environment.open_db(key, transaction, create=False)
+    except (_import_lmdb().Error, ValueError):
+        return False
+    return True
 
 
 def _check_size(environment: Any, file: Path) -> None:
@@ -71,20 +176,66 @@ def _check_size(environment: Any, file: Path) -> None:
         raise Truncated(what, printable(str(file)), file.stat().st_size)
 
 
-def _samples(file: Path, version: str) -> Iterator[SourceSample]:
-    lmdb, path = _import_lmdb(), str(file)
+def _samples(file: Path, version: str, *, with_texts: bool, counts: Counter[str]) -> Iterator[SourceSample]:
+    """Samples by key; the entries behind one that its process died of are lost, as Corrupt tells."""
+    tasks = deque([_Chunk(str(file), version, _ENTRIES, with_texts=with_texts)])
+    with closing(run(list_entries, tasks, workers=1)) as outcomes:
+        for chunk, outcome in outcomes:
+            if isinstance(outcome, Died):
+                if chunk.limit == 1:
+                    raise Corrupt(f"an entry that cannot be read: {outcome}", printable(str(file)))
+                tasks.append(replace(chunk, limit=max(1, chunk.limit // 32)))
+                continue
+            for entry in outcome.entries:
+                counts.update(images=1, texts=entry.text is not None)
+                yield _sample(entry, file, str(file))
+            if outcome.damage is not None:
+                raise outcome.damage
+            if len(outcome.entries) == chunk.limit:
+                tasks.append(replace(chunk, after=outcome.entries[-1].key))
+
+
+def _sample(entry: _Entry, file: Path, path: str) -> SourceSample:
+    name = entry.key.decode("utf-8", "backslashreplace")
+    sample = SourceSample(f"{file.parent.name}/{name}", path, problem=entry.problem, reader=read_lmdb, key=entry.key)
+    sample.label = entry.label
+    if entry.text is not None:
+        sample.extra = {"caption": decode_text(entry.text)}
+    return sample
+
+
+def list_entries(chunk: _Chunk, _: ProgressCallback) -> _Found:
+    """List the entries of a chunk, as a task of a process that may die of damage."""
+    lmdb, found = _import_lmdb(), _Found([])
     try:
-        _check_size(_open_environment(path, version), file)
-        with _open_environment(path, version).begin(buffers=True) as transaction:
-            for key, value in transaction.cursor():
-                datum = _datum(value)
-                name = bytes(key).decode("utf-8", "backslashreplace")
-                sample = SourceSample(f"{file.parent.name}/{name}", path, reader=read_lmdb, key=bytes(key))
-                if datum is not None and _LABEL in datum:
-                    sample.label = _int32(datum[_LABEL].value)
-                yield sample
+        environment = _open_environment(chunk.path, chunk.version)
+        _check_size(environment, Path(chunk.path))
+        with environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
+            if not cursor.set_range(chunk.after or (_IMAGE if chunk.with_texts else b"\0")):
+                return found
+            for key, value in cursor:
+                if bytes(key) == chunk.after:
+                    continue
+                if chunk.with_texts and not bytes(key).startswith(_IMAGE):
+                    break
+                found.entries.append(_entry(bytes(key), value, transaction, chunk))
+                if len(found.entries) == chunk.limit:  # the next value may be what kills the process
+                    break
     except lmdb.Error as error:
-        raise Damage(str(error), printable(path)) from error
+        found.damage = Damage(str(error), printable(chunk.path))
+    except Damage as error:
+        found.damage = error
+    return found
+
+
+def _entry(key: bytes, value: Any, transaction: Any, chunk: _Chunk) -> _Entry:
+    if len(value) > Path(chunk.path).stat().st_size:
+        return _Entry(key, problem=f"damaged: a value of {len(value):,} bytes, more than the file has")
+    if chunk.with_texts:
+        text = transaction.get(_TEXT + key[len(_IMAGE) :])
+        return _Entry(key, text=None if text is None else bytes(text))
+    datum = _datum(value)
+    return _Entry(key, None if datum is None or _LABEL not in datum else _int32(datum[_LABEL].value))
 
 
 def _int32(value: int) -> int:
