@@ -223,5 +223,5 @@ def _unpack_checked(
         extras_size=extras_raw if result == _EXTRAS else 0,
         read_size=len(buffer),
     )
-    container._addresses = at, at + segments_at if segments else 0
+    container.set_addresses(at, at + segments_at if segments else 0, at + _SEALED)
     return container

@@ -80,6 +80,7 @@ class Container:
     origin: Callable[[int], tuple[str, int]] | None = None
     _extras: bytes | None = field(default=None, init=False, repr=False, compare=False)
     _addresses: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
+    _index_at: tuple[Table, int] | None = field(default=None, init=False, repr=False, compare=False)
     _place: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -96,13 +97,24 @@ class Container:
             self._addresses = np.frombuffer(self.buffer, np.uint8).ctypes.data, tables_at
         return self._addresses
 
+    def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
+        """Set the addresses of ``buffer``, ``segment_table`` and ``index``.
+
+        NumPy takes 10 µs to find them with cold caches. Another index may take this one's place.
+        """
+        self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
+
     def place(self) -> tuple[int, ...]:
         """Where everything lies, for kernels: addresses of buffer, segment table, index, held and tops, and lengths.
 
-        These are the numbers of records and of entries of the segment table. The container must not change any more.
+        These are the numbers of records and of entries of the segment table. The address of tops is 0 where all are 0.
+        The container must not change any more.
         """
         if self._place is None:
-            tables = [table.__array_interface__["data"][0] for table in (self.index, self.held, self.tops)]
+            if self._index_at is not None and self._index_at[0] is self.index is self.held:
+                tables = [self._index_at[1], self._index_at[1], 0]
+            else:
+                tables = [table.__array_interface__["data"][0] for table in (self.index, self.held, self.tops)]
             self._place = (*self.addresses(), *tables, len(self.index), len(self.segments))
         return self._place
 

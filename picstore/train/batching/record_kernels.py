@@ -27,8 +27,9 @@ def enter_records(places, picks, records, max_pixels):  # type: ignore[no-untype
     """Fill slots of a batch from containers.
 
     Args:
-        places: uint64 (m, 7), of each container the addresses of its buffer and segment table, 0 for none, and of its
-            ``index``, ``held`` and ``tops``; the numbers of its records and of its table's entries.
+        places: uint64 (m, 7), ``Container.place`` of each container: addresses of its buffer and segment table, 0 for
+            none, and of its ``index``, ``held`` and ``tops``, 0 for all zeros; numbers of its records and of its
+            table's entries.
         picks: int64 (3, k), of each record its container, its row there and its slot.
         records: by slot entries and held entries as bytes, tops, addresses, sizes, layouts, image sizes and ids, as in
             ``BatchRecords``; entry points, as ``describe_tiles`` takes them.
@@ -49,7 +50,7 @@ def enter_records(places, picks, records, max_pixels):  # type: ignore[no-untype
         entry, held = place[2] + np.uint64(_ENTRY * row), place[3] + np.uint64(_ENTRY * row)
         memcpy(np.uintp(entries.ctypes.data + _ENTRY * slot), np.uintp(entry), _ENTRY)
         memcpy(np.uintp(held_entries.ctypes.data + _ENTRY * slot), np.uintp(held), _ENTRY)
-        tops[slot] = np.int64(load_native_u64(place[4] + np.uint64(8 * row)))
+        tops[slot] = np.int64(load_native_u64(place[4] + np.uint64(8 * row))) if place[4] else 0
         first = _u32(held, _FIRST)
         addresses[slot, 0] = place[0] + np.uint64(_u32(held, _OFFSET))
         addresses[slot, 1] = place[1] + np.uint64(2 * first)
