@@ -58,7 +58,8 @@ def parquet_parts(location: Location, split: str | None) -> list[ParquetPart]:
     if split != ALL:
         _refuse_configurations(paths, location)
     parts = [ParquetPart("/".join(path), location / "/".join(path), dict(_columns(path))) for path in paths]
-    return choose_split(parts, lambda part: _after_configuration(tuple(part.name.split("/"))), split, location)
+    where = f"{location} (read as parquet)"
+    return choose_split(parts, lambda part: _after_configuration(tuple(part.name.split("/"))), split, where)
 
 
 def _paths_below(folder: Location, above: tuple[str, ...], parents: Sequence[str]) -> Iterator[tuple[str, ...]]:
