@@ -21,6 +21,7 @@ from picstore.storage.location.resolve import Location
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 _NO_IMAGE, _OUTSIDE, _HIDDEN = "no image", "link out of the source", "hidden"  # of notes
+_ODD_KEY = "its name has an empty part, '.', '..' or a control character, which the client of stores refuses; rename it"
 _OF_PROGRAMS = {".DS_Store", ".localized", ".directory", ".git", ".gitattributes", ".gitignore", ".ipynb_checkpoints"}
 NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".html", ".yaml", ".yml")
 
@@ -33,15 +34,19 @@ def list_folder(location: Location, *, hidden: bool = False, engine: Engine | No
     files that are no images, the hidden files and folders, and the links that lead out of the folder.
     """
     every = location.entries()
-    entries = [entry for entry in every if is_taken(entry.name, hidden=hidden)]
+    odd = [entry.name for entry in every if entry.is_folder and location.is_odd(f"{entry.name}/x")]
+    entries = [entry for entry in every if is_taken(entry.name, hidden=hidden) and entry.name not in odd]
     names = [entry.name for entry in entries if entry.is_folder]
-    classes, folders = names, [_ClassFolder(location, name, label, hidden) for label, name in enumerate(names)]
+    classes, labels = names, [*((name, -1) for name in odd), *((name, label) for label, name in enumerate(names))]
+    folders = [_ClassFolder(location, location / name, f"{name}/", label, hidden) for name, label in labels]
     if not names:
         classes = [location.path.resolve().name if isinstance(location, Folder) else location.name]
-        folders = [_ClassFolder(location, "", 0, hidden)]
+        folders = [_ClassFolder(location, location, "", 0, hidden)]
     found = list_parts(_list_class, folders, engine)
     notes = dict(found.notes)
-    apart = [entry.name for entry in every if names and not is_taken(entry.name, hidden=hidden)]
+    apart = [
+        entry.name for entry in every if names and not is_taken(entry.name, hidden=hidden) and entry.name not in odd
+    ]
     if apart:
         count, least = notes.get(_HIDDEN, (0, apart[0]))
         notes[_HIDDEN] = count + len(apart), min(least, *apart)
@@ -57,10 +62,11 @@ def list_folder(location: Location, *, hidden: bool = False, engine: Engine | No
 
 @dataclass(frozen=True, slots=True)
 class _ClassFolder:
-    """The folder of a class in a source; without a name the source itself."""
+    """The folder of a class in a source, or the source itself; names of its files begin with ``prefix``."""
 
     source: Location
-    name: str
+    folder: Location
+    prefix: str
     label: int
     hidden: bool
 
@@ -72,8 +78,7 @@ def is_taken(name: str, *, hidden: bool) -> bool:
 
 def _list_class(folder: _ClassFolder) -> FoundPart:
     walk = _Walk(str(folder.source), hidden=folder.hidden)
-    location = folder.source / folder.name if folder.name else folder.source
-    return FoundPart(_files_below(location, f"{folder.name}/" if folder.name else "", folder.label, walk), walk.notes)
+    return FoundPart(_files_below(folder.folder, folder.prefix, folder.label, walk), walk.notes)
 
 
 def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list[Input]:
@@ -83,13 +88,14 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
     # Not folder by folder: a store lists a thousand objects per request, at any depth.
     files = sorted((name.split("/"), size) for name, size in folder.files())
     folders = {tuple(parts[:depth]) for parts, _ in files for depth in range(1, len(parts))}
-    return [
-        Input(prefix + "/".join(parts), label, str(folder / "/".join(parts)), 0, size)
-        for parts, size in files
-        if walk.takes(parts, prefix)
-        and (size or tuple(parts) not in folders)
-        and walk.may_be_image(prefix + "/".join(parts))
-    ]
+    found = []
+    for parts, size in files:
+        name = prefix + "/".join(parts)
+        odd = folder.is_odd(name)
+        if (odd or walk.takes(parts, prefix)) and (size or tuple(parts) not in folders) and walk.may_be_image(name):
+            path = str(folder / "/".join(parts))
+            found.append(Input(printable(name), label, path, 0, size, problem=_ODD_KEY if odd else ""))
+    return found
 
 
 def refuse_class_splits(listing: Listing, location: Location) -> None:

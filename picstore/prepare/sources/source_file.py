@@ -9,7 +9,7 @@ from dataclasses import replace
 from picstore.errors import Changed, Damage, NotADataset, Truncated, UsageError
 from picstore.storage.location.base import Entry
 from picstore.storage.location.regular_file import is_version, open_regular, version_of
-from picstore.storage.location.remote_file import RemoteFile
+from picstore.storage.location.remote_file import OddKey, RemoteFile
 from picstore.storage.location.resolve import Location, Where, locate
 
 _WINDOW = 1 << 12  # bytes per read, for formats that read one small field after the other
@@ -41,6 +41,8 @@ class SourceFile:
                 self._object, self.size = self._object.pin()
             except NotADataset as error:  # worded as for a local file, since the ledger repeats it
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
+            except OddKey as error:
+                raise Damage(f"cannot be read: {error}", self.printable_path) from error
             self.version = self._object.expected
             same = self.version == version
         else:
@@ -93,7 +95,7 @@ def file_version(where: Where) -> str:
     location = locate(where)
     try:
         return location.pin()[0].expected if isinstance(location, RemoteFile) else version_of(os.stat(str(location)))  # noqa: PTH116
-    except (OSError, ValueError, NotADataset):
+    except (OSError, ValueError, NotADataset, OddKey):
         return ""
 
 

@@ -178,6 +178,10 @@ class Location(Root):
     def files(self) -> Iterator[tuple[str, int]]:
         """Iterate over all files below, in any order: relative name, with slashes, and size in bytes."""
 
+    def is_odd(self, name: str) -> bool:
+        """Whether a file that was listed below cannot be read, since its store's client refuses its name."""
+        return False
+
     def link_to(self, target: WritableLocation) -> bool:
         """Make the target a second name of the file; return False, and do nothing, where that is not possible."""
         return False

@@ -89,10 +89,10 @@ def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | 
         try:
             return request()
         except Unreachable as failure:  # noqa: PERF203 - a request takes longer
-            _wait(waits, failure, began)
+            wait(waits, failure, began)
 
 
-def _wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
+def wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
     """Wait before a retry; raises ``failure`` if it is too late for one.
 
     A store that gave nothing for :data:`TELL_AFTER` seconds is logged, at most once a minute in a process.
@@ -177,7 +177,7 @@ class Download:
 
     def _resume(self, failure: Unreachable) -> None:
         """Ask for the rest; raises ``failure`` if it is too late for that."""
-        _wait(self._waits, failure, self._alive)
+        wait(self._waits, failure, self._alive)
         try:
             self._answer = persist(lambda: self._get((self._at, self.end)), self._waits, since=self._alive)
             pairs = [(self.meta[name], self._answer.meta[name]) for name in ("size", "e_tag", "last_modified")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 
 from picstore.storage.location.base import Buffer
@@ -14,6 +15,37 @@ PART_SIZE = 8 << 20  # bytes; S3 takes 10,000 parts, so an object may have 78 Gi
 
 class _Abandoned(Exception):
     """Raised by the iterator of parts to abort the upload."""
+
+
+class SentParts:
+    """Parts of an object as they are uploaded.
+
+    Attributes:
+        size, crc: number of bytes and CRC-32 of the parts so far.
+        ended: whether there are no more.
+    """
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
+        self._first: bytes | None = None  # until a second one is asked for
+        self._count = 0
+        self.size = self.crc = 0
+        self.ended = False
+
+    def all_unsent(self) -> bool:
+        """Whether the parts can be iterated over again, as at most one was taken."""
+        return self._count < 2 and not self.ended
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._first is not None:
+            yield self._first
+        for part in self._parts:
+            self._count += 1
+            self._first = part if self._count == 1 else None
+            self.size += len(part)
+            self.crc = zlib.crc32(part, self.crc)
+            yield part
+        self.ended = True
 
 
 class MultipartUpload:

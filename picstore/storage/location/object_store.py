@@ -5,17 +5,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
+import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
+from picstore.storage.location import remote_file
 from picstore.storage.location.base import AtomicWriter, Entry, WritableLocation
-from picstore.storage.location.download import Retries
-from picstore.storage.location.multipart import PART_SIZE, MultipartUpload
+from picstore.storage.location.download import Retries, Unreachable, persist, wait
+from picstore.storage.location.multipart import PART_SIZE, MultipartUpload, SentParts
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import has_credentials, redact
-from picstore.storage.location.remote_file import CREDENTIALS_HINTS, NO_BUCKET, ConditionFailed, RemoteFile
+from picstore.storage.location.remote_file import (
+    CREDENTIALS_HINTS,
+    NO_BUCKET,
+    NO_RETRIES,
+    ConditionFailed,
+    OddKey,
+    RemoteFile,
+)
+from picstore.storage.location.s3_listing import Page, is_odd, list_s3
 
 _CONCURRENT_PARTS = 2  # for each object; a worker of convert writes 16 objects, which makes 32 parts or 256 MiB
 _MAX_CONDITIONAL = 1 << 30  # bytes of an object that is written on a condition: a manifest or a job
@@ -51,10 +62,15 @@ class Bucket(RemoteFile, WritableLocation):
         return next(self.files(), None) is not None
 
     def entries(self) -> list[Entry]:
-        with self._translated(str(self)):
-            found = library().list_with_delimiter(self._client(patient=False), prefix=self.key or None)
-        folders = {self._relative_name(path) for path in found["common_prefixes"]}
-        files = {self._relative_name(one["path"]) for one in found["objects"]} - folders - {""}
+        try:
+            found = self._ask(lambda client: library().list_with_delimiter(client, prefix=self.key or None))
+            folders = {self._relative_name(path) for path in found["common_prefixes"]}
+            files = {self._relative_name(one["path"]) for one in found["objects"]} - folders - {""}
+        except OddKey as error:
+            rule, raised = remote_file.retries(patient=False), error
+            pages = persist(lambda: list(self._pages_with_odd_keys(raised, delimiter="/")), rule.waits(rule.deadline()))
+            folders = {self._relative_name(path) for page in pages for path in page.folders}
+            files = {self._relative_name(key) for page in pages for key, _ in page.objects} - folders - {""}
         if not folders and not files:
             if self.is_file():
                 raise UsageError(f"{self} is not a folder; give one")
@@ -62,22 +78,80 @@ class Bucket(RemoteFile, WritableLocation):
         return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
 
     def files(self) -> Iterator[tuple[str, int]]:
+        """Iterate over the objects below; where an answer is cut short, listing goes on behind the last name."""
+        last = ""  # the greatest name
+        # Names of empty objects. Keys of those that mark folders have a slash more, so they may be listed again.
+        empty: set[str] = set()
+        rule = remote_file.retries(patient=False)
+        waits, alive = rule.waits(rule.deadline()), time.monotonic()
+        pages = self._pages(last)
+        while True:
+            try:
+                for page in pages:
+                    for key, size in page:
+                        last = max(last, key)
+                        if key in empty:
+                            continue
+                        if not size:
+                            empty.add(key)
+                        if name := self._relative_name(key):  # empty for an object that marks this folder
+                            yield name, size
+                    waits, alive = rule.waits(rule.deadline()), time.monotonic()
+                break
+            except OddKey as error:
+                pages = (page.objects for page in self._pages_with_odd_keys(error, after=last))
+            except Unreachable as failure:
+                wait(waits, failure, alive)
+                pages = self._pages(last)
+
+    def _pages(self, after: str) -> Iterator[list[tuple[str, int]]]:
+        """List keys and sizes once, behind a key."""
+        client = self._client_of(NO_RETRIES)
         with self._translated(str(self)):
-            for page in library().list(self._client(patient=False), prefix=self.key or None):
-                for found in page:
-                    if name := self._relative_name(found["path"]):  # empty for an object that marks a folder
-                        yield name, int(found["size"])
+            if is_odd(self.key):  # obstore lists another folder then
+                raise OddKey(f"{self} cannot be listed")
+            for page in library().list(client, prefix=self.key or None, offset=after or None, chunk_size=1000):
+                yield [(found["path"], int(found["size"])) for found in page]
+
+    def _pages_with_odd_keys(self, error: OddKey, *, after: str = "", delimiter: str = "") -> Iterator[Page]:
+        """List what obstore cannot, by botocore in S3; elsewhere the error is raised."""
+        if self.scheme != "s3":
+            raise error
+        prefix = f"{self.key}/" if self.key else ""
+        request = {"Bucket": self.bucket, "Prefix": prefix, "Delimiter": delimiter, "StartAfter": after}
+        yield from list_s3({name: value for name, value in request.items() if value}, where=str(self))
+
+    def is_odd(self, name: str) -> bool:
+        return is_odd(name)
 
     def write(self, data: bytes | Iterator[bytes]) -> None:
         """Write the object, from parts several at a time; an error that the parts raise aborts the upload."""
+        if isinstance(data, bytes):
+            self._ask(lambda client: library().put(client, self.key, data), patient=True)
+            return
+        parts = SentParts(data)
+        try:
+            self._upload(parts)
+        except (Unreachable, NotADataset):
+            if parts.all_unsent():  # the answer to the first request was cut short
+                self._upload(parts)
+            # The answer to the last request was cut short, and then there is no upload left to be aborted.
+            elif not (parts.ended and self._holds(parts)):
+                raise
+
+    def _upload(self, parts: SentParts) -> None:
+        client = self._client_of(remote_file.retries(patient=True))
         with self._translated(str(self)):
-            library().put(
-                self._client(patient=True),
-                self.key,
-                data,
-                chunk_size=PART_SIZE,
-                max_concurrency=_CONCURRENT_PARTS,
-            )
+            library().put(client, self.key, iter(parts), chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS)
+
+    def _holds(self, parts: SentParts) -> bool:
+        """Whether the object has the bytes of an upload."""
+        download, crc = self._download(str(self), patient=True), 0
+        if download.end != parts.size:
+            return False
+        for piece in download:
+            crc = zlib.crc32(piece, crc)
+        return crc == parts.crc
 
     def write_new(self, data: bytes) -> bool:
         return self._put_if(data, "create")
@@ -95,8 +169,7 @@ class Bucket(RemoteFile, WritableLocation):
     def _put_if(self, data: bytes, mode: Any) -> bool:
         """Write the object on a condition; returns whether it holds ``data`` now."""
         try:
-            with self._translated(str(self)):
-                library().put(self._client(patient=False), self.key, data, mode=mode)
+            self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:
             # A request that is repeated after its answer was lost fails because of itself.
             with contextlib.suppress(NotADataset):
@@ -112,8 +185,7 @@ class Bucket(RemoteFile, WritableLocation):
         if not isinstance(target, Bucket) or (target.scheme, target.bucket) != (self.scheme, self.bucket):
             WritableLocation.copy_to(self, target)
             return
-        with self._translated(str(self)):
-            library().copy(self._client(patient=False), self.key, target.key)
+        self._ask(lambda client: library().copy(client, self.key, target.key))
 
     def remove(self, *, keep: Collection[str] = ()) -> None:
         names = (name for name, _ in self.files() if name.partition("/")[0] not in keep)
@@ -128,8 +200,7 @@ class Bucket(RemoteFile, WritableLocation):
     def _delete(self, keys: list[str]) -> None:
         """Delete objects, a thousand by one request in some stores; NotADataset if others say that one is missing."""
         if keys:
-            with self._translated(str(self)):
-                library().delete(self._client(patient=False), keys)
+            self._ask(lambda client: library().delete(client, keys))
 
     def sweep(self) -> None:
         """Do nothing: an object appears when it is complete."""

@@ -1,7 +1,7 @@
 """Files and folders that obstore reads: of object stores, web servers and the Hugging Face hub (docs/objects.md).
 
-``download`` retries reads; obstore retries all else with backoff. This module holds its clients and makes them on first
-use. Locations are only URLs, so they survive pickling and forking.
+``download`` retries reads, ``_ask`` all else but uploads of several parts, whose requests obstore retries. This module
+holds its clients and makes them on first use. Locations are only URLs, so they survive pickling and forking.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import contextlib
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from picstore.errors import Changed, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.storage.location.base import MAX_LINE, Allocate, Buffer, Location, Piece, Range, fresh
@@ -23,6 +23,8 @@ from picstore.storage.location.redact import redact
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+T = TypeVar("T")
 
 _MAX_REQUESTS = 10  # requests for parts of one file, side by side
 CREDENTIALS_HINTS = {
@@ -49,7 +51,7 @@ _TLS = re.compile(
 )
 # Codings that change the bytes of an answer. "identity" does not, nor "aws-chunked", which some clients store.
 _COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress"})
-_NO_RETRIES = Retries(0)
+NO_RETRIES = Retries(0)
 _clients: dict[tuple[int, str, Retries], Any] = {}  # by process too; a forked one does not use its parent's
 
 
@@ -152,7 +154,7 @@ class RemoteFile(Location):
                 for piece in answer.stream(min_chunk_size=least):
                     yield memoryview(piece)
 
-        client = self._client_of(_NO_RETRIES)
+        client = self._client_of(NO_RETRIES)
         download = Download(get, stream, retries(patient=patient), file=file, begin=begin, end=end)
         if self.expected and _version_of(download.meta) != self.expected:
             raise Changed(Changed.WHAT, file)
@@ -185,14 +187,21 @@ class RemoteFile(Location):
 
     def _meta(self) -> Mapping[str, Any]:
         """Ask for what the store says of the file: ``size``, ``e_tag``, ``last_modified``."""
-        client, rule = self._client_of(_NO_RETRIES), retries(patient=False)
+        meta: Mapping[str, Any] = self._ask(lambda client: library().head(client, self.key))
+        return meta
 
-        def head() -> Mapping[str, Any]:
+    def _ask(self, request: Callable[[Any], T], *, patient: bool = False) -> T:
+        """Send a request by a client that sends it once, again where the store fails or its answer is cut short.
+
+        obstore repeats requests by itself, but not where the body of an answer is cut short.
+        """
+        client, rule = self._client_of(NO_RETRIES), retries(patient=patient)
+
+        def send() -> T:
             with self._translated(str(self)):
-                meta: Mapping[str, Any] = library().head(client, self.key)
-                return meta
+                return request(client)
 
-        return persist(head, rule.waits(rule.deadline()))
+        return persist(send, rule.waits(rule.deadline()))
 
     def is_file(self) -> bool:
         if not self.key:
@@ -205,10 +214,6 @@ class RemoteFile(Location):
 
     def _relative_name(self, path: str) -> str:
         return path[len(self.key) + 1 :] if self.key else path
-
-    def _client(self, *, patient: bool) -> Any:
-        """The client for listing and writing."""
-        return self._client_of(retries(patient=patient))
 
     def _client_of(self, rule: Retries) -> Any:
         """The client of this process that repeats requests by a rule."""
@@ -236,7 +241,7 @@ class RemoteFile(Location):
             clock = "the clock of this machine is wrong; " if "RequestTimeTooSkewed" in str(error) else ""
             raise PicstoreError(f"{file}: the store refuses access; {clock}{self._credentials}") from error
         except ValueError as error:
-            raise UsageError(f"{file} is not the name of an object: {redact(str(error))}") from error
+            raise OddKey(f"{file} is not the name of an object: {redact(str(error))}") from error
         except (errors.AlreadyExistsError, errors.PreconditionError) as error:
             raise ConditionFailed(f"{file} was written by another process") from error
         except errors.NotSupportedError as error:
@@ -255,7 +260,7 @@ class RemoteFile(Location):
             return self._unconditional(file)
         if odd := _ODD_KEY.search(text):
             key = odd[1].encode("unicode_escape").decode()
-            return PicstoreError(
+            return OddKey(
                 f"{file} cannot be listed: the object {key} has a name with an empty part, '.', '..' or a control "
                 "character, which the client of stores refuses; rename it, or give the folders beside it"
             )
@@ -284,6 +289,10 @@ class RemoteFile(Location):
     @abstractmethod
     def _unconditional(self, file: str) -> PicstoreError:
         """Make the error of a server that has no conditional requests, or no ranges."""
+
+
+class OddKey(UsageError):
+    """An object has a name that obstore neither reads nor lists."""
 
 
 class ConditionFailed(PicstoreError):

@@ -435,6 +435,50 @@ def test_objects_that_mark_folders_are_no_images(bucket: str, s3: str) -> None:
     assert listing.remarks == []
 
 
+def put_keys(s3: str, bucket: str, *keys: str) -> None:
+    """An image at each key of any characters, without obstore, which refuses some."""
+    boto3 = pytest.importorskip("boto3")
+    client = boto3.client("s3", endpoint_url=s3)
+    for key in keys:
+        body = b"" if key.endswith("/") else JPEGS[0]
+        client.put_object(Bucket=bucket.removeprefix("s3://"), Key=key, Body=body)
+
+
+def test_an_odd_name_in_a_bucket_costs_its_object_only(bucket: str, s3: str) -> None:
+    sound, odd = (
+        ["cat/1.jpg", "dog/2.jpg"],
+        ["/stray/9.jpg", "cat//9.jpg", "cat/a\tb.jpg", "dog/../x.jpg", "d\x7f/x.jpg"],
+    )
+    put_keys(s3, bucket, *(f"in/{name}" for name in (*sound, *odd, "/", "cat/", "cat//")))
+    listing = open_source(f"{bucket}/in")
+    assert listing.classes == ["cat", "dog"]
+    assert listing.remarks == []
+    assert {one.name: one.label for one in listing.inputs if not one.problem} == {"cat/1.jpg": 0, "dog/2.jpg": 1}
+    assert sorted(one.name for one in listing.inputs if "control character" in one.problem) == sorted(odd)
+    assert len(open_source(f"{bucket}/in/cat").inputs) == 3
+
+
+def test_a_shard_of_an_odd_name_in_a_bucket_is_one_failed_input(bucket: str, tmp_path: Path, s3: str) -> None:
+    tars(tmp_path, pairs=False)
+    put_all(tmp_path, f"{bucket}/in")
+    put_keys(s3, bucket, "in/t\t2.tar")
+    listing = open_source(f"{bucket}/in", kind="webdataset")
+    assert len(listing.inputs) == 7
+    assert [one.problem for one in listing.inputs if one.problem] == [
+        next(one.problem for one in listing.inputs if "not the name of an object" in one.problem)
+    ]
+
+
+def test_hidden_objects_of_a_store_are_counted_and_taken_when_asked_for(bucket: str, s3: str) -> None:
+    put_keys(s3, bucket, "a/1.jpg", "a/.2.jpg", "a/.deep/3.jpg", ".net/4.jpg", ".DS_Store")
+    listing = open_source(bucket)
+    assert [one.name for one in listing.inputs] == ["a/1.jpg"]
+    assert listing.remarks == ["4 hidden files and folders, such as .DS_Store: left out; --hidden takes them"]
+    taken = open_source(bucket, hidden=True)
+    assert taken.classes == [".net", "a"]
+    assert [one.name for one in taken.inputs] == [".net/4.jpg", "a/.2.jpg", "a/.deep/3.jpg", "a/1.jpg"]
+
+
 def test_objects_that_are_gone_or_no_images_stand_in_the_ledger(bucket: str, tmp_path: Path) -> None:
     for k in range(4):
         path = tmp_path / "pictures" / f"class{k % 2}" / f"{k}.png"
