@@ -85,7 +85,7 @@ class Prefetcher:
         self._read_sizes: defaultdict[int, int] = defaultdict(lambda: 1)
         self._earliest: dict[int, int] = {}  # epoch of each source that is still read
         self._unreleased = 0  # batches
-        self._closed = self._warned = False
+        self._closed = self._warned = self._failed = False
         self._lock = threading.RLock()  # a garbage collection may close this at any place
         self._changed = threading.Condition(self._lock)
         self._work = threading.Condition(self._lock)  # for readers
@@ -149,7 +149,10 @@ class Prefetcher:
         held = self._held.pop(key, None)
         if held is None:
             held = _HeldContainer(Future(), use.size, self._estimate(key, use))
-            self._waiting.append((key, held.future))
+            if self._failed:
+                held.future.cancel()  # batches before this one have the error
+            else:
+                self._waiting.append((key, held.future))
             self._bytes += held.memory
         held.batches += 1
         held.lanes |= use.lanes
@@ -207,14 +210,25 @@ class Prefetcher:
         try:
             results = self._read([key for key, _ in calls])
         except BaseException as error:  # the thread that waits for the futures raises it
-            while calls:
-                calls.pop()[1].set_exception(error)
+            self._fail(calls, error)
             return False
         self._count_memory(calls, results)
         # The first one last: the planner waits for it, and then has all others without waking up for each.
         while calls:
             calls.pop()[1].set_result(results.pop())
         return True
+
+    def _fail(self, calls: list[tuple[ContainerKey, Future[ReadResult]]], error: BaseException) -> None:
+        """Hand an error to those who wait for containers, also for those that no reader has begun with.
+
+        A store that is gone took 3 minutes for this one, and would take as long for the next.
+        """
+        with self._lock:
+            self._failed = True
+            calls += self._waiting
+            self._waiting.clear()
+        while calls:
+            calls.pop()[1].set_exception(error)
 
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
