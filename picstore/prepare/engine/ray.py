@@ -6,6 +6,7 @@ Only tasks and results pass through Ray; tasks read and write at locations that 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 from collections import deque
@@ -19,6 +20,10 @@ from picstore.prepare.engine.processes import Died, R, T
 from picstore.prepare.progress import ProgressCallback
 
 MAX_ATTEMPTS = 4  # of a task that loses its worker or node; nodes of clouds are taken away
+
+
+# Ray's variable; "0" makes this machine's address 127.0.0.1.
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +97,48 @@ def join_cluster() -> bool:
     ray = import_ray()
     if ray.is_initialized():
         return False
+    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.CRITICAL}
     with _reaching_cluster():
-        ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL)
+        services: Any = importlib.import_module("ray._private.services")
+        if services.canonicalize_bootstrap_address(None) is not None:
+            ray.init(**options)
+            return True
+        with _on_loopback():
+            ray.init(address="local", include_dashboard=False, **options)
+    _require_loopback()
     return True
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have Ray start a cluster whose servers listen on 127.0.0.1 alone, as it does on macOS and Windows.
+
+    ``ray.init`` takes no such address: it replaces 127.0.0.1 by the machine's, with which all servers listen on every
+    interface. The variable is for Ray's processes; this one may have imported Ray, and so read it, before.
+    """
+    from ray._private import ray_constants
+
+    given, before = os.environ.get(_CLUSTERS), ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    os.environ[_CLUSTERS] = "0"
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[_CLUSTERS]
+        if given is not None:
+            os.environ[_CLUSTERS] = given
+
+
+def _require_loopback() -> None:
+    """Stop the cluster that was started here, with PicstoreError, unless it has the address 127.0.0.1."""
+    ray = import_ray()
+    if (address := ray.util.get_node_ip_address()) != "127.0.0.1":
+        ray.shutdown()
+        raise PicstoreError(
+            f"this release of Ray listens on {address}, not on 127.0.0.1 alone; start a cluster yourself, behind a "
+            "firewall, by `ray start --head`, and name it in RAY_ADDRESS"
+        )
 
 
 def cluster_resources() -> dict[str, float]:

@@ -347,6 +347,50 @@ def test_a_merge_to_another_file_system_is_copied_by_the_cluster(
         assert tree(Path(memory) / "both") == tree(tmp_path / "alone")
 
 
+LISTENING = """
+import os
+from pathlib import Path
+from picstore.prepare.engine.ray import connect
+
+def descendants(pid):
+    children = [int(each) for path in Path(f"/proc/{pid}/task").glob("*/children") for each in path.read_text().split()]
+    return {pid}.union(*map(descendants, children))
+
+if __name__ == "__main__":
+    owned, addresses = set(), []
+    with connect(1):  # which discards what is printed
+        for pid in descendants(os.getpid()):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                try:
+                    owned.add(os.readlink(link))
+                except OSError:
+                    pass
+        for table in ("tcp", "tcp6"):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in owned:
+                    addresses.append(fields[1].split(":")[0])
+    print("listens on", *addresses)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
+def test_a_cluster_that_is_started_here_listens_on_loopback_alone(tmp_path: Path) -> None:
+    require(importlib.util.find_spec("ray"), "ray")
+    program = tmp_path / "listening.py"
+    program.write_text(LISTENING)
+    environment = {**os.environ, "RAY_ADDRESS": "local"}
+    done = subprocess.run(
+        [sys.executable, program], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    addresses = done.stdout.split("listens on", 1)[1].split()
+    assert len(addresses) >= 4  # of the program, the head and the node
+    # 127.0.0.1, also as an IPv6 address.
+    assert set(addresses) <= {"0100007F", "0000000000000000FFFF00000100007F"}
+
+
 @pytest.mark.slow
 def test_without_ray_the_command_line_says_what_to_install(source: Path, tmp_path: Path) -> None:
     code = f"""
