@@ -61,7 +61,7 @@ def place_crops(numbers, ratios, sizes, bounds, flips, frame, clip, box):  # typ
     """Choose and place the box of each image, and mirror it.
 
     Args:
-        numbers: of :func:`draw_numbers`; one for each flip follows those of the crop.
+        numbers: of :func:`draw_numbers`; the numbers of the crop, then one for each flip.
         ratios: float64 (n, 10).
         sizes: int64 (n, 2), width and height of the images.
         bounds: float64 (4,): least fraction of the area, and how much more it may be; least and greatest ratio.
