@@ -2,7 +2,8 @@
 
 Predictions are of 23 November 2026, of augmentation of the 24th, computed from machine code for sm_90 and from counts
 in photographs (docs/benchmarks.md). Images/s, at a tenth and at half of what instructions alone take; one batch at a
-time is as fast as its longest segment, without augmentation. The first run was on an H100, on 26 November 2026.
+time is as fast as its longest segment, without augmentation. The first run was on an H100, on 26 November 2026; all
+figures of later ones are in ``benchmarks/gpu/runs``.
 """
 
 from __future__ import annotations
