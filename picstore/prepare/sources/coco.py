@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from picstore.errors import UsageError
-from picstore.prepare.sources.base import SourceFormat
+from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import JsonItems
 from picstore.prepare.sources.named_files import named_file
@@ -26,6 +26,7 @@ from picstore.storage.location.text_files import text_of_file
 from picstore.storage.target_forms import OWN
 
 MAX_ANNOTATIONS = 1 << 32  # bytes of a file; COCO 2017 has 448 MB
+_BESIDE = "_annotations.coco.json"  # Roboflow's name, in a folder of images
 _LISTS = ("images", "annotations", "categories")
 _NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of UTF-16 pairs
 _DECIMALS = 3  # of boxes; without rounding right = left + width would show the error of floats
@@ -37,10 +38,8 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     A box is clipped to its image; an object whose box then has no area is left out, and a remark counts them. Listing
     takes twice the size of the file ``annotations`` in memory, and once while the inputs live.
     """
-    if annotations is None:
-        raise UsageError("the source coco needs --annotations, the JSON file that names images and objects")
     visible_entries(folder)  # which raises unless it is a folder
-    document = _Document(locate(annotations))
+    document = _Document(_annotation_file(folder, annotations))
     images: dict[int, _Image] = {}
     categories: dict[int, str] = {}
     offsets: dict[int, list[int]] = {}  # of annotations in the file, by image
@@ -78,6 +77,14 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
         document.refuse(f"annotation {document.values.parse(offset)['id']}.image_id", f"{id_} is the id of no image")
     remarks = [f"{without_area:,} of {total:,} boxes have no area inside their image: left out"] if without_area else []
     return Listing("coco", inputs, [categories[id_] for id_ in labels], remarks=remarks)
+
+
+def _annotation_file(folder: Location, annotations: Where | None) -> Location:
+    if annotations is not None:
+        return locate(annotations)
+    if (folder / _BESIDE).is_file():
+        return folder / _BESIDE
+    raise UsageError("the source coco needs --annotations, the JSON file that names images and objects")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,4 +254,9 @@ def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[flo
     return [flat for flat in polygons if len(flat) >= 6], None
 
 
-FORMAT = SourceFormat(list_coco, options=("annotations",), object_stores=True)
+def recognizes(probe: SourceProbe) -> bool:
+    """Whether it is a folder of images with the annotations that Roboflow writes beside them."""
+    return probe.is_folder and _BESIDE in probe.files
+
+
+FORMAT = SourceFormat(list_coco, options=("annotations",), recognizes=recognizes, object_stores=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from picstore.errors import UsageError
 from picstore.prepare.sources.base import SourceProbe
-from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.source_file import printable, visible_entries
+from picstore.storage.location.base import Entry
 from picstore.storage.location.resolve import Location
 from picstore.storage.location.text_files import is_wide
 
@@ -76,6 +77,22 @@ _ZIPPED = {
     (".pt", ".pth", ".ckpt"): ("a file of PyTorch", "picstore opens no pickles; give its images to picstore.Writer"),
     (".docx", ".pptx", ".xlsx", ".odt", ".epub"): ("a document", _UNPACK),
 }
+# Annotations of a folder's images by the beginning of a file in it: what they are, and what to do.
+_ANNOTATIONS: tuple[tuple[str, re.Pattern[bytes], str, str], ...] = (
+    (
+        ".json",
+        re.compile(rb'\s*\{\s*"(info|images|annotations|categories|licenses)"\s*:'),
+        "COCO's annotations",
+        "give the folder of their images, and the file by --annotations",
+    ),
+    (
+        ".xml",
+        re.compile(rb"\s*(<\?xml[^>]*>)?\s*<annotations>"),
+        "CVAT's XML",
+        "export COCO, Pascal VOC or YOLO instead",
+    ),
+    ("_annotations.csv", re.compile(rb".*xmin", re.IGNORECASE), "a table of boxes", "give this file instead"),
+)
 _PICKLE = ("a pickle", "picstore opens none, as they can run programs; give its images to picstore.Writer")
 _HUGGING_FACE = "load it by datasets.load_from_disk, write it by to_parquet('DIR/data.parquet'), and give DIR"
 # By the names of files in a folder.
@@ -130,12 +147,29 @@ def require_readable(probe: SourceProbe) -> None:
     for names, what, remedy in _FOLDERS:
         if set(names) <= set(probe.files):
             _refuse(probe.location, Foreign(what, remedy))
+    _refuse_annotations(probe)
     if probe.folders or not probe.files:
         return
     probed = [(name, describe_foreign(probe.head(name), name)) for name in probe.files[:_PROBED_FILES]]
     if all(found and not found.what.startswith("an image") for _, found in probed):
         name, found = probed[0]
         _refuse(probe.location / name, found)
+
+
+def _refuse_annotations(probe: SourceProbe) -> None:
+    """Refuse images whose objects are in a file that is not read with them, directly or in ``annotations``."""
+    inner = [f"annotations/{entry.name}" for entry in _entries(probe, "annotations") if not entry.is_folder]
+    for suffix, beginning, what, remedy in _ANNOTATIONS:
+        for name in [name for name in (*probe.files, *inner) if name.lower().endswith(suffix)][:_PROBED_FILES]:
+            if beginning.match(probe.head(name)):
+                raise UsageError(
+                    f"{printable(str(probe.location))} holds {what}, {printable(name)}; {remedy}. If its folders are "
+                    "classes and nothing else, give --source folder"
+                )
+
+
+def _entries(probe: SourceProbe, folder: str) -> list[Entry]:
+    return visible_entries(probe.location / folder) if folder in probe.folders else []
 
 
 def _refuse(location: Location, found: Foreign | None) -> None:

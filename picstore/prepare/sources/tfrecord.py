@@ -33,6 +33,7 @@ _MAX_VALUE = 1 << 16  # bytes of a feature in the extra, and integers that are n
 _MAX_FEATURES = 1 << 12  # of an example
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)
 _LABELS = ("image/class/label", "image/class/text", *LABEL_FIELDS)
+_BOXES = "image/object/bbox/xmin"  # of TensorFlow's detection API
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # gzip, zlib
 
@@ -59,10 +60,22 @@ def list_tfrecord(
         )
         for file, offsets in indexed
     )
-    samples = (sample for samples in per_file for sample in samples)
     absent = missing_shards(file.name for file in files) if location.is_folder() else ()
-    remarks = itertools.chain(skipped.remarks(), empty_files(empty), absent)
-    return build_listing("tfrecord", samples, where=location, remarks=remarks, labels=label_field)
+    with_boxes = 0
+
+    def samples() -> Iterator[SourceSample]:
+        nonlocal with_boxes
+        for sample in itertools.chain.from_iterable(per_file):
+            with_boxes += _BOXES in sample.extra
+            yield sample
+
+    def remarks() -> Iterator[str]:
+        yield from itertools.chain(skipped.remarks(), empty_files(empty), absent)
+        if with_boxes:
+            what = f"{_BOXES} and the other fields of objects are metadata"
+            yield f"{what} in {with_boxes:,} samples; for targets, export COCO, Pascal VOC or YOLO"
+
+    return build_listing("tfrecord", samples(), where=location, remarks=remarks(), labels=label_field)
 
 
 def _files(location: Location, split: str | None) -> list[Location]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from xml.etree.ElementTree import Element, TreeBuilder
@@ -26,7 +26,9 @@ from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, map_concurrently
 from picstore.storage.target_forms import OWN
 
-_IMAGES, _ANNOTATIONS, _SETS = "JPEGImages", "Annotations", "ImageSets"
+# Names of the folders of images and annotations: the devkit's, and those of Label Studio and others.
+_IMAGES, _ANNOTATIONS = ("JPEGImages", "images"), ("Annotations", "annotations")
+_SETS = "ImageSets"
 # Folders of segmentations, whose pixels are classes or numbers of objects, and the names of their attachments.
 _MASKS = {"SegmentationClass": "mask", "SegmentationObject": "object_mask"}
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -111,9 +113,9 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
 
 def _find_files(folder: Location) -> _Layout:
     folders = {entry.name for entry in visible_entries(folder) if entry.is_folder}
-    if {_IMAGES, _ANNOTATIONS} <= folders:
-        images, other = _by_stem(folder / _IMAGES, _SUFFIXES)
-        annotations, more = _by_stem(folder / _ANNOTATIONS, (".xml",))
+    if places := _places(folders):
+        images, other = _by_stem(folder / places[0], _SUFFIXES)
+        annotations, more = _by_stem(folder / places[1], (".xml",))
         masks = {name: _by_stem(folder / place, (".png",))[0] for place, name in _MASKS.items() if place in folders}
         return _Layout(images, annotations, masks, other + more)
     if years := _years(folders):
@@ -121,6 +123,12 @@ def _find_files(folder: Location) -> _Layout:
     images, other = _by_stem(folder, _SUFFIXES)
     annotations, other_too = _by_stem(folder, (".xml",))
     return _Layout(images, annotations, {}, [name for name in other if name in set(other_too)])
+
+
+def _places(folders: Collection[str]) -> tuple[str, str] | None:
+    """Return the names of the folders of images and annotations; None if one is not there."""
+    images, annotations = ([name for name in names if name in folders] for names in (_IMAGES, _ANNOTATIONS))
+    return (images[0], annotations[0]) if images and annotations else None
 
 
 def _by_stem(folder: Location, suffixes: tuple[str, ...]) -> tuple[Files, list[str]]:
@@ -175,7 +183,8 @@ def _input(folder: Location, layout: _Layout, stem: str) -> Input:
     file = layout.images.get(stem)
     attached = {name: files.get(stem) for name, files in layout.masks.items()}
     attachments = tuple((name, Input(printable(mask.name), -1, str(mask))) for name, mask in attached.items() if mask)
-    prefix = f"{_IMAGES}/" if layout.images and next(iter(layout.images.values())).parent != folder else ""
+    place = next(iter(layout.images.values())).parent if layout.images else folder
+    prefix = f"{place.name}/" if place != folder else ""
     if file is None:
         missing = f"{prefix}{stem}"
         return Input(printable(missing), -1, str(folder / missing), problem="the image of an annotation is missing")
@@ -269,8 +278,9 @@ def _years(names: Iterable[str]) -> list[str]:
 
 
 def _is_layout(probe: SourceProbe) -> bool:
-    if {_IMAGES, _ANNOTATIONS} <= set(probe.folders):
-        return True
+    if places := _places(probe.folders):
+        names = [entry.name for entry in visible_entries(probe.location / places[1])]
+        return places == (_IMAGES[0], _ANNOTATIONS[0]) or any(name.endswith(".xml") for name in names)
     xml = {name[:-4] for name in probe.files_ending(".xml")}
     beside = [name for name in probe.files_ending(*_SUFFIXES) if name.rpartition(".")[0] in xml]
     return bool(beside) and probe.head(beside[0].rpartition(".")[0] + ".xml").lstrip()[:1] == b"<"

@@ -27,7 +27,9 @@ def test_tf_examples_that_tensorflow_wrote_are_read_where_they_stand() -> None:
     assert labels(listing) == [0, 1, 2, 0, 1, 2]
     expected = {"image/class/text": "dog", "image/object/bbox/xmin": [0.25, 0.5], "image/height": 16, "offset": -4}
     assert extras(listing)[4] == expected
-    assert listing.remarks == ["feature hash, bytes: left out of 6 samples"]
+    skipped, boxes = listing.remarks
+    assert skipped == "feature hash, bytes: left out of 6 samples"
+    assert boxes.startswith("image/object/bbox/xmin and the other fields of objects are metadata in 6 samples")
     by_name = open_source(DATA / "tfrecord" / "train-00001-of-00002", label_field="image/class/text")
     assert (by_name.classes, labels(by_name)) == (["ant", "cat", "dog"], [1, 2, 0])
 
