@@ -26,7 +26,7 @@ from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, map_concurrently
 from picstore.storage.target_forms import OWN
 
-# Names of the folders of images and annotations: the devkit's, and those of Label Studio and others.
+# Names of the folders of images and annotations; the first are the devkit's.
 _IMAGES, _ANNOTATIONS = ("JPEGImages", "images"), ("Annotations", "annotations")
 _SETS = "ImageSets"
 # Folders of segmentations, whose pixels are classes or numbers of objects, and the names of their attachments.
@@ -52,10 +52,14 @@ class _Object:
 
 @dataclass(frozen=True, slots=True)
 class _Annotation:
-    """What one XML file says; ``size`` is width and height, None where the file does not state them."""
+    """What one XML file says; ``size`` is width and height, None where the file does not state them.
+
+    ``from_zero`` is whether the program that wrote it is known to count pixels from 0.
+    """
 
     size: tuple[int, int] | None = None
     objects: tuple[_Object, ...] = ()
+    from_zero: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
             listed.append(replace(one, problem=one.problem or found))
             continue
         notes["image without an annotation: no objects"] += stem not in layout.annotations
-        from_one = from_one and all(min(each.box[:2]) >= 1 for each in found.objects)
+        from_one = from_one and not found.from_zero and all(min(each.box[:2]) >= 1 for each in found.objects)
         numbers = [classes.setdefault(each.name, len(classes)) for each in found.objects]
         fields = {"boxes": [each.box for each in found.objects], "box_labels": numbers}
         fields |= {flag: [each.flags[k] for each in found.objects] for k, flag in enumerate(_FLAGS)}
@@ -107,7 +111,7 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     notes["file that is neither an image nor an annotation: left out"] = len(layout.other)
     remarks = [f"{count:,} × {what}" for what, count in sorted(notes.items()) if count]
     remarks += [f"{place}: the attachment {name}" for place, name in _MASKS.items() if layout.masks.get(name)]
-    remarks += [] if from_one else ["a box begins below 1, so boxes count pixels from 0"]
+    remarks += [] if from_one else ["boxes count pixels from 0, as a box begins below 1 or Label Studio wrote them"]
     return Listing("voc", inputs, names, tuple(layout.masks), remarks)
 
 
@@ -243,7 +247,8 @@ def _parse(data: bytes) -> _Annotation:
     root = builder.close()
     size = tuple(int(_number(root, f"size/{side}", 0)) for side in ("width", "height"))
     objects = tuple(_object(each, number) for number, each in enumerate(root.iterfind("object")))
-    return _Annotation((size[0], size[1]) if min(size) > 0 else None, objects)
+    from_zero = (root.findtext("owner/name") or "").strip() == "Label Studio"
+    return _Annotation((size[0], size[1]) if min(size) > 0 else None, objects, from_zero)
 
 
 def _object(element: Element, number: int) -> _Object:

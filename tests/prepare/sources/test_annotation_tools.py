@@ -24,6 +24,10 @@ VOC = (
     b"<ymax>18</ymax></bndbox></object></annotation>" % (BOX[0] + 1, BOX[1] + 1)
 )
 
+# label-studio-converter 0.0.59 writes the left edge as it is.
+OWNER = b"<annotation><owner><flickrid>NULL</flickrid><name>Label Studio</name></owner>"
+VOC_FROM_0 = VOC.replace(b"<annotation>", OWNER).replace(b"<xmin>9<", b"<xmin>8<").replace(b"<ymin>7<", b"<ymin>6<")
+
 
 def coco(name: str) -> bytes:
     document = {
@@ -43,7 +47,7 @@ READ: dict[str, tuple[dict[str, bytes], dict[str, Any], str, list[str]]] = {
         "coco",
         ["cat", "dog"],
     ),
-    "Label Studio, VOC": ({"images/x.jpg": JPEG, "Annotations/x.xml": VOC}, {}, "voc", ["dog"]),
+    "Label Studio, VOC": ({"images/x.jpg": JPEG, "Annotations/x.xml": VOC_FROM_0}, {}, "voc", ["dog"]),
     "Label Studio, YOLO": (
         {"images/x.jpg": JPEG, "labels/x.txt": YOLO, "classes.txt": b"cat\ndog\n", "notes.json": b'{"categories": []}'},
         {},
