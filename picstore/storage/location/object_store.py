@@ -80,7 +80,7 @@ class Bucket(RemoteFile, WritableLocation):
     def files(self) -> Iterator[tuple[str, int]]:
         """Iterate over the objects below; where an answer is cut short, listing goes on behind the last name."""
         last = ""  # the greatest name
-        # Names of empty objects. Keys of those that mark folders have a slash more, so they may be listed again.
+        # Names of empty objects. Objects that mark folders have keys with a slash more, so they may be listed again.
         empty: set[str] = set()
         rule = remote_file.retries(patient=False)
         waits, alive = rule.waits(rule.deadline()), time.monotonic()

@@ -219,7 +219,7 @@ class Prefetcher:
         return True
 
     def _fail(self, calls: list[tuple[ContainerKey, Future[ReadResult]]], error: BaseException) -> None:
-        """Hand an error to those who wait for containers, also for those that no reader has begun with.
+        """Hand an error to all who wait for containers, also for containers that no reader has begun with.
 
         A store that is gone took 3 minutes for this one, and would take as long for the next.
         """
