@@ -98,6 +98,7 @@ class Writer:
         self._thread.start()
         weakref.finalize(self, self._appends.put, None)  # ends the thread of a Writer that is dropped
         self._refusal = ""  # why nothing can be added any more
+        self._published = False
         self._pid = os.getpid()
         begun = job.begin_job(self._root, {"verb": "Writer", "picstore": __version__}, resume=False)
         with ExitStack() as held:
@@ -219,12 +220,13 @@ class Writer:
             self._row = None
 
     def close(self) -> None:
-        """Write the last row, the index and the manifest."""
+        """Write the last row, the index and the manifest. A call after one that failed tries again."""
         self._check_process()
-        if self._refusal == _CLOSED:
+        if self._published:
             return
-        self._require_open()
-        self._end_thread(_CLOSED)
+        if self._refusal != _CLOSED:
+            self._require_open()
+            self._end_thread(_CLOSED)
         self._end_row()
         publish_dataset(
             self._root,
@@ -239,6 +241,7 @@ class Writer:
         )
         job.remove_job(self._root)
         self._held.close()
+        self._published = True
 
     def __enter__(self) -> Writer:
         return self

@@ -23,9 +23,9 @@ from picstore.jpeg.headers import find_orientation, read_coding_parameters
 from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
 from picstore.prepare.engine import stderr_capture
 from picstore.prepare.image import decoder_process, fits, heic_jxl_raw, imagemagick, svg, tiff
+from picstore.prepare.image.bare_files import leave_out_metadata
 from picstore.prepare.image.color import to_rgb_or_grey
 from picstore.prepare.image.coordinates import CoordinateMap
-from picstore.prepare.image.metadata import leave_out_metadata
 from picstore.prepare.image.misread import is_misread_by_pillow, mend_data, mend_image, refuse_misread
 from picstore.prepare.image.resize import resize
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
