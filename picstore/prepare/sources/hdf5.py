@@ -130,7 +130,7 @@ def _check_matlab(item: Any, name: str, path: Path) -> None:
         shape = " × ".join(map(str, reversed(item.shape)))
         raise UsageError(
             f"{path}: MATLAB's array {name!r} of {shape} has its images in the first dimension; "
-            "permute it to height × width × channels × images"
+            "write it as height × width × channels × images"
         )
 
 

@@ -68,7 +68,7 @@ def _paths_below(folder: Location, above: tuple[str, ...], parents: Sequence[str
     if own in parents:  # links that lead in a circle
         return
     if len(above) > _MAX_DEPTH:
-        raise UsageError(f"{folder} is more than {_MAX_DEPTH} folders deep; move its files up")
+        raise UsageError(f"{folder} is more than {_MAX_DEPTH} folders deep; give a folder nearer to its files")
     for entry in visible_entries(folder):
         if entry.name == "_delta_log":
             raise UsageError(f"{folder} is a Delta table, whose files hold deleted rows too; write it as plain Parquet")
