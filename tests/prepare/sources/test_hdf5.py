@@ -167,7 +167,7 @@ def test_matlabs_arrays_are_put_right_behind_a_user_block(tmp_path: Path, user_b
     assert all(np.array_equal(decoded(data), pixels(k)) for k, data in enumerate(images(listing)))
     with h5py.File(tmp_path / "b.mat", "w") as file:
         file.create_dataset("images", data=stack.transpose(3, 2, 1, 0)).attrs["MATLAB_class"] = np.bytes_("uint8")
-    with pytest.raises(UsageError, match="permute it to height"):
+    with pytest.raises(UsageError, match="write it as height"):
         open_source(tmp_path / "b.mat")
 
 
