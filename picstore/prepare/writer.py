@@ -20,6 +20,7 @@ from picstore.arrays import U8
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import job
 from picstore.prepare.convert.row_writer import RowWriter, make_record
+from picstore.prepare.convert.warm_start import load_kernels
 from picstore.prepare.image.attached_images import move_attachment
 from picstore.prepare.image.coordinates import map_targets
 from picstore.prepare.image.mozjpeg import require_mozjpeg
@@ -84,6 +85,9 @@ class Writer:
         self._encode = EncodeSettings.from_json({**encode})
         if self._encode.encoder == "mozjpeg":
             require_mozjpeg()
+        # Here and not with the first image: an exception of a signal handler while llvmlite loads a kernel may end the
+        # process ("double free"), and a program may interrupt ``add`` on purpose.
+        load_kernels(self._encode)
         self._shape = shape or job.DatasetShape()
         self._summaries: list[FileSummary] = []
         self._counts = RecordCounts.of({})
