@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,10 @@ from urllib.parse import quote
 
 from picstore.errors import MissingDependency, NotADataset, PicstoreError, UsageError
 from picstore.storage.location.base import Entry
-from picstore.storage.location.download import OutOfRange, Retries
+from picstore.storage.location.download import OutOfRange, Retries, Unreachable, persist
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import has_credentials, redact
-from picstore.storage.location.remote_file import RemoteFile
+from picstore.storage.location.remote_file import RemoteFile, retries
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -124,7 +125,11 @@ class HubFile(WebFile):
         return match[1], match[2] or "main"
 
     def _list(self, *, recursive: bool = False) -> list[Any]:
-        """List files and folders here, by the hub's own client."""
+        """List files and folders here by the hub's client, again where the hub fails or its answer is cut short."""
+        rule = retries(patient=False)
+        return persist(lambda: self._list_once(recursive=recursive), rule.waits(rule.deadline()))
+
+    def _list_once(self, *, recursive: bool) -> list[Any]:
         hub = _hub()
         name, revision = self._repository()
         api = hub.HfApi(endpoint=_endpoint(), token=hub.get_token() or False)
@@ -134,8 +139,11 @@ class HubFile(WebFile):
             )
         except (hub.errors.EntryNotFoundError, hub.errors.RepositoryNotFoundError) as error:
             raise NotADataset(f"{self} does not exist, or HF_TOKEN has no access to it") from error
-        except (hub.errors.HfHubHTTPError, OSError, hub.errors.RevisionNotFoundError) as error:
-            raise PicstoreError(f"{self} cannot be listed: {redact(str(error))}") from error
+        except (hub.errors.HfHubHTTPError, *_transport_errors()) as error:
+            status = getattr(getattr(error, "response", None), "status_code", 500)
+            final = 400 <= status < 500 and status not in (408, 429)
+            what = f"{self} cannot be listed: {redact(str(error))}"
+            raise (PicstoreError(what) if final else Unreachable(what)) from error
 
     def _connect(self, rule: Retries) -> Any:
         name, revision = self._repository()
@@ -148,6 +156,12 @@ def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
     headers = {**headers, "accept-encoding": "identity"}  # ranges of compressed bytes are of no use
     options = {"timeout": "120s", "allow_http": url.startswith("http://"), "default_headers": headers}
     return library().store.HTTPStore(url, client_options=options, retry_config=rule.config())
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    """Return what the hub's client raises where a server does not answer; its releases use three HTTP libraries."""
+    found = [sys.modules[name].TransportError for name in ("httpx", "httpx2") if name in sys.modules]
+    return (OSError, ValueError, *found)  # requests' errors are OSErrors; a cut answer is no JSON
 
 
 def _endpoint() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from web_server import TOKEN, Hub, WebServer
 import picstore
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.prepare.upkeep.verify import verify
+from picstore.storage.location import web
 from picstore.storage.location.base import Entry
+from picstore.storage.location.download import Retries
 from picstore.storage.location.resolve import Location, WritableLocation, locate, locate_writable, write_whole
 
 
@@ -169,6 +172,32 @@ def test_folders_of_the_hub_are_listed_and_are_sources(hub: Hub, tmp_path: Path)
     assert photos.parent.entries() == [Entry("photos", True)]
     picstore_command("convert", "hf://datasets/owner/name/photos", tmp_path / "out", "--source", "folder")
     assert picstore.Dataset(tmp_path / "out").classes == ["cat"]
+
+
+@pytest.mark.parametrize("failure", ["500", "cut", "429"])
+def test_a_listing_of_the_hub_that_fails_is_asked_for_again(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    (hub.folder / "owner" / "name" / "main" / "sets").mkdir(parents=True)
+    (hub.folder / "owner" / "name" / "main" / "sets" / "x").write_bytes(b"x")
+    monkeypatch.setattr(web, "retries", lambda **_: Retries(3, first=0.001))
+    answer, failures = hub.answer, [failure] * 2
+
+    def failing(handler: BaseHTTPRequestHandler, path: str) -> None:
+        if not failures or "/tree/" not in path:
+            answer(handler, path)
+        elif failures.pop() != "cut":
+            hub.send(handler, int(failure), b"{}")
+        else:
+            handler.send_response(200)
+            handler.send_header("Content-Length", "100")
+            handler.end_headers()
+            handler.wfile.write(b"[{")
+            handler.close_connection = True
+
+    monkeypatch.setattr(hub, "answer", failing)
+    assert [name for name, _ in locate("hf://datasets/owner/name/sets").files()] == ["x"]
 
 
 def test_a_wrong_token_is_refused_access_and_not_shown(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
