@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import picstore_command, picstore_json
+from commands import ledger, picstore_command, picstore_json
 from PIL import Image, ImageOps
 from samples import jpeg
 
 import picstore
-from picstore.errors import UsageError
+from picstore.errors import ImageError, UsageError
 from picstore.prepare.image.attached_images import move_attachment
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.storage.target_forms import check_targets, in_own_form
@@ -53,7 +53,7 @@ def test_a_mask_turns_as_pillow_turns_and_takes_the_nearest_pixel(orientation: i
 
 def test_what_does_not_lie_on_the_pixels_stays_as_it_is() -> None:
     image = CoordinateMap(1, (64, 48), (32, 24))
-    for blob in (encoded(np.zeros((10, 10), np.uint8)), b"text", b"", encoded(np.zeros((24, 32), np.uint8))):
+    for blob in (encoded(np.zeros((10, 10, 3), np.uint8)), b"text", b"", encoded(np.zeros((24, 32), np.uint8))):
         assert move_attachment("mask", blob, image) == blob
     same = CoordinateMap(1, (64, 48), (64, 48))
     assert move_attachment("mask", encoded(RAW), same) == encoded(RAW)
@@ -78,6 +78,51 @@ def test_converted_masks_cover_what_they_covered(tmp_path: Path) -> None:
             assert image.shape == found.shape
             assert ((image > 127) == (found > 0)).mean() > 0.98
         assert picstore.verify(out, decode=True).ok
+
+
+def frames(kind: str) -> bytes:
+    out = io.BytesIO()
+    masks = [Image.fromarray(RAW.astype(np.uint8) // 16 + k) for k in range(2)]
+    masks[0].save(out, kind, save_all=True, append_images=masks[1:])
+    return out.getvalue()
+
+
+# Masks that cannot lie on an image of 64 × 48 pixels once it is resized, and what is said of them.
+CANNOT_FOLLOW = {
+    **{kind: (encoded(np.zeros((24, 33), np.uint8), kind), "33 × 24 pixels") for kind in ("PNG", "TIFF", "BMP", "GIF")},
+    "half as large": (encoded(np.zeros((24, 32), np.uint8)), "32 × 24 pixels"),
+    "16 bits": (encoded(np.zeros((49, 64), np.uint16)), "64 × 49 pixels"),
+    "two levels": (encoded(np.zeros((48, 65), bool)), "65 × 48 pixels"),
+    "cut": (encoded(RAW)[: len(encoded(RAW)) // 2], "cannot be turned or resized with its image"),
+    "no header": (encoded(RAW)[:20], "cannot be turned or resized with its image"),
+    **{f"{kind} of two frames": (frames(kind), "it has 2 frames") for kind in ("PNG", "TIFF", "GIF")},
+}
+
+
+def test_an_image_whose_mask_cannot_follow_it_fails_by_name(tmp_path: Path) -> None:
+    rows = []
+    for k, (blob, _) in enumerate([*CANNOT_FOLLOW.values(), (encoded(RAW), "")]):
+        (tmp_path / f"{k}.jpg").write_bytes(jpeg(k, width=64, height=48))
+        (tmp_path / f"{k}.mask").write_bytes(blob)
+        rows.append({"path": f"{k}.jpg", "label": k, "attachments": {"mask": f"{k}.mask"}})
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--streams", "1", "--max-errors", str(len(CANNOT_FOLLOW))]
+    picstore_command("convert", tmp_path / "t.jsonl", tmp_path / "out", "--resize", "shorter:20", *options)
+    assert [(r.label, decoded(r.attachments["mask"]).shape) for r in picstore.Dataset(tmp_path / "out")] == [
+        (len(CANNOT_FOLLOW), (20, 27))
+    ]
+    reasons = {line["input"]: line["reason"] for line in ledger(tmp_path / "out") if line["status"] == "failed"}
+    for k, (_, reason) in enumerate(CANNOT_FOLLOW.values()):
+        assert reasons[f"{k}.jpg"].startswith("mask: ") and reason in reasons[f"{k}.jpg"]
+    with (
+        picstore.Writer(tmp_path / "writer", attachments=["mask"], resize="shorter:20") as writer,
+        pytest.raises(ImageError, match="33 × 24 pixels, its image 64 × 48"),
+    ):
+        writer.add(jpeg(0, width=64, height=48), attachments={"mask": CANNOT_FOLLOW["PNG"][0]})
+    picstore_command("convert", tmp_path / "t.jsonl", tmp_path / "as-it-is", "--streams", "1")
+    assert len(picstore.Dataset(tmp_path / "as-it-is")) == len(rows)
+    found = [each.problem for each in picstore.verify(tmp_path / "as-it-is", decode=True).damage]
+    assert any("mask has 33 × 24 pixels, its image 64 × 48" in problem for problem in found)
 
 
 def test_verify_finds_a_mask_of_another_size_than_its_image(tmp_path: Path) -> None:
