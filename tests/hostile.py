@@ -9,8 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from pictures import saved
+from PIL import Image
 from samples import jpeg
 
+import picstore
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format import layout
@@ -135,3 +139,43 @@ def replace_container(root: Path, records: Sequence[Record]) -> None:
     content = bytearray(path.read_bytes())
     content[at : at + size] = raw
     path.write_bytes(content)
+
+
+# Drawing it takes hours, with Python's lock held.
+ENDLESS = b"""<svg xmlns="http://www.w3.org/2000/svg" width="64" height="48"><filter id="f"><feTurbulence
+numOctaves="1000000000" baseFrequency="0.1"/></filter><rect width="64" height="48" filter="url(#f)"/></svg>"""
+
+
+def forge(data: bytes, size: int, wanted: int) -> bytes:
+    """Append a comment for a size and a CRC-32C: it is linear, so equations tell which letters of 64 to change."""
+    whole = bytearray(data + b"<!--" + b"a" * (size - len(data) - 7) + b"-->")
+    base = crc32c(whole)
+    pivots: dict[int, tuple[int, int]] = {}  # by their highest bit
+    for bit in range(64):
+        whole[len(data) + 4 + bit] ^= 2
+        value, mask = crc32c(whole) ^ base, 1 << bit
+        whole[len(data) + 4 + bit] ^= 2
+        while value and value.bit_length() in pivots:
+            other = pivots[value.bit_length()]
+            value, mask = value ^ other[0], mask ^ other[1]
+        pivots[value.bit_length()] = value, mask
+    target, changed = base ^ wanted, 0
+    while target:
+        value, mask = pivots[target.bit_length()]
+        target, changed = target ^ value, changed ^ mask
+    for bit in range(64):
+        whole[len(data) + 4 + bit] ^= 2 * (changed >> bit & 1)
+    return bytes(whole)
+
+
+def index_endless_image(root: Path) -> Path:
+    """Make an index of two images, ``root / "index"``, in which the file of the first is then an endless drawing."""
+    photos = root / "photos"
+    photos.mkdir()
+    noise = np.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=np.uint8)
+    for number in range(2):
+        (photos / f"{number}.png").write_bytes(saved(Image.fromarray(noise), "PNG"))
+    picstore.index(photos, root / "index")
+    sound = (photos / "0.png").read_bytes()
+    (photos / "0.png").write_bytes(forge(ENDLESS, len(sound), crc32c(sound)))
+    return root / "index"

@@ -116,7 +116,7 @@ def test_the_joint_reach_is_around_all_that_are_not_empty(pairs: list[Any]) -> N
                 assert row == [*full[:, :2].min(axis=0), *full[:, 2:].max(axis=0)]
             else:
                 assert row[0] > row[2] and row[1] > row[3]
-    assert joint_reach(views[:1], len(pairs)) is views[0].reach  # type: ignore[arg-type]
+    assert joint_reach(views[:1], len(pairs)) is views[0].reach
 
 
 def test_the_joint_factor_is_the_least_of_all_views() -> None:

@@ -9,6 +9,7 @@ import io
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,14 +20,14 @@ import numpy as np
 import pytest
 from commands import picstore_command
 from grids import slow_except
-from pictures import require, saved
+from hostile import index_endless_image
+from pictures import require
 from PIL import Image
 from samples import jpeg, picture
 from starlette.testclient import TestClient
 from view_page import CLASSES, COUNT, serving, started
 
 import picstore
-from picstore.storage.format.checksum import crc32c
 from picstore.viewer.images import mask_colors
 
 
@@ -267,51 +268,47 @@ def test_a_signal_ends_the_command_in_a_second_also_while_a_condition_runs(tmp_p
         assert process.stderr.read() == ""
 
 
-# Drawing it takes hours, with Python's lock held.
-ENDLESS = b"""<svg xmlns="http://www.w3.org/2000/svg" width="64" height="48"><filter id="f"><feTurbulence
-numOctaves="1000000000" baseFrequency="0.1"/></filter><rect width="64" height="48" filter="url(#f)"/></svg>"""
-
-
-def forge(data: bytes, size: int, wanted: int) -> bytes:
-    """Append a comment for a size and a CRC-32C: it is linear, so equations tell which letters of 64 to change."""
-    whole = bytearray(data + b"<!--" + b"a" * (size - len(data) - 7) + b"-->")
-    base = crc32c(whole)
-    pivots: dict[int, tuple[int, int]] = {}  # by their highest bit
-    for bit in range(64):
-        whole[len(data) + 4 + bit] ^= 2
-        value, mask = crc32c(whole) ^ base, 1 << bit
-        whole[len(data) + 4 + bit] ^= 2
-        while value and value.bit_length() in pivots:
-            other = pivots[value.bit_length()]
-            value, mask = value ^ other[0], mask ^ other[1]
-        pivots[value.bit_length()] = value, mask
-    target, changed = base ^ wanted, 0
-    while target:
-        value, mask = pivots[target.bit_length()]
-        target, changed = target ^ value, changed ^ mask
-    for bit in range(64):
-        whole[len(data) + 4 + bit] ^= 2 * (changed >> bit & 1)
-    return bytes(whole)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_command_while_an_image_is_decoded_without_end(tmp_path: Path, number: int) -> None:
-    (tmp_path / "photos").mkdir()
-    noise = np.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=np.uint8)
-    for k in range(2):
-        (tmp_path / "photos" / f"{k}.png").write_bytes(saved(Image.fromarray(noise), "PNG"))
-    picstore_command("index", tmp_path / "photos", tmp_path / "index")
-    sound = (tmp_path / "photos" / "0.png").read_bytes()
-    evil = forge(ENDLESS, len(sound), crc32c(sound))
-    (tmp_path / "photos" / "0.png").write_bytes(evil)
-    with started(tmp_path / "index") as (process, address), ThreadPoolExecutor(3) as threads:
+    index = index_endless_image(tmp_path)
+    with started(index) as (process, address), ThreadPoolExecutor(3) as threads:
         asked = [threads.submit(_ask, f"{address}thumbnail", {"position": str(k), "size": "64"}) for k in range(2)]
         time.sleep(4)
         assert [each.done() for each in asked].count(False) == 1
         assert httpx2.get(f"{address}api/dataset", timeout=9).json()["images"] == 2
+        begun = time.monotonic()
         process.send_signal(number)
-        assert process.wait(timeout=5) == -number
+        assert process.wait(timeout=30) == -number
+        assert time.monotonic() - begun < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("asked", [0, 16])
+def test_a_signal_ends_the_command_in_a_second_idle_and_with_thumbnails(
+    dataset: picstore.Dataset, number: int, asked: int
+) -> None:
+    """Each client asks for one thumbnail after the other, of sizes that no request before had."""
+    with started(dataset.path) as (process, address), ThreadPoolExecutor(16) as threads:
+        assert httpx2.get(f"{address}api/dataset", timeout=60).json()["images"] == COUNT
+        answered: Counter[int] = Counter()
+
+        def ask_on(client: int) -> None:
+            with contextlib.suppress(httpx2.HTTPError):
+                for size in range(64, 512):
+                    parameters = {"position": str(client), "size": str(size)}
+                    answered[httpx2.get(f"{address}thumbnail", params=parameters, timeout=60).status_code] += 1
+
+        clients = [threads.submit(ask_on, client) for client in range(asked)]
+        while answered.total() < asked:
+            time.sleep(0.01)
+        assert not any(client.done() for client in clients)
+        begun = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(timeout=30) == -number
+        assert time.monotonic() - begun < 1
+    assert set(answered) <= {200}
 
 
 @pytest.mark.slow

@@ -27,12 +27,15 @@ from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory, map_memory
-from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SequenceShare
+from picstore.train.pipeline.process import AHEAD, Message, SequenceShare
 from picstore.train.pipeline.shared_arrays import has_hung_up, send_descriptor, share_array
 from picstore.train.pipeline.span_pipelines import SpanPipelines
 from picstore.train.pipeline.stats import StatsCounter
 
-_PARENT_SECONDS = 1.0  # after which the child looks for its parent again
+# The child of a parent that was killed ends within five seconds: it looks for its parent once in the first time, and
+# has the second to end by itself.
+_PARENT_SECONDS = 1.0
+_LAST_SECONDS = 3.0
 
 
 @dataclass(slots=True)
@@ -215,7 +218,7 @@ def _exit_after_parent(parent: int) -> None:
     """
     while os.getppid() == parent:
         time.sleep(_PARENT_SECONDS)
-    time.sleep(EXIT_TIMEOUT)
+    time.sleep(_LAST_SECONDS)
     os._exit(1)
 
 

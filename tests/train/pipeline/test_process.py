@@ -20,8 +20,11 @@ from typing import Any
 import pytest
 import torch
 from grids import slow_except
-from own_processes import children
+from hostile import index_endless_image
+from own_processes import children, descendants, runs
+from programs import Program
 from samples import picture
+from web_server import WebServer
 
 import picstore
 from picstore.errors import Damage, PicstoreError
@@ -351,7 +354,7 @@ def test_a_process_without_a_working_poll_still_ends_after_its_parent() -> None:
         "    poll = lambda *_: time.sleep(30)\n"
         "select.poll = Silent\n"
         "from picstore.train.pipeline import process_main\n"
-        "process_main.EXIT_TIMEOUT = 0\n"
+        "process_main._LAST_SECONDS = 0\n"
         "parent = os.getpid()\n"
         "if os.fork():\n"
         "    time.sleep(0.1)\n"
@@ -363,25 +366,67 @@ def test_a_process_without_a_working_poll_still_ends_after_its_parent() -> None:
     assert time.monotonic() - before >= 0.1
 
 
-@pytest.mark.slow
-def test_no_process_outlives_a_parent_that_is_killed(make_dataset: Make) -> None:
+class _SilentServer(WebServer):
+    """A server that begins no answer to a request for containers; ``asked`` is set by the first one."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.asked, self.ended = threading.Event(), threading.Event()
+
+    def answer(self, handler: Any, path: str) -> None:
+        if path.endswith(".pic"):
+            self.asked.set()
+            self.ended.wait()
+            handler.close_connection = True
+        else:
+            super().answer(handler, path)
+
+
+def end_of_killed_trainer(dataset: object, wait: Callable[[Program], object]) -> float:
+    """Seconds from the kill of a trainer, which is in a state that ``wait`` waits for, to the end of all it started."""
     script = (
-        "import os, picstore, sys, time\n"
-        f"loader = picstore.Loader({str(make_dataset(50))!r}, batch_size=8, isolate=True)\n"
-        "for batch in loader:\n"
-        "    print(open(f'/proc/self/task/{os.getpid()}/children').read().split()[0], flush=True)\n"
+        "import picstore, sys, time\n"
+        "for batch in picstore.Loader(sys.argv[1], batch_size=2, isolate=True):\n"
+        "    print('batch', flush=True)\n"
         "    time.sleep(100)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{child}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    trainer = Program("-c", script, dataset)
+    wait(trainer)
+    started = descendants(trainer.pid)
+    assert started
+    trainer.send_signal(signal.SIGKILL)
+    begun = time.monotonic()
+    while any(map(runs, started)) and time.monotonic() < begun + 30:
+        time.sleep(0.02)
+    seconds = time.monotonic() - begun
+    trainer.communicate(timeout=30)
+    return seconds
+
+
+@pytest.mark.slow
+def test_what_a_killed_trainer_started_ends_when_idle(make_dataset: Make) -> None:
+    assert end_of_killed_trainer(make_dataset(50), lambda trainer: trainer.stdout.readline()) < 5
+
+
+@pytest.mark.slow
+def test_what_a_killed_trainer_started_ends_while_an_image_is_decoded(tmp_path: Path) -> None:
+    def wait(trainer: Program) -> None:
+        deadline = time.monotonic() + 60
+        while len(descendants(trainer.pid)) < 2:  # the loader's process, and its decoder's
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1.5)  # until it decodes
+
+    assert end_of_killed_trainer(index_endless_image(tmp_path), wait) < 5
+
+
+@pytest.mark.slow
+def test_what_a_killed_trainer_started_ends_while_a_store_is_silent(make_dataset: Make) -> None:
+    with _SilentServer(make_dataset(50)) as server:
+        try:
+            assert end_of_killed_trainer(server.url, lambda _: server.asked.wait(60)) < 5
+        finally:
+            server.ended.set()
 
 
 @pytest.mark.slow
