@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from commands import PICSTORE, one_line, picstore_command, picstore_json, tree
 from engine_tasks import InlineEngine
 from grids import slow_except
 from PIL import Image
+from programs import Program
 from samples import picture
 from stores import UNAVAILABLE, Proxy, request
 
@@ -264,6 +266,43 @@ def test_a_loader_yields_the_batches_of_the_copy_on_this_machine(
     else:
         assert batches(loader) == expected_batches
     loader.close()
+
+
+TRAINER = """
+import hashlib, json, pathlib, sys, picstore
+where, rank, written = sys.argv[1:]
+options = {"transform": [picstore.RandomResizedCrop(32)], "threads": 1, "seed": 5, "world_size": 2}
+loader = picstore.Loader(where, batch_size=8, rank=int(rank), **options)
+epochs = 0
+while epochs < 2 or not pathlib.Path(written).exists():
+    for batch in loader:
+        print(json.dumps([epochs, hashlib.sha256(batch.images.numpy()).hexdigest(), batch.ids.tolist()]), flush=True)
+    epochs += 1
+loader.close()
+"""
+
+
+@pytest.mark.slow
+def test_two_trainers_get_their_batches_while_a_shuffle_writes_beside_them(
+    converted: Path, there: str, bucket: str, tmp_path: Path
+) -> None:
+    """The trainers go on until the shuffle has ended, which begins once both have batches."""
+    trainers = [Program("-c", TRAINER, there, rank, tmp_path / "written") for rank in (0, 1)]
+    first = [trainer.stdout.readline() for trainer in trainers]
+    picstore_command("shuffle", there, f"{bucket}/shuffled", "--workers", 2, process=True)
+    assert [trainer.returncode for trainer in trainers] == [None, None]
+    (tmp_path / "written").touch()
+    for rank, trainer in enumerate(trainers):
+        rest, errors = trainer.communicate(timeout=120)
+        assert trainer.returncode == 0 and errors == ""
+        found = [json.loads(line) for line in [first[rank], *rest.splitlines()]]
+        loader = picstore.Loader(converted, **{**options(), "batch_size": 8}, rank=rank, world_size=2, isolate=False)
+        epochs = range(found[-1][0] + 1)
+        expected = [(epoch, each) for epoch in epochs for each in batches(loader)]
+        assert found == [[epoch, hashlib.sha256(pixels).hexdigest(), ids] for epoch, (pixels, ids) in expected]
+        loader.close()
+    picstore_command("shuffle", converted, tmp_path / "shuffled")
+    assert stored(f"{bucket}/shuffled") == tree(tmp_path / "shuffled")
 
 
 def test_reading_waits_for_a_store_that_restarts_and_opening_does_not(
