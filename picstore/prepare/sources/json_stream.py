@@ -17,6 +17,9 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 MAX_DIGITS = 4300  # of an integer, the limit of Python's int()
 
+_MAX_LEVELS = 100  # of a value that Python's decoder cannot parse; it recurses
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
+
 # Python's decoder takes NaN and Infinity, which other programs write too. ``metadata`` makes null of them.
 _DECODER = json.JSONDecoder()
 
@@ -45,17 +48,38 @@ def json_object(text: bytes, skipped: Counter[str] | None = None) -> dict[str, A
 
 
 def json_value(text: bytes, skipped: Counter[str] | None = None) -> Any:
-    """Parse a JSON value; ValueError for damaged text, and for one that is nested too deep to be parsed.
+    """Parse a JSON value; ValueError for damaged text.
 
+    Of a value that is nested too deep for the parser, what lies more than 100 levels deep is null, which
+    ``metadata`` makes of all beyond its own 64 levels.
     Bytes that are not UTF-8 become surrogates, and NaN, infinities and integers of more than 4,300 digits become floats
     that are not finite. Of a key that an object has twice the last value is taken, and ``skipped`` counts the others.
     """
     try:
         return _UNIQUE_DECODER.decode(text_of_file(text))
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
+    except RecursionError:
+        shallow = _without_depth(text_of_file(text, "surrogateescape"))
+        return _decode_odd(shallow.encode("utf-8", "surrogateescape"), Counter() if skipped is None else skipped)
     except ValueError:
         return _decode_odd(text, Counter() if skipped is None else skipped)
+
+
+def _without_depth(text: str) -> str:
+    """Replace all lists and objects that lie more than 100 levels deep by null."""
+    kept, depth, end = [], 0, 0
+    for match in _NESTING.finditer(text):
+        if match[0] in "[{":
+            depth += 1
+            if depth == _MAX_LEVELS + 1:
+                kept.append(text[end : match.start()])
+        elif match[0] in "]}":
+            if depth == _MAX_LEVELS + 1:
+                kept.append("null")
+                end = match.end()
+            depth -= 1
+    if depth > _MAX_LEVELS:
+        raise ValueError("nested too deep, and not closed")
+    return "".join([*kept, text[end:]])
 
 
 def _decode_odd(text: bytes, skipped: Counter[str]) -> Any:

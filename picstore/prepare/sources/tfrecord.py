@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from picstore.errors import Corrupt, Damage
+from picstore.errors import Corrupt, Damage, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import IMAGE_FIELDS, SkippedFields, choose_image
 from picstore.prepare.sources.file_patterns import shard_files
@@ -33,6 +33,7 @@ _MAX_VALUE = 1 << 16  # bytes of a feature in the extra, and integers that are n
 _MAX_FEATURES = 1 << 12  # of an example
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)
 _LABELS = ("image/class/label", "image/class/text", *LABEL_FIELDS)
+_TRIED = 1000  # examples without an image, before one that has it
 _BOXES = "image/object/bbox/xmin"  # of TensorFlow's detection API
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # gzip, zlib
@@ -44,16 +45,17 @@ def list_tfrecord(
     """List every example of a file, of a folder's ``*.tfrecord`` or ``name-00000-of-00128``, or of names with braces.
 
     Integers, floats and texts become the extra, single ones as values, several as lists; other bytes are skipped. CRCs
-    of lengths are checked here, and the data's when the image is read.
+    of lengths are checked here, and the data's when the image is read. An example without an image fails; UsageError if
+    none of all examples, or of the first 1,000, has one.
     """
     files = _files(location, split)
-    skipped, empty = SkippedFields(), list[str]()
+    skipped, empty, unclear = SkippedFields(), list[str](), list[UsageError]()
     fields = (image_field, label_field)
     names = names_beside(location)
     indexed = ((file, read_offsets(file, names, column=0)) for file in files)
     per_file = (
         end_at_damage(
-            _samples(file, offsets, fields, skipped, empty),
+            _samples(file, offsets, fields, skipped, empty, unclear),
             file,
             count=None if offsets is None else len(offsets),
             may_be_empty=True,
@@ -65,9 +67,15 @@ def list_tfrecord(
 
     def samples() -> Iterator[SourceSample]:
         nonlocal with_boxes
+        found = False
         for sample in itertools.chain.from_iterable(per_file):
             with_boxes += _BOXES in sample.extra
+            found |= sample.size >= 0
+            if len(unclear) >= _TRIED and not found:
+                raise unclear[0]
             yield sample
+        if unclear and not found:
+            raise unclear[0]
 
     def remarks() -> Iterator[str]:
         yield from itertools.chain(skipped.remarks(), empty_files(empty), absent)
@@ -95,6 +103,7 @@ def _samples(
     fields: tuple[str | None, str | None],
     skipped: SkippedFields,
     empty: list[str],
+    unclear: list[UsageError],
 ) -> Iterator[SourceSample]:
     with SourceFile(location) as file:
         if not file.size:
@@ -107,7 +116,12 @@ def _samples(
             name = printable(f"{file.name}/{number}")
             try:
                 length = _read_length(file, offset)
-                yield _sample(file, offset + _HEADER.size, length, name, fields[0], labels, skipped)
+                try:
+                    sample = _sample(file, offset + _HEADER.size, length, name, fields[0], labels, skipped)
+                except UsageError as error:
+                    unclear.append(error)
+                    sample = SourceSample(name, file.path, problem=f"no image: {error}")
+                yield sample
                 offset += _HEADER.size + length + _DATA_CRC
             except Damage as error:
                 if offsets is None or number + 1 >= len(offsets) or offsets[number] != offset:

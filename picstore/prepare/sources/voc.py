@@ -108,7 +108,8 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     names = sorted(classes)
     labels = [names.index(name) for name in classes]
     inputs = InputTable(_finish(one, labels, 1 if from_one else 0, notes) for one in listed)
-    notes["file that is neither an image nor an annotation: left out"] = len(layout.other)
+    notes["hidden file: left out"] = hidden = sum(name.startswith(".") for name in layout.other)
+    notes["file that is neither an image nor an annotation: left out"] = len(layout.other) - hidden
     remarks = [f"{count:,} × {what}" for what, count in sorted(notes.items()) if count]
     remarks += [f"{place}: the attachment {name}" for place, name in _MASKS.items() if layout.masks.get(name)]
     remarks += [] if from_one else ["boxes count pixels from 0, as a box begins below 1 or Label Studio wrote them"]
@@ -139,11 +140,11 @@ def _by_stem(folder: Location, suffixes: tuple[str, ...]) -> tuple[Files, list[s
     """Return the files of a folder with one of some suffixes, by stem, and the names of its other files."""
     found: dict[str, Location] = {}
     other = []
-    for name, is_folder in visible_entries(folder):
+    for name, is_folder in folder.entries():
         stem, dot, suffix = name.rpartition(".")
         if is_folder:
             continue
-        if dot + suffix.lower() not in suffixes:
+        if name.startswith(".") or dot + suffix.lower() not in suffixes:
             other.append(name)
         elif stem in found:
             raise UsageError(

@@ -40,6 +40,7 @@ _SPLIT = "split "  # before its name, in notes
 _PROBED_MEMBERS = 64  # to tell a WebDataset from a tar of images
 _FURTHER = "further image "  # in notes, before the field
 _MAX_NAMED = 5  # fields in a remark
+_MAX_JSON = 4 * MAX_EXTRA  # bytes of an object, of which the largest fields are left out of the extra
 
 
 def list_webdataset(
@@ -213,7 +214,7 @@ def _sample(
 
 def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, Any], skipped: SkippedFields) -> bool:
     """Put a text or JSON object into the extra; returns False for any other field."""
-    if member.size > MAX_EXTRA:
+    if member.size > (_MAX_JSON if field in _JSON else MAX_EXTRA):
         return False
     if field in _JSON:
         value = json_object(file.read(member.offset_data, member.size), skipped)

@@ -176,7 +176,7 @@ def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
     images = dict[str, Location]()
     labels = dict[str, Location]()
     for place in {str(tree.images): tree.images, str(tree.labels): tree.labels}.values():
-        for name, file in _walk(place):
+        for name, file in _walk(place, notes):
             lower = name.lower()
             if lower.endswith(_SUFFIXES) and (tree.is_shared or place is tree.images):
                 images[name] = file
@@ -200,15 +200,17 @@ def _stem(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _walk(folder: Location, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Location]]:
+def _walk(folder: Location, notes: Counter[str], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Location]]:
     """Yield the visible files below a folder, by their paths in it; none if there is no such folder."""
     if depth > _MAX_DEPTH:
         raise UsageError(f"{folder} lies in more than {_MAX_DEPTH} folders; links may lead round in a circle")
     if not depth and not folder.is_folder():
         return
-    for name, is_folder in visible_entries(folder):
-        if is_folder:
-            yield from _walk(folder / name, f"{prefix}{name}/", depth + 1)
+    for name, is_folder in folder.entries():
+        if name.startswith("."):
+            notes["hidden file or folder: left out"] += 1
+        elif is_folder:
+            yield from _walk(folder / name, notes, f"{prefix}{name}/", depth + 1)
         else:
             yield prefix + name, folder / name
 

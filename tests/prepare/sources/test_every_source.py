@@ -99,6 +99,13 @@ def voc(root: Path) -> Path:
     return root
 
 
+def yolo(root: Path) -> Path:
+    for k, data in enumerate(JPEGS):
+        put(root / "images" / f"{k}.jpg", data)
+        put(root / "labels" / f"{k}.txt", b"0 0.5 0.5 0.25 0.5\n")
+    return put(root / "data.yaml", b"names: [cat]").parent
+
+
 def index(root: Path) -> Path:
     picstore.index(folder(root.parent / "indexed"), root)
     return root
@@ -126,16 +133,25 @@ SOURCES = {
     "list": (paths, "l.txt", "l.txt", 1),
     "coco": (coco, "a.json", "", 1),
     "voc": (voc, "*/*.xml", "", 0),
+    "yolo": (yolo, "labels/*.txt", "", 0),
     "index": (index, "**/*.pic", "", 0),
 }
-OTHERS = {"yolo"}  # see test_yolo
-STATED = {"mds", "litdata", "ffcv", "hdf5", "index", "voc", "folder"}  # the number of samples, outside the damage
+STATED = {
+    "mds",
+    "litdata",
+    "ffcv",
+    "hdf5",
+    "index",
+    "voc",
+    "yolo",
+    "folder",
+}  # the number of samples, outside the damage
 TEXTS = {"table", "list"}  # lines that follow cannot be missed
 REFUSED = {"coco", "lmdb", "hdf5"}  # one document, and files whose end their library needs
 
 
 def test_every_kind_of_source_has_an_entry_here() -> None:
-    assert set(KINDS) == SOURCES.keys() | OTHERS
+    assert set(KINDS) == SOURCES.keys()
 
 
 def content(one: Input) -> tuple[int, bytes] | None:
@@ -200,11 +216,11 @@ def test_of_a_damaged_source_no_sample_is_lost_unsaid_or_wrong(
     assert refused < tries or (kind in REFUSED and damage is cut)
 
 
-@pytest.mark.parametrize("kind", ["mds", "litdata", "voc"])
+@pytest.mark.parametrize("kind", ["mds", "litdata", "voc", "yolo"])
 def test_each_sample_of_a_missing_file_fails_by_name(tmp_path: Path, kind: str) -> None:
     source = SOURCES[kind][0](tmp_path / "source")  # type: ignore[operator]
     whole = len(listed(source, kind))
-    files = sorted(source.glob("JPEGImages/*" if kind == "voc" else SOURCES[kind][1]))
+    files = sorted(source.glob({"voc": "JPEGImages/*", "yolo": "images/*"}.get(kind, SOURCES[kind][1])))
     files[0].unlink()
     inputs = listed(source, kind)
     assert (len(inputs), len({one.name for one in inputs})) == (whole, whole)
