@@ -13,7 +13,7 @@ from torch.utils._pytree import register_dataclass, register_pytree_node
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from picstore.arrays import Array
-from picstore.errors import UsageError
+from picstore.errors import MissingDependency, UsageError
 from picstore.storage.format.record import Record
 from picstore.train.batching.host_batch import map_images
 
@@ -294,7 +294,10 @@ def _join_views(views: Any) -> Any:
 
 def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
     """Make tensors and ``tv_tensors`` of a target's arrays, given height and width of its image."""
-    from torchvision import tv_tensors  # half a second that a loader without targets does not spend
+    try:
+        from torchvision import tv_tensors  # half a second that a loader without targets does not spend
+    except ImportError as error:
+        raise MissingDependency("targets as tensors need torchvision: pip install 'picstore[torch]'") from error
 
     made: dict[str, Any] = {}
     for name, value in target.items():

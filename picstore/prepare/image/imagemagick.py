@@ -133,7 +133,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     coder = find_coder(data, name=name)
     if coder is None or coder == "svg":
         raise ImageError("not an image that Pillow or ImageMagick reads")
-    wand_image, wand_errors, wand_warning = _wand()
+    wand_image, wand_errors, wand_warning = _wand(coder)
     _set_resource_limits(max_pixels)
     if coder == "jbig":
         check_jbig(data, max_pixels=max_pixels)
@@ -157,7 +157,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
         raise ImageError(_reason(coder, error)) from error
 
 
-def _wand() -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
+def _wand(coder: str) -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
     """Import wand; return its Image, the types of error that it raises, and the type of its warnings."""
     try:
         start_library()
@@ -166,7 +166,7 @@ def _wand() -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
     except ImportError as error:
         raise ImageError(
             "needs ImageMagick's library, which is not installed (Debian, Ubuntu: apt install libmagickwand-6.q16-6; "
-            "macOS: brew install imagemagick)"
+            f"macOS: brew install imagemagick){_or_wheels(coder)}"
         ) from error
     return WandImage, (WandException, TypeError, ValueError, AttributeError, OSError), BaseWarning
 
@@ -252,5 +252,11 @@ def _reason(coder: str, error: Exception) -> str:
     line = str(error)[:500].partition("\n")[0]
     text = re.sub(r"[`'\"]?\s*@ .*|`[^']*'", "", line).strip()
     if "delegate" in text.lower() or coder == "dng":
-        return f"{coder.upper()}: this ImageMagick library lacks the part that reads it ({text[:120]})"
+        lacking = f"{coder.upper()}: this ImageMagick library lacks the part that reads it"
+        return f"{lacking} ({text[:120]}){_or_wheels(coder)}"
     return f"damaged {coder.upper()}: {text[:160] or type(error).__name__}"
+
+
+def _or_wheels(coder: str) -> str:
+    """Say what to install instead of ImageMagick; it is asked for these formats only where their wheels are missing."""
+    return "; or run: pip install 'picstore[formats]'" if coder in ("heic", "jxl", "dng") else ""

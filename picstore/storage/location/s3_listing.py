@@ -67,7 +67,7 @@ def _client(where: str) -> Any:
     except ImportError as error:
         raise MissingDependency(
             f"{where} holds an object whose name has an empty part, '.', '..' or a control character; listing it needs "
-            "botocore; run: pip install botocore"
+            "botocore; run: pip install 'picstore[objects]'"
         ) from error
     session = Session()
     for file in ("config_file", "credentials_file"):
