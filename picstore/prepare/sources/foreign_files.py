@@ -69,7 +69,7 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x7fELF", "a program", "give images"),
     (0, b"MZ", "a program", "give images"),
 )
-# Bytes that no text has, in any encoding but UTF-16; DEL may stand in JSON.
+# Bytes that texts seldom have, in any encoding but UTF-16; DEL may stand in JSON.
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 # What a zip archive is by the end of its name.
 _ZIPPED = {
@@ -116,13 +116,18 @@ class Foreign:
     remedy: str
 
 
+def _is_text(head: bytes) -> bool:
+    """Whether bytes may be a text: none is zero, and few are control characters, as in the name of a column."""
+    return b"\0" not in head and len(_CONTROL.findall(head)) <= 1 + len(head) // 64
+
+
 def describe_foreign(head: bytes, name: str) -> Foreign | None:
     """Recognize a file that no source reads by its first bytes and name; None for texts and empty files."""
     if head.startswith(b"PK\x03\x04"):
         for suffixes, (what, remedy) in _ZIPPED.items():
             if name.lower().endswith(suffixes):
                 return Foreign(what, remedy)
-    if is_wide(head) or not _CONTROL.search(head):
+    if is_wide(head) or _is_text(head):
         if head.lstrip()[:1] in (b"{", b"[") and name.lower().endswith(".json"):
             remedy = "give the folder of its images, and COCO's file by --annotations; JSON Lines are called .jsonl"
             return Foreign("a JSON document", remedy)

@@ -36,7 +36,7 @@ def files() -> dict[str, bytes]:
     found = {
         "loud-deflate.tif": damaged(tiff, start=20, stop=60),
         "loud-fax.tif": damaged(bilevel, start=20, stop=60),
-        "loud-samples.tif": samples,
+        "samples.tif": samples,
         "cut.png": saved(image, "PNG")[:200],
         "bits.png": damaged(saved(image, "PNG"), start=60),
         "cut.jpg": jpeg(1)[:400],

@@ -107,7 +107,7 @@ def test_shards_missing_from_numbered_names_are_told(tmp_path: Path) -> None:
     shutil.copytree(DATA / "tfrecord", tmp_path / "tf")
     (tmp_path / "tf" / "train-00000-of-00002").unlink()
     told = "1 of 2 numbered shards are not there, such as train-00000-of-00002"
-    assert open_source(tmp_path / "tf").remarks[-1] == told
+    assert told in open_source(tmp_path / "tf").remarks
 
 
 @pytest.mark.parametrize("kind", ["tfrecord", "rec"])
