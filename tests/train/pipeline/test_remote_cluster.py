@@ -93,6 +93,7 @@ def test_workers_and_a_node_that_are_killed_cost_no_batch(cluster: SimulatedClus
         for number, batch in enumerate(loader):
             remote.append((flat(batch.asdict()), flat(batch.columns)))
             if number == 3 and epoch < 2:
+                wait_until(lambda: len(cluster.workers()) > 1)  # on a busy machine a new worker takes seconds
                 os.kill(cluster.workers()[epoch], signal.SIGKILL)
             if number == 7 and epoch == 2:
                 cluster.kill_raylet(cluster.nodes[-1])
