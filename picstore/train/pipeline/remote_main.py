@@ -123,7 +123,7 @@ class RemoteWorker:
 
     def _end(self, kept: set[int]) -> None:
         for key in self._pipelines.keys() - kept:
-            pipeline = self._pipelines.pop(key)
+            pipeline = self._pipelines.pop(key, None)  # None where another thread has ended it meanwhile
             if isinstance(pipeline, Pipeline):
                 pipeline.close()
 
