@@ -33,7 +33,8 @@ def capture_stderr() -> None:
     if faulthandler.is_enabled():
         faulthandler.enable(sys.stderr)
     logging.getLogger("PIL").addHandler(logging.NullHandler())  # without a handler, its warnings go to stderr
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # of odd EXIF and tags
+    # Pillow warns of odd EXIF and of tags that it does not know.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def is_captured() -> bool:

@@ -15,7 +15,8 @@ _LOSSLESS = ("PNG", "TIFF", "BMP", "GIF")
 _INDEXED = ("1", "L", "P", "I", "I;16", "I;16B")  # modes of masks, whose values are never mixed
 _MAGIC = (b"\x89PNG", b"II*\0", b"MM\0*", b"BM", b"GIF8", b"\xff\xd8\xff")
 _CANNOT_FOLLOW = "cannot be turned or resized with its image"
-_QUALITY = 95  # of a JPEG that is resized
+# JPEG quality of an attached JPEG that is resized.
+_QUALITY = 95
 
 
 def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:

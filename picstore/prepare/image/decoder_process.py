@@ -28,7 +28,8 @@ from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.size_limits import check_size
 
-SECONDS = 60  # that an image may take
+# Seconds that decoding one image may take.
+SECONDS = 60
 _KEPT = 4  # idle processes, of 60 MB each
 _MODES = {"L": 1, "RGB": 3}  # bytes a pixel
 _MAX_HEADER = 1 << 16

@@ -21,7 +21,8 @@ START = b"SIMPLE  ="
 
 _BLOCK, _CARD = 2880, 80
 _MAX_AXES = 999
-_STORED = {8: "u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}  # by BITPIX
+# Types of stored values, by BITPIX.
+_STORED = {8: "u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 
 
 @dataclass(frozen=True, slots=True)

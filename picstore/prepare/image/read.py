@@ -41,7 +41,8 @@ EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", 
 _HOLDS_LOCK = frozenset({"JPEG2000", "QOI"})
 
 _ORIENTATION = 0x0112
-TO_UPRIGHT = {  # by EXIF orientation (EXIF 2.32, 4.6.4.A)
+# Pillow's operation that makes an image upright, by EXIF orientation (EXIF 2.32, 4.6.4.A).
+TO_UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -313,7 +314,8 @@ def _orientation(image: Image.Image) -> int:
         return 1
     finally:
         image.info = info
-    if isinstance(value, bytes) and len(value) == 1:  # of type BYTE
+    # Pillow gives a tag of the type BYTE as bytes.
+    if isinstance(value, bytes) and len(value) == 1:
         value = value[0]
     return value if isinstance(value, int) and value in TO_UPRIGHT else 1
 

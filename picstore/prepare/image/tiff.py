@@ -22,7 +22,8 @@ from picstore.prepare.image.color import integer_top, largest_usual, scale
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.strips import strip_boxes
 
-STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"MM*\0", b"II\0*")  # of TIFF, BigTIFF; and of careless writers
+# First bytes of TIFF, of BigTIFF, and of files by writers that swap the magic number.
+STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"MM*\0", b"II\0*")
 
 _Samples = npt.NDArray[Any]
 
@@ -56,7 +57,8 @@ _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     (_RGB, 16): ((), (0,), (_UNASSOCIATED,)),
 }
 _PILLOW_COMPRESSIONS = _BYTE_CODERS | _JPEG | _FAX
-_MAX_PIXEL_BITS = 512  # of a pixel: the 64 bytes that ImageMagick may take
+# Bits of a pixel in a file; 64 bytes a pixel are what ImageMagick may take too.
+_MAX_PIXEL_BITS = 512
 _LONG = 4  # type of a value
 _DIRECTORY = struct.Struct("<H" + 9 * "HHII" + "I")
 _REVERSED = bytes(int(f"{each:08b}"[::-1], 2) for each in range(256))

@@ -110,7 +110,7 @@ _FOLDERS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What a file or folder is, that no source reads, and what to do with it."""
+    """A file or folder that no source reads: what it is, and what the user can do with it."""
 
     what: str
     remedy: str

@@ -65,7 +65,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """What an LMDB states: entries, names of databases if it holds no others, and the number of images with texts."""
+    """Counts of an LMDB: its entries and its images with texts; names of databases, if it holds nothing else."""
 
     entries: int
     named: tuple[str, ...]

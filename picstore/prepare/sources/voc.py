@@ -52,7 +52,7 @@ class _Object:
 
 @dataclass(frozen=True, slots=True)
 class _Annotation:
-    """What one XML file says; ``size`` is width and height, None where the file does not state them.
+    """Content of one XML file; ``size`` is width and height, None where the file does not state them.
 
     ``from_zero`` is whether the program that wrote it is known to count pixels from 0.
     """

@@ -22,7 +22,7 @@ _DECIMALS = 9  # of normalized coordinates, which are sums of others
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What values of a line mean: names of the classes, empty for numbers, and number and length of keypoints."""
+    """Rules for a line: names of the classes, none where they are numbers; number and length of keypoints."""
 
     names: Sequence[str] = ()
     keypoints: tuple[int, int] | None = None

@@ -105,7 +105,7 @@ class Container:
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
     def place(self) -> tuple[int, ...]:
-        """Where everything lies, for kernels: addresses of buffer, segment table, index, held and tops, and lengths.
+        """Addresses for kernels: of buffer, segment table, index, held and tops; and their lengths.
 
         These are the numbers of records and of entries of the segment table. The address of tops is 0 where all are 0.
         The container must not change any more.

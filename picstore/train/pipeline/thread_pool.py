@@ -23,7 +23,7 @@ def is_own_thread() -> bool:
 
 
 class Call(Protocol):
-    """What a thread of a pool runs."""
+    """Run calls that wait until the pool ends; the main function of a pool's thread."""
 
     def run(self) -> None:
         """Do the work, in a thread of the pool, and report errors: nobody else does."""

@@ -67,7 +67,7 @@ _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeStatus:
-    """What is wrong with the segments of images, for which only ``wait`` waits."""
+    """Status of each image's segments, zero for sound ones; only ``wait`` waits for the GPU to write it."""
 
     _status: torch.Tensor  # int32 (n,), in the host's memory
     _decoded: torch.cuda.Event | None
