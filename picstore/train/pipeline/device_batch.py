@@ -6,6 +6,7 @@ it refuses, and puts these in place. Nothing else waits for the device.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -76,7 +77,7 @@ class BatchMaker(Protocol):
         """Queue the making of batches on the current stream; returns what finishes each. All must be called."""
 
 
-class OneByOne:
+class OneByOne(ABC):
     """A ``BatchMaker`` of batches that are complete when a call returns."""
 
     together = 1
@@ -92,9 +93,9 @@ class OneByOne:
         made = replace(made, event=_record_event(made.batch.labels.device))
         return [lambda: made]
 
+    @abstractmethod
     def __call__(self, host: HostBatch) -> MadeBatch:
         """Queue the making of a batch."""
-        raise NotImplementedError
 
 
 def _record_event(device: torch.device) -> torch.cuda.Event | None:
