@@ -312,9 +312,9 @@ def test_odd_names_cost_no_image_and_stay_apart(tmp_path: Path, kind: str) -> No
     assert len({one.name.encode() for one in listing.inputs}) == len(listing.inputs) == COUNT - len(left_out)
     assert not [one.problem for one in listing.inputs if one.problem]
     assert not left_out or any("× hidden file" in each for each in listing.remarks)
-    labelled = kind not in ("coco", "yolo", "voc", "lmdb")
-    found = [(one.label if labelled else 0, read_input(one)) for one in listing.inputs]
-    whole = [(label if labelled else 0, data) for k, (label, data) in enumerate(expected(COUNT)) if k not in left_out]
+    has_labels = kind not in ("coco", "yolo", "voc", "lmdb")
+    found = [(one.label if has_labels else 0, read_input(one)) for one in listing.inputs]
+    whole = [(label if has_labels else 0, data) for k, (label, data) in enumerate(expected(COUNT)) if k not in left_out]
     assert sorted(found) == sorted(whole)
     if kind in ("folder", "webdataset", "yolo"):
         more = [f"--{name}" for name in options]
