@@ -6,7 +6,6 @@ The idea is drawn from docs/demo/astronaut.jpg, the charts from the tables of do
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import matplotlib as mpl
+from copied_tables import NAMES, Measured, by_rate, number
 from matplotlib.figure import Figure
 
 import picstore
@@ -24,18 +24,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 IMAGES = DOCS / "images"
 BOX = (176, 36, 126, 170)  # left, top, width, height in the photograph
 SIDE = 300  # units of the drawing that the photograph takes
-NAMES = {
-    "torchvision": "torchvision + DataLoader",
-    "imagefolder": "ImageFolder (Pillow)",
-    "ffcv": "FFCV",
-    "litdata": "LitData",
-    "dali": "DALI (CPU)",
-    "streaming": "MosaicML Streaming",
-    "webdataset": "WebDataset",
-    "spdl": "SPDL",
-    "grain": "Grain (OpenCV)",
-    "ray-data": "Ray Data (OpenCV)",
-}
 
 
 @dataclass(frozen=True)
@@ -54,30 +42,6 @@ THEMES = (
     Theme("light", "#1f2328", "#59636e", "#aeb7c2", "#3f51b5", "#b26a00"),
     Theme("dark", "#e6edf3", "#a6afb9", "#5b6570", "#8fa8ff", "#ffc107"),
 )
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A table of docs/benchmarks.md: the line that says how it was measured, and its rows by column."""
-
-    how: str
-    rows: list[dict[str, str]]
-
-    @classmethod
-    def read(cls, name: str) -> Measured:
-        """Read the table between the markers of ``name``, for example ``"loaders peers"``."""
-        page = (DOCS / "benchmarks.md").read_text()
-        found = re.search(rf"<!-- begin {name} -->\n\n(.*?)\n\n(.*?)\n\n<!-- end", page, re.DOTALL)
-        if found is None:
-            raise SystemExit(f"docs/benchmarks.md has no measured table {name}")
-        head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in found[2].splitlines())
-        return cls(" ".join(found[1].split()), [dict(zip(head, row, strict=True)) for row in rows])
-
-    @property
-    def where(self) -> str:
-        """Date, processor and its count, of the line that says how."""
-        _, day, processor, cpus, *_ = self.how.split(", ")
-        return f"{day}, {processor}, {cpus}"
 
 
 def main() -> None:
@@ -179,14 +143,14 @@ def draw_loaders(theme: Theme) -> None:
     """Draw images/s of the standard job by picstore and by each peer on the same bytes."""
     table = Measured.read("loaders peers")
     rows = {row["case"]: row for row in table.rows}
-    cases = ["picstore", *sorted(NAMES, key=lambda case: -_number(rows[case]["images/s, median"]))]
+    cases = ["picstore", *by_rate(rows)]
     figure, axes = _bars(theme, len(cases), f"Standard job: {table.where}")
     for k, case in enumerate(cases):
         rate, times = rows[case]["images/s, median"], rows[case]["picstore is"]
-        axes.barh(k, _number(rate), color=theme.peer if times else theme.picstore, height=0.72)
+        axes.barh(k, number(rate), color=theme.peer if times else theme.picstore, height=0.72)
         _label(axes, k, rate, f" (picstore is {times})" if times else "", theme)
     axes.set_yticks(range(len(cases)), [NAMES.get(case, case) for case in cases], color=theme.text)
-    axes.set_xlim(0, _number(rows["picstore"]["images/s, median"]) * 1.12)
+    axes.set_xlim(0, number(rows["picstore"]["images/s, median"]) * 1.12)
     _save(figure, f"loaders-{theme.name}.svg")
 
 
@@ -198,22 +162,18 @@ def draw_recipes(theme: Theme) -> None:
     for k, pair in enumerate(pairs):
         for below, row in enumerate(pair):
             rate = row["images/s, median"]
-            axes.barh(k + 0.36 * below, _number(rate), color=theme.peer if below else theme.picstore, height=0.33)
+            axes.barh(k + 0.36 * below, number(rate), color=theme.peer if below else theme.picstore, height=0.33)
             times = f" (picstore is {row['picstore is']})" if below else ""
             _label(axes, k + 0.36 * below, rate, f", {row['case']}{times}", theme)
     axes.set_yticks([k + 0.18 for k in range(len(pairs))], [first["recipe"] for first, _ in pairs], color=theme.text)
-    axes.set_xlim(0, max(_number(first["images/s, median"]) for first, _ in pairs) * 1.18)
+    axes.set_xlim(0, max(number(first["images/s, median"]) for first, _ in pairs) * 1.18)
     _save(figure, f"recipes-{theme.name}.svg")
 
 
 def _label(axes: Any, y: float, rate: str, remark: str, theme: Theme) -> None:
     """Write a rate, and a remark, beside the end of its bar."""
     place: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points"}
-    axes.annotate(rate + remark, (_number(rate), y), va="center", color=theme.text, **place)
-
-
-def _number(cell: str) -> float:
-    return float(cell.replace(",", ""))
+    axes.annotate(rate + remark, (number(rate), y), va="center", color=theme.text, **place)
 
 
 def _bars(theme: Theme, lines: int, where: str) -> tuple[Figure, Any]:

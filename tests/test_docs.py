@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,17 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_has_at_most_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_pages_have_the_figures_of_the_page_of_benchmarks() -> None:
+    copied = runpy.run_path(str(ROOT / "scripts" / "copied_tables.py"))
+    pages = copied["pages"]()
+    assert ROOT / "README.md" in pages
+    assert [page.name for page in pages if copied["filled"](page.read_text()) != page.read_text()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

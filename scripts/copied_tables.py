@@ -1,0 +1,128 @@
+"""Copy tables of figures from docs/benchmarks.md into the pages that show them: ``python scripts/copied_tables.py``.
+
+A page marks the place of a table by ``<!-- begin copied NAME -->`` and ``<!-- end copied NAME -->``. A figure is
+written once, in docs/benchmarks.md, so that no two pages differ in a figure of one measurement; a test compares them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "docs" / "benchmarks.md"
+NAMES = {
+    "torchvision": "torchvision + DataLoader",
+    "imagefolder": "ImageFolder (Pillow)",
+    "ffcv": "FFCV",
+    "litdata": "LitData",
+    "dali": "DALI (CPU)",
+    "streaming": "MosaicML Streaming",
+    "webdataset": "WebDataset",
+    "spdl": "SPDL",
+    "grain": "Grain (OpenCV)",
+    "ray-data": "Ray Data (OpenCV)",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A table of docs/benchmarks.md: the line that says how it was measured, and its rows by column."""
+
+    how: str
+    rows: list[dict[str, str]]
+
+    @classmethod
+    def read(cls, name: str) -> Measured:
+        """Read the table between the markers of ``name``, for example ``"loaders peers"``."""
+        found = re.search(rf"<!-- begin {name} -->\n\n(.*?)\n\n(.*?)\n\n<!-- end", BENCHMARKS.read_text(), re.DOTALL)
+        if found is None:
+            raise SystemExit(f"docs/benchmarks.md has no measured table {name}")
+        head, _, *rows = (_cells(line) for line in found[2].splitlines())
+        return cls(" ".join(found[1].split()), [dict(zip(head, row, strict=True)) for row in rows])
+
+    @property
+    def where(self) -> str:
+        """Date, processor and its count, of the line that says how."""
+        _, day, processor, cpus, *_ = self.how.split(", ")
+        return f"{day}, {processor}, {cpus}"
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def number(cell: str) -> float:
+    """Return the value of a cell such as ``"4,052"``."""
+    return float(cell.replace(",", ""))
+
+
+def by_rate(rows: dict[str, dict[str, str]]) -> list[str]:
+    """Return the peers of ``NAMES``, the fastest first."""
+    return sorted(NAMES, key=lambda case: -number(rows[case]["images/s, median"]))
+
+
+def _row_of(label: str) -> list[str]:
+    """Return the cells after the label of the only row of docs/benchmarks.md that begins with ``label``."""
+    found = [_cells(line) for line in BENCHMARKS.read_text().splitlines() if line.startswith(f"| {label} |")]
+    if len(found) != 1:
+        raise SystemExit(f"docs/benchmarks.md has {len(found)} rows {label!r}")
+    return [cell.strip("*") for cell in found[0][1:]]
+
+
+def speed() -> str:
+    """Return the README's table: jobs, machines, and images/s of picstore and of other loaders."""
+    rows = {row["case"]: row["images/s, median"] for row in Measured.read("loaders peers").rows}
+    (torchvision,) = _row_of(
+        "torchvision's `decode_jpeg` and v2 in a DataLoader of 16 workers, as they are; third run"
+    )[:1]
+    (cpu,) = _row_of('picstore, `device="cpu"`, as they are, 4 processes')[:1]
+    (gpu,) = _row_of("picstore, GPU, as they are, 4 processes")[:1]
+    small, large = _row_of("picstore, GPU, quality 90, 4 processes; batches of 1,024")[0].split("; ")
+    nvjpeg = _row_of("nvJPEG by torchvision in picstore's loader, as they are")[0]
+    two, sixteen, h100 = "2 CPU cores", "16 cores beside an H100", "one H100, 16 cores"
+    rates = [
+        ("original JPEGs", two, f"**{rows['picstore']}**", _peers(rows, "torchvision", "ffcv", "dali")),
+        ("files of quality 90", two, f"**{rows['picstore-q90']}**", f"FFCV {rows['ffcv-q90']}"),
+        ("original JPEGs", sixteen, f"**{cpu}**", f"{NAMES['torchvision']}, 16 workers, {torchvision}"),
+        ("original JPEGs, GPU", h100, f"**{gpu}**", f"nvJPEG through torchvision, fed by picstore, {nvjpeg}"),
+        ("files of quality 90, GPU", h100, f"**{small}**; batches of 1,024: **{large}**", ""),
+    ]
+    head = ["| job | machine | picstore | other loaders |", "|---|---|---|---|"]
+    return "\n".join([*head, *(f"| {' | '.join(cells)} |" for cells in rates)])
+
+
+def _peers(rows: dict[str, str], *cases: str) -> str:
+    return ", ".join(f"{NAMES[case]} {rows[case]}" for case in cases)
+
+
+def loaders() -> str:
+    """Return the standard job's images/s of picstore and of all peers, on two cores."""
+    table = Measured.read("loaders peers")
+    rows = {row["case"]: row for row in table.rows}
+    lines = ["| loader | images/s | picstore is |", "|---|---|---|"]
+    for case in ["picstore", *by_rate(rows)]:
+        rate, times = rows[case]["images/s, median"], rows[case]["picstore is"]
+        lines.append(f"| {NAMES.get(case, case)} | {rate} | {times} |")
+    return "\n".join([*lines, "", f"{table.where}."])
+
+
+TABLES = {"speed": speed, "loaders": loaders}
+PLACE = re.compile(r"(<!-- begin copied (\w+) -->\n).*?(<!-- end copied \2 -->\n)", re.DOTALL)
+
+
+def filled(page: str) -> str:
+    """Return a page with its copied tables as docs/benchmarks.md has them now."""
+    return PLACE.sub(lambda place: f"{place[1]}\n{TABLES[place[2]]()}\n\n{place[3]}", page)
+
+
+def pages() -> list[Path]:
+    """Return all pages that have a copied table."""
+    found = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    return sorted(path for path in found if PLACE.search(path.read_text()))
+
+
+if __name__ == "__main__":
+    for path in pages():
+        path.write_text(filled(path.read_text()))
