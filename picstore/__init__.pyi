@@ -17,7 +17,7 @@ from picstore.errors import UsageError as UsageError
 from picstore.jpeg.cut import cut as cut
 from picstore.jpeg.pixels import decode as decode
 from picstore.jpeg.transcode import add_restart_markers as add_restart_markers
-from picstore.prepare.writer import Writer as Writer
+from picstore.prepare.dataset_writer import Writer as Writer
 from picstore.storage.dataset import Dataset as Dataset
 from picstore.storage.format.record import Record as Record
 from picstore.train.batch import Batch as Batch

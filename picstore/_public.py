@@ -58,7 +58,7 @@ NAMES = {
     "verbs.warm": "warm",
     "storage.dataset": "Dataset",
     "storage.format.record": "Record",
-    "prepare.writer": "Writer",
+    "prepare.dataset_writer": "Writer",
     "train.loader": "Loader",
     "train.batch": "Batch",
     "train.mux": "DataMux",

@@ -27,8 +27,8 @@ from web_server import TOKEN, Hub, WebServer
 
 import picstore
 from picstore.errors import MissingDependency
-from picstore.prepare.convert.job import DatasetShape
-from picstore.prepare.engine import processes
+from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.engine import worker_processes
 from picstore.storage.location import remote_file
 from picstore.storage.location.download import Retries
 
@@ -157,7 +157,9 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def _fork_server_with_kernels() -> Iterator[None]:
     """Load the kernels in the engine's fork server, which starts once a session instead of once a conversion."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "start_fork_server", functools.partial(processes.start_fork_server, *_PRELOADED))
+        patch.setattr(
+            worker_processes, "start_fork_server", functools.partial(worker_processes.start_fork_server, *_PRELOADED)
+        )
         yield
 
 
@@ -171,7 +173,7 @@ def _state_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 def _restart_fork_server() -> None:
     """Give the engine's processes the present environment: they inherit the fork server's."""
-    processes.stop_fork_server()
+    worker_processes.stop_fork_server()
 
 
 @pytest.fixture(scope="session")

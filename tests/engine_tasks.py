@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from picstore.errors import Corrupt
-from picstore.prepare.engine import processes, stderr_capture
+from picstore.prepare.engine import stderr_capture, worker_processes
 
 
-class InlineEngine(processes.LocalEngine):
+class InlineEngine(worker_processes.LocalEngine):
     """Runs tasks in this process, for tests that are not about processes."""
 
     def run(self, function: Any, tasks: Any, *, on_progress: Any = lambda _: None) -> Iterator[tuple[Any, Any]]:
@@ -28,7 +28,7 @@ class InlineEngine(processes.LocalEngine):
 
 def forks_of_the_server() -> list[str]:
     """Processes that the engine's fork server has forked and that still run."""
-    pid = processes.start_fork_server()._process.pid
+    pid = worker_processes.start_fork_server()._process.pid
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
@@ -93,14 +93,14 @@ def wait_and_touch(task: Path, on_progress: object) -> None:
 
 
 def hang_on_three(task: int, on_progress: object) -> int:
-    with processes.time_limit(0.5):
+    with worker_processes.time_limit(0.5):
         if task == 3:
             ctypes.PyDLL(None).sleep(60)  # in C, with the GIL
     return double(task, on_progress)
 
 
 def outlive_the_limit(task: int, on_progress: object) -> int:
-    with processes.time_limit(0.3):
+    with worker_processes.time_limit(0.3):
         pass
     time.sleep(0.6)
     return double(task, on_progress)

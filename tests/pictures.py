@@ -19,7 +19,7 @@ from PIL import Image
 from picstore.prepare.image import imagemagick
 
 if TYPE_CHECKING:
-    from picstore.prepare.image.settings import EncodeSettings
+    from picstore.prepare.image.encode_settings import EncodeSettings
 
 CORNERS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (240, 240, 240))
 
@@ -85,7 +85,7 @@ def saved(image: Image.Image, format: str, **options: object) -> bytes:
 
 def open_image(data: bytes, *, settings: EncodeSettings, name: str = "") -> Image.Image:
     """Pixels of an image file as picstore decodes it."""
-    from picstore.prepare.image.read import decode_file  # not at once: conftest imports this module
+    from picstore.prepare.image.decode_image import decode_file  # not at once: conftest imports this module
 
     image = decode_file(data, settings=settings, name=name).image
     return image if isinstance(image, Image.Image) else Image.fromarray(image)

@@ -48,7 +48,7 @@ LAYERS = {
         "engine",
         "image | sources",
         "convert | exports",
-        "quality | upkeep | writer",
+        "dataset_writer | psnr_ssim | upkeep",
     ],
     "picstore.train": [
         "transforms | buffers | main_guard",

@@ -27,7 +27,7 @@ import picstore
 from benchmarks.harness import MICROSECONDS, Case, Sample, Table, measure, tabulate
 from benchmarks.options import Options
 from picstore.kernels.jit import kernel
-from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.train.cpu import fused, run_color
 from picstore.train.pipeline import process, process_main
 

@@ -26,7 +26,7 @@ import picstore
 from benchmarks.child import FailedError, MissingError, call
 from benchmarks.harness import Row, Table, say
 from benchmarks.options import Options
-from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.train.order.spans import Span
 from picstore.train.pipeline import batch_threads, process, process_main
 from picstore.train.pipeline.processes import ProcessSequence

@@ -18,11 +18,11 @@ import picstore
 from benchmarks.child import call
 from benchmarks.harness import Row, Table
 from benchmarks.options import Options
-from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.prepare.convert.rows import RowTask, convert_row
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.inputs import Input
-from picstore.prepare.upkeep.shuffle import _file_tasks, write_file
+from picstore.prepare.upkeep.shuffled_copy import _file_tasks, write_file
 from picstore.storage.location.resolve import UNFINISHED, locate
 
 MIB = 1 << 20

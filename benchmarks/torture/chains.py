@@ -18,9 +18,9 @@ from benchmarks.torture.faults import fill_disks
 from benchmarks.torture.strike import Strikes, calm, join_rows, judge, run_in_child, strike
 from benchmarks.torture.syscalls import MEETS, Trigger
 from benchmarks.torture.verbs import VERBS, Stage, Verb
-from picstore.prepare.convert.append import append
+from picstore.prepare.convert.append_images import append
 from picstore.prepare.sources.open import open_source
-from picstore.prepare.upkeep.shuffle import shuffle
+from picstore.prepare.upkeep.shuffled_copy import shuffle
 
 # Each begins with a data set of the stage, or with nothing; each step works on what the steps before it have made.
 CHAINS = {

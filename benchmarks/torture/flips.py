@@ -17,9 +17,9 @@ from benchmarks.options import Options
 from benchmarks.torture.places import Place, attached, edited, places, plain
 from benchmarks.torture.verbs import INLINE, content, record_content
 from picstore.errors import PicstoreError
-from picstore.prepare.convert import convert as convert_module
+from picstore.prepare.convert import conversion_job as convert_module
 from picstore.prepare.convert import ledger
-from picstore.prepare.upkeep.verify import FileCheck, _files, check_file, verify
+from picstore.prepare.upkeep.verify_dataset import FileCheck, _files, check_file, verify
 from picstore.storage.container_reader import ContainerReader
 from picstore.storage.location.resolve import file_name, locate
 

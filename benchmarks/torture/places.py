@@ -13,10 +13,10 @@ from PIL import Image
 
 import picstore
 from benchmarks.torture.verbs import INLINE
-from picstore.prepare.convert.append import append
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.job import DatasetShape
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.convert.append_images import append
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage.format.layout import SEALED, ContainerHeader
 

@@ -22,12 +22,12 @@ from benchmarks.options import Options
 from benchmarks.torture.objects import object_stage
 from benchmarks.torture.verbs import COUNT, INLINE, SHAPE, Stage, jpeg
 from picstore.errors import NotADataset, PicstoreError
-from picstore.prepare.convert.append import append
-from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.append_images import append
+from picstore.prepare.convert.conversion_job import convert
 from picstore.prepare.sources.open import open_source
-from picstore.prepare.upkeep.repair import repair
-from picstore.prepare.upkeep.shuffle import shuffle
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.repair_dataset import repair
+from picstore.prepare.upkeep.shuffled_copy import shuffle
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.location.resolve import locate
 
 ROUNDS = {"edits": 600, "beginnings": 300, "edits in a store": 60, "beginnings in a store": 40}

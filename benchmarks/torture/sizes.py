@@ -156,7 +156,7 @@ try:
     main()
 except SystemExit as done:
     code = done.code or 0
-from picstore.prepare.engine.processes import stop_fork_server
+from picstore.prepare.engine.worker_processes import stop_fork_server
 stop_fork_server()
 peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 print("measured", json.dumps([code, max(peaks) // 1024]), file=sys.stderr)

@@ -22,7 +22,7 @@ from benchmarks.torture.objects import ObjectStage
 from benchmarks.torture.syscalls import Layer, Trigger
 from benchmarks.torture.verbs import INLINE, Stage, Verb, look, state
 from picstore.errors import PicstoreError
-from picstore.prepare.engine import processes
+from picstore.prepare.engine import worker_processes
 
 STATES = ("absent", "as before", "resumable", "complete")
 _LIMIT_SECONDS = 120
@@ -171,10 +171,10 @@ class _Fork:
 
 def _run(verb: Verb, stage: Stage, layer: Layer, workers: int) -> dict[str, Any]:
     """Run a verb under a layer, and say how it ended."""
-    engine: processes.Engine = INLINE
+    engine: worker_processes.Engine = INLINE
     if workers:
-        processes.start_fork_server = _Forks  # type: ignore[assignment]
-        engine = processes.LocalEngine(workers)
+        worker_processes.start_fork_server = _Forks  # type: ignore[assignment]
+        engine = worker_processes.LocalEngine(workers)
     try:
         with layer.active():
             verb.run(stage, engine, False)

@@ -15,18 +15,18 @@ from PIL import Image
 
 import picstore
 from picstore.errors import NotADataset, Unfinished
-from picstore.prepare.convert import convert as convert_module
-from picstore.prepare.convert.append import append
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.job import DatasetShape, Shard
+from picstore.prepare.convert import conversion_job as convert_module
+from picstore.prepare.convert.append_images import append
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
 from picstore.prepare.convert.merge_shards import merge
+from picstore.prepare.convert.resumable_job import DatasetShape, Shard
 from picstore.prepare.convert.retry import retry_failed
-from picstore.prepare.engine import processes
+from picstore.prepare.engine import worker_processes
 from picstore.prepare.exports.export import export
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
-from picstore.prepare.upkeep.repair import repair
-from picstore.prepare.upkeep.shuffle import shuffle
+from picstore.prepare.upkeep.repair_dataset import repair
+from picstore.prepare.upkeep.shuffled_copy import shuffle
 from picstore.storage.location.resolve import LOCK
 
 SHAPE = DatasetShape(streams=2, container_size=4 << 10, file_size=4 << 10)
@@ -34,7 +34,7 @@ COUNT = 12  # photographs of each source
 BROKEN = "0/003.jpg"  # the photograph that fails before a retry
 
 
-class InlineEngine(processes.LocalEngine):
+class InlineEngine(worker_processes.LocalEngine):
     """Runs tasks in this process."""
 
     def run(self, function: Any, tasks: Any, *, on_progress: Any = lambda _: None) -> Iterator[tuple[Any, Any]]:
@@ -82,7 +82,7 @@ class Stage:
             part = self.given / f"shard-{index}"
             convert(open_source(self.given / "photos"), part, self.options(), shard=Shard(index, 2))
 
-    def options(self, engine: processes.Engine = INLINE) -> ConvertOptions:
+    def options(self, engine: worker_processes.Engine = INLINE) -> ConvertOptions:
         """Options of conversions."""
         return ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=engine)
 
@@ -127,7 +127,7 @@ class Verb:
     """
 
     name: str
-    run: Callable[[Stage, processes.Engine, bool], object]
+    run: Callable[[Stage, worker_processes.Engine, bool], object]
     edits: str = ""
     workers: bool = False
 
@@ -139,19 +139,19 @@ class Verb:
             self.run(stage, INLINE, True)
 
 
-def _convert(stage: Stage, engine: processes.Engine, again: bool) -> object:
+def _convert(stage: Stage, engine: worker_processes.Engine, again: bool) -> object:
     return convert(open_source(stage.given / "photos"), stage.dataset, stage.options(engine), resume=again)
 
 
-def _append(stage: Stage, engine: processes.Engine, again: bool) -> object:
+def _append(stage: Stage, engine: worker_processes.Engine, again: bool) -> object:
     return append(open_source(stage.given / "more"), stage.dataset, stage.options(engine), resume=again)
 
 
-def _retry(stage: Stage, engine: processes.Engine, _: bool) -> object:
+def _retry(stage: Stage, engine: worker_processes.Engine, _: bool) -> object:
     return retry_failed(open_source(stage.given / "photos"), stage.dataset, stage.options(engine))
 
 
-def _merge(stage: Stage, engine: processes.Engine, _: bool) -> object:
+def _merge(stage: Stage, engine: worker_processes.Engine, _: bool) -> object:
     return merge(stage.dataset, [stage.given / f"shard-{index}" for index in range(2)], workers=engine)
 
 
@@ -169,7 +169,7 @@ def _repair(stage: Stage, *_: object) -> object:
     return repair(stage.dataset)
 
 
-def _shuffle(method: str) -> Callable[[Stage, processes.Engine, bool], object]:
+def _shuffle(method: str) -> Callable[[Stage, worker_processes.Engine, bool], object]:
     return lambda stage, engine, _: shuffle(
         stage.given / "edited", stage.dataset, seed=1, method=method, workers=engine
     )
@@ -182,7 +182,7 @@ def _write(stage: Stage, *_: object) -> object:
     return None
 
 
-def _export(format: str) -> Callable[[Stage, processes.Engine, bool], object]:
+def _export(format: str) -> Callable[[Stage, worker_processes.Engine, bool], object]:
     return lambda stage, engine, _: export(
         stage.given / "edited", stage.dataset, format=format, shard_size=6000, workers=engine
     )

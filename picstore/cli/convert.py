@@ -10,7 +10,7 @@ import click
 
 from picstore.cli import options
 from picstore.cli.conversion_summary import report_outcome
-from picstore.prepare.image.settings import ENCODERS
+from picstore.prepare.image.encode_settings import ENCODERS
 from picstore.storage.location.resolve import Location, locate
 
 if TYPE_CHECKING:

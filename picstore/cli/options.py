@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from picstore.errors import UsageError
-from picstore.prepare.image.settings import IMAGE_TIMEOUT, parse_color
+from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, parse_color
 from picstore.storage.location.resolve import locate
 from picstore.storage.sizes import parse_size
 

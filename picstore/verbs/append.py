@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.convert.warm_start import start_fork_server
-from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings, parse_color
+from picstore.prepare.convert.kernel_warmup import start_fork_server
+from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings, parse_color
 from picstore.results import ConvertResult
 from picstore.storage.location.apart import require_apart
 from picstore.storage.location.resolve import Where, locate
@@ -96,9 +96,9 @@ def append(
         manifest = read_manifest(locate(out))
         settings = EncodeSettings.from_json({**(manifest.encode or {}), **_given(encode)})
         start_fork_server(settings)  # it imports while this process does
-        from picstore.prepare.convert import append as driver
-        from picstore.prepare.convert.convert import ConvertOptions
-        from picstore.prepare.convert.job import DatasetShape
+        from picstore.prepare.convert import append_images as driver
+        from picstore.prepare.convert.conversion_job import ConvertOptions
+        from picstore.prepare.convert.resumable_job import DatasetShape
         from picstore.verbs.conversion import Conversion, SourceOptions, parse_limit
         from picstore.verbs.engine import open_engine
 

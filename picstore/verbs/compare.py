@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.upkeep.compare import compare_classes, compare_images, compare_qualities, compare_sizes
-from picstore.prepare.upkeep.dupes import DEFAULT_DISTANCE, hash_images
+from picstore.prepare.upkeep.compare_datasets import compare_classes, compare_images, compare_qualities, compare_sizes
+from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE, hash_images
 from picstore.results import CompareResult
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import Where

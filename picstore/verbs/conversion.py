@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from picstore.cores import count_cores
 from picstore.display.progress import Display
 from picstore.errors import TooManyFailures, UsageError
-from picstore.prepare.convert.finish import ConversionResult
+from picstore.prepare.convert.finish_dataset import ConversionResult
 from picstore.prepare.convert.ledger import Tally
-from picstore.prepare.engine.processes import Engine, wait_for_fork_server
+from picstore.prepare.engine.worker_processes import Engine, wait_for_fork_server
 from picstore.prepare.sources.dedupe import mark_duplicates
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.open import open_source

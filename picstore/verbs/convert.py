@@ -6,8 +6,8 @@ import time
 
 from picstore.display.progress import ProgressOption, open_display
 from picstore.errors import UsageError
-from picstore.prepare.convert.warm_start import start_fork_server
-from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings, Size, parse_color
+from picstore.prepare.convert.kernel_warmup import start_fork_server
+from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings, Size, parse_color
 from picstore.results import ConvertResult
 from picstore.storage.location.apart import require_apart
 from picstore.storage.location.resolve import Where
@@ -114,8 +114,8 @@ def convert(
     with open_display("convert", progress) as display:
         display.begin_stage("starting")
         start_fork_server(settings)  # it imports while this process does
-        from picstore.prepare.convert import convert as driver
-        from picstore.prepare.convert.job import DatasetShape, Shard
+        from picstore.prepare.convert import conversion_job as driver
+        from picstore.prepare.convert.resumable_job import DatasetShape, Shard
         from picstore.prepare.convert.retry import retry_failed as retry
         from picstore.verbs.conversion import Conversion, SourceOptions, parse_limit
         from picstore.verbs.engine import open_engine

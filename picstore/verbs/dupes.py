@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.upkeep.dupes import DEFAULT_DISTANCE, find_duplicates, hash_images, save_hashes
+from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE, find_duplicates, hash_images, save_hashes
 from picstore.results import DupesResult, Duplicate, DuplicateGroup
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import Where

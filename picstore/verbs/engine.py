@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from picstore.cores import count_cores
 from picstore.errors import UsageError
-from picstore.prepare.engine.processes import Engine, LocalEngine
+from picstore.prepare.engine.worker_processes import Engine, LocalEngine
 
 ENGINES = ("local", "ray")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.convert.warm_start import start_fork_server
-from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
+from picstore.prepare.convert.kernel_warmup import start_fork_server
+from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.results import ConvertResult
 from picstore.storage.location.apart import require_apart
 from picstore.storage.location.resolve import Where, locate
@@ -60,14 +60,14 @@ def index(
     with open_display("index", progress) as display:
         display.begin_stage("starting")
         start_fork_server(settings)  # it imports while this process does
-        from picstore.prepare.convert.convert import ConvertOptions, convert
-        from picstore.prepare.convert.job import DatasetShape
+        from picstore.prepare.convert.conversion_job import ConvertOptions, convert
         from picstore.prepare.convert.reference_records import (
             is_of_files,
             references_root,
             require_references,
             shuffled,
         )
+        from picstore.prepare.convert.resumable_job import DatasetShape
         from picstore.verbs.conversion import Conversion, SourceOptions, parse_limit
         from picstore.verbs.engine import open_engine
 

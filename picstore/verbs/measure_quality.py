@@ -8,7 +8,7 @@ from dataclasses import replace
 from picstore.display.progress import ProgressOption, open_display
 from picstore.display.quality_plot import draw_qualities, require_matplotlib
 from picstore.errors import UsageError
-from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings, Size, parse_color
+from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings, Size, parse_color
 from picstore.results import QualityResult
 from picstore.storage.location.resolve import Where, write_whole
 
@@ -70,9 +70,9 @@ def measure_quality(
     )
     with open_display("convert", progress) as display:
         display.begin_stage("starting")
-        from picstore.prepare.engine.processes import LocalEngine
-        from picstore.prepare.quality import QualityReport
-        from picstore.prepare.quality import measure_quality as measure
+        from picstore.prepare.engine.worker_processes import LocalEngine
+        from picstore.prepare.psnr_ssim import QualityReport
+        from picstore.prepare.psnr_ssim import measure_quality as measure
         from picstore.verbs.conversion import SourceOptions
         from picstore.verbs.engine import count_workers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.upkeep import repair as upkeep
+from picstore.prepare.upkeep import repair_dataset as upkeep
 from picstore.results import Loss, RepairResult
 from picstore.storage.location.resolve import Where, locate
 

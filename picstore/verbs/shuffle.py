@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.upkeep import shuffle as upkeep
+from picstore.prepare.upkeep import shuffled_copy as upkeep
 from picstore.results import ShuffleResult
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.apart import require_apart

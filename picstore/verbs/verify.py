@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.upkeep import verify as upkeep
+from picstore.prepare.upkeep import verify_dataset as upkeep
 from picstore.results import DamagedPlace, VerifyResult
 from picstore.storage.location.resolve import Where, locate
 from picstore.verbs.engine import open_engine

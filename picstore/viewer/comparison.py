@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from picstore.cores import count_cores
-from picstore.prepare.upkeep.compare import compare_classes, compare_images, compare_qualities, compare_sizes
-from picstore.prepare.upkeep.dupes import hash_images
+from picstore.prepare.upkeep.compare_datasets import compare_classes, compare_images, compare_qualities, compare_sizes
+from picstore.prepare.upkeep.near_duplicates import hash_images
 from picstore.results import SharedImages
 from picstore.storage.dataset import Dataset
 from picstore.viewer import background

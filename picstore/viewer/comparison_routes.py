@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from picstore.errors import UsageError
-from picstore.prepare.upkeep.dupes import DEFAULT_DISTANCE
 from picstore.prepare.upkeep.hamming import MAX_DISTANCE
+from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE
 from picstore.viewer.comparison import Comparison
 from picstore.viewer.queries import Query
 from picstore.viewer.session import Session

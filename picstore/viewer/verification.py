@@ -7,7 +7,7 @@ from typing import Any
 
 from picstore.cores import count_cores
 from picstore.errors import UsageError
-from picstore.prepare.upkeep.verify import Finding, verify
+from picstore.prepare.upkeep.verify_dataset import Finding, verify
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import Location
 from picstore.viewer import background

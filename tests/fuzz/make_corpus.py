@@ -26,8 +26,8 @@ from samples import picture  # noqa: E402
 from source_files import DATA, JPEGS, make_tar  # noqa: E402
 
 import picstore  # noqa: E402
-from picstore.prepare.convert.job import DatasetShape  # noqa: E402
 from picstore.prepare.convert.ledger import LedgerLine, duplicate_line, write_lines  # noqa: E402
+from picstore.prepare.convert.resumable_job import DatasetShape  # noqa: E402
 from picstore.storage.format import tile_rows  # noqa: E402
 from picstore.storage.location.local import Folder  # noqa: E402
 

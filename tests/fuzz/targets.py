@@ -36,7 +36,7 @@ from picstore.jpeg import headers, luma_dc, markers, tiles, transcode
 from picstore.jpeg.decoder import box as boxes
 from picstore.jpeg.decoder import decode as decoding
 from picstore.prepare.convert import ledger
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage import container_reader, row_reader
 from picstore.storage.annotations import read_objects

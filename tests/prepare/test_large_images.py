@@ -17,15 +17,15 @@ from PIL import Image
 import picstore
 from picstore.errors import ImageError
 from picstore.jpeg.encoder.encode import encode
-from picstore.prepare.image.settings import EncodeSettings, Size
+from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 
 # Prints the bytes that each conversion takes at its peak, the file included.
 PROGRAM = """
 import sys
 from picstore.prepare.convert import warmup, warmup_pixels
-from picstore.prepare.image import vips
-from picstore.prepare.image.settings import EncodeSettings, Size
+from picstore.prepare.image import libvips
+from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 
 def memory(key):
@@ -34,7 +34,7 @@ def memory(key):
             return int(line.split()[1]) * 1024
 
 if sys.argv[2] == "pillow":
-    vips.find_vips = lambda: None
+    libvips.find_vips = lambda: None
 settings = EncodeSettings(resize=Size.parse(sys.argv[1]) if sys.argv[1] else None, max_pixels=1 << 30)
 for path in sys.argv[3:]:
     open("/proc/self/clear_refs", "w").write("5")  # resets VmHWM

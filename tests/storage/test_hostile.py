@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import picstore
 from picstore.cli import info
 from picstore.errors import Corrupt, Damage, NotADataset, Truncated, UnsupportedVersion, UsageError
-from picstore.prepare.image.settings import EncodeSettings
-from picstore.prepare.upkeep.repair import repair
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.image.encode_settings import EncodeSettings
+from picstore.prepare.upkeep.repair_dataset import repair
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.container_index import index_file
 from picstore.storage.edits.npy_files import pack_npy_file, parse_npy_file
 from picstore.storage.format.checksum import crc32c

@@ -12,9 +12,9 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import NotADataset, Unfinished
-from picstore.prepare.upkeep.repair import repair
-from picstore.prepare.upkeep.shuffle import shuffle
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.repair_dataset import repair
+from picstore.prepare.upkeep.shuffled_copy import shuffle
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, locate
 from picstore.storage.manifest import read_manifest
@@ -155,9 +155,9 @@ def test_a_copy_alone_never_finishes_what_was_interrupted(tmp_path: Path, killed
 def test_a_conversion_interrupted_between_copy_and_manifest_is_resumed(
     tmp_path: Path, killed_at: Callable[[str], None]
 ) -> None:
-    from picstore.prepare.convert.convert import ConvertOptions, convert
-    from picstore.prepare.convert.job import DatasetShape
-    from picstore.prepare.image.settings import EncodeSettings
+    from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+    from picstore.prepare.convert.resumable_job import DatasetShape
+    from picstore.prepare.image.encode_settings import EncodeSettings
     from picstore.prepare.sources.folder import list_folder
 
     (tmp_path / "in").mkdir()

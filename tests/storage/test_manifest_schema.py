@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.errors import Corrupt, UnsupportedVersion
-from picstore.prepare.upkeep.shuffle import shuffle
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.shuffled_copy import shuffle
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import MANIFEST, locate
 from picstore.storage.manifest import parse_manifest

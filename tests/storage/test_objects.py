@@ -30,9 +30,9 @@ from stores import UNAVAILABLE, Proxy, request
 
 import picstore
 from picstore.errors import Damage, NotADataset, PicstoreError, Unfinished, UsageError
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.job import DatasetShape
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage import cache as cache_module
 from picstore.storage.cache import Cache

@@ -19,8 +19,8 @@ from web_server import WebServer
 
 import picstore
 from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.upkeep.repair import repair
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.repair_dataset import repair
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.location import remote_file
 
 COUNT = 12

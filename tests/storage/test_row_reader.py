@@ -17,7 +17,7 @@ from picstore.arrays import I64, Table
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.jpeg.tiles import rows_to_cut
 from picstore.prepare.image.image_info import parse_image_info
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage import container_reader, row_reader, table_reader
 from picstore.storage.format import tile_rows
 from picstore.storage.format.container import Container

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import picstore
-from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.storage import container_reader
 from picstore.storage.format import tile_rows
 from picstore.storage.format.tile_rows import row_ends

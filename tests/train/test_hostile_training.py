@@ -18,7 +18,7 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import Corrupt, Damage, ImageError
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.annotations import MAX_OBJECTS, read_objects
 from picstore.storage.format.record import Record
 from picstore.train.cpu import decode as cpu_decode

@@ -20,9 +20,9 @@ from torchvision.transforms import v2
 
 import picstore
 from picstore.errors import Damage, ImageError, UsageError
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.job import DatasetShape
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.train.batch import Batch
 from picstore.train.batching import spec

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import picstore
-from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.storage import container_reader, row_reader
 from picstore.storage.format import tile_rows
 from picstore.train.batch import Batch

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import NotADataset, Unfinished, UsageError
-from picstore.prepare.convert import job, ledger
-from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result
+from picstore.prepare.convert import ledger, resumable_job
+from picstore.prepare.convert.finish_dataset import ConversionResult, finish_dataset, read_result
 from picstore.prepare.convert.row_counts import copy_row_counts
-from picstore.prepare.engine import processes
+from picstore.prepare.engine import worker_processes
 from picstore.prepare.progress import ProgressCallback
 from picstore.storage.location.resolve import (
     MANIFEST,
@@ -38,7 +38,9 @@ class RowCopy:
     files: tuple[str, ...]
 
 
-def merge(destination: Where, sources: Sequence[Where] = (), *, workers: int | processes.Engine) -> ConversionResult:
+def merge(
+    destination: Where, sources: Sequence[Where] = (), *, workers: int | worker_processes.Engine
+) -> ConversionResult:
     """Make one data set of the shards of a conversion, with the bytes that one run would have written.
 
     Args:
@@ -59,14 +61,14 @@ def merge(destination: Where, sources: Sequence[Where] = (), *, workers: int | p
     if (root / MANIFEST).is_file():
         return _read_merged(root, begun.values())
     own = {} if begun else _read_shards(root)
-    for found in (*begun.values(), job.read_shards(root)):
+    for found in (*begun.values(), resumable_job.read_shards(root)):
         for shard, document in found.items():
-            own[shard] = job.begin_job(root, document, resume=True, shard=shard)
+            own[shard] = resumable_job.begin_job(root, document, resume=True, shard=shard)
     outline = _require_one_job(root, own)
     with contextlib.ExitStack() as held:
         for shard, document in own.items():
-            held.enter_context(job.hold_job(root, document, shard))
-            job.require_free(root, shard)
+            held.enter_context(resumable_job.hold_job(root, document, shard))
+            resumable_job.require_free(root, shard)
         finished = set(ledger.finished_rows(root, outline["rows"]))
         for location in begun:
             rows = set(ledger.finished_rows(location, outline["rows"]))
@@ -74,22 +76,24 @@ def merge(destination: Where, sources: Sequence[Where] = (), *, workers: int | p
             finished |= rows
         _require_rows(root, finished, outline["rows"], next(iter(own)).count)
         result = finish_dataset(root, outline, {})
-        job.remove_job(root)
+        resumable_job.remove_job(root)
     return result
 
 
-def _read_shards(location: Location) -> dict[job.Shard, dict[str, Any]]:
-    if shards := job.read_shards(location):
+def _read_shards(location: Location) -> dict[resumable_job.Shard, dict[str, Any]]:
+    if shards := resumable_job.read_shards(location):
         return shards
     raise NotADataset(f"{location} holds no shard of a conversion; make one with `picstore convert --shard`")
 
 
-def _read_merged(root: WritableLocation, begun: Iterable[dict[job.Shard, dict[str, Any]]]) -> ConversionResult:
+def _read_merged(
+    root: WritableLocation, begun: Iterable[dict[resumable_job.Shard, dict[str, Any]]]
+) -> ConversionResult:
     """Read the result of an earlier merge of the same shards, so that a merge may be repeated.
 
     Their jobs are removed if that merge was killed before it did.
     """
-    own = job.read_shards(root)
+    own = resumable_job.read_shards(root)
     documents = [document for shards in (*begun, own) for document in shards.values()]
     if not documents:
         raise UsageError(f"{root} is already a data set; name a folder with unmerged shards")
@@ -97,13 +101,13 @@ def _read_merged(root: WritableLocation, begun: Iterable[dict[job.Shard, dict[st
     result = read_result(root, {name: value for name, value in documents[0].items() if name not in not_settings})
     with contextlib.ExitStack() as held:
         for shard, document in own.items():
-            held.enter_context(job.hold_job(root, document, shard))
+            held.enter_context(resumable_job.hold_job(root, document, shard))
         if own:
-            job.remove_job(root)
+            resumable_job.remove_job(root)
     return result
 
 
-def _require_one_job(root: Location, shards: dict[job.Shard, dict[str, Any]]) -> dict[str, Any]:
+def _require_one_job(root: Location, shards: dict[resumable_job.Shard, dict[str, Any]]) -> dict[str, Any]:
     """Return the job of all shards; shards that began at the same time have not been compared yet."""
     (first, outline), *others = shards.items()
     for shard, document in others:
@@ -139,11 +143,11 @@ def _row_copies(source: Location, root: WritableLocation, rows: set[int]) -> Ite
         yield RowCopy(source, root, row, tuple(names))
 
 
-def _copy_rows(copies: Sequence[RowCopy], workers: int | processes.Engine) -> None:
+def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine) -> None:
     """Link rows in this process; tasks copy the rows whose files cannot be linked."""
     linked = map_concurrently(_link_row, copies)
     unlinked = [copy for copy, done in zip(copies, linked, strict=True) if not done]
-    processes.run_all(copy_row, unlinked, workers=workers)
+    worker_processes.run_all(copy_row, unlinked, workers=workers)
 
 
 def _link_row(task: RowCopy) -> bool:

@@ -14,12 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from picstore.errors import PicstoreError, UsageError
-from picstore.prepare.convert import job, ledger
-from picstore.prepare.convert.convert import ConvertOptions, convert, describe_job, require_no_partition
-from picstore.prepare.convert.finish import ConversionResult, read_own_manifest, read_result
+from picstore.prepare.convert import ledger, resumable_job
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert, describe_job, require_no_partition
+from picstore.prepare.convert.finish_dataset import ConversionResult, read_own_manifest, read_result
 from picstore.prepare.convert.row_reuse import save_for_reuse
 from picstore.prepare.convert.rows import convert_sample
-from picstore.prepare.engine import processes
+from picstore.prepare.engine import worker_processes
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.prepare.sources.inputs import Listing
 from picstore.storage.location.resolve import (
@@ -72,10 +72,10 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
         ]
         if not changed:
             return read_result(root, settings)
-        begun = job.find_job(root, settings, resume=True)  # of an interrupted attempt
+        begun = resumable_job.find_job(root, settings, resume=True)  # of an interrupted attempt
         if begun is None:
-            begun = job.new_job(**settings, rows=_count_rows(root, manifest, lines), retry=manifest.uuid)
-        with job.hold_job(root, begun):
+            begun = resumable_job.new_job(**settings, rows=_count_rows(root, manifest, lines), retry=manifest.uuid)
+        with resumable_job.hold_job(root, begun):
             _reopen(root, manifest, begun["rows"], lines, duplicates, changed)
         if listing.duplicates is not None:
             listing = replace(listing, duplicates=duplicates)
@@ -94,19 +94,19 @@ def _reopen(
 
     Conflict if its manifest is no longer ``manifest``.
     """
-    ends = [job.row_slice(len(lines), rows, row).stop for row in range(rows)]
+    ends = [resumable_job.row_slice(len(lines), rows, row).stop for row in range(rows)]
     changed_rows = set(np.searchsorted(ends, changed, side="right").tolist())
-    job.clear_job(root)  # of an interrupted attempt
+    resumable_job.clear_job(root)  # of an interrupted attempt
     # The new ledger lines of inputs that need not be read from the source.
     settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
     settled |= {id_: ledger.duplicate_line(lines[id_].input, id_, first) for id_, first in duplicates.items()}
     for row in sorted(changed_rows):
-        ids = job.row_slice(len(lines), rows, row)
+        ids = resumable_job.row_slice(len(lines), rows, row)
         files = [entry for entry in manifest.files if entry.file == row]
         save_for_reuse(root, row, files, [settled[id_] for id_ in ids if id_ in settled])
 
     def write_fragment(row: int) -> None:
-        ids = job.row_slice(len(lines), rows, row)
+        ids = resumable_job.row_slice(len(lines), rows, row)
         ledger.write_fragment(root, row, lines[ids.start : ids.stop])
 
     for _ in map_concurrently(write_fragment, (row for row in range(rows) if row not in changed_rows)):
@@ -117,7 +117,7 @@ def _reopen(
 def _find_readable(listing: Listing, failed: set[int], options: ConvertOptions) -> set[int]:
     """Return the ids of failed inputs that can be converted now."""
     tasks = deque((id_, listing.inputs[id_], options.encode, options.image_timeout) for id_ in sorted(failed))
-    ended = processes.as_engine(options.workers).run(convert_sample, tasks)
+    ended = worker_processes.as_engine(options.workers).run(convert_sample, tasks)
     return {id_ for (id_, *_), outcome in ended if isinstance(outcome, int)}
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from picstore import rng
-from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.file_summary import FileSummary

@@ -18,19 +18,19 @@ from typing import Any
 
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import ledger
-from picstore.prepare.convert.input_groups import GroupedInput, group_inputs
-from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.input_records import GroupedInput, group_inputs
+from picstore.prepare.convert.kernel_warmup import start_fork_server
 from picstore.prepare.convert.reference_records import make_reference_record
+from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.prepare.convert.row_counts import write_row_counts
 from picstore.prepare.convert.row_reuse import ReusableRow
 from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.convert.source_samples import sample_numbers
-from picstore.prepare.convert.warm_start import start_fork_server
-from picstore.prepare.engine import processes
-from picstore.prepare.image.attached_images import move_attachment
-from picstore.prepare.image.coordinates import CoordinateMap, map_targets
+from picstore.prepare.engine import worker_processes
+from picstore.prepare.image.encode_settings import EncodeSettings
+from picstore.prepare.image.exif_orientation import CoordinateMap, map_targets
 from picstore.prepare.image.index_image import index_image
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.targets_and_masks import move_attachment
 from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg, reencode
 from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, read_input
@@ -96,7 +96,7 @@ def make_position_folder(root: WritableLocation) -> Iterator[Path]:
 
 
 def run_rows(
-    tasks: deque[RowTask], engine: processes.Engine, on_progress: ProgressCallback
+    tasks: deque[RowTask], engine: worker_processes.Engine, on_progress: ProgressCallback
 ) -> dict[int, ledger.WrittenFragment]:
     """Convert rows. A row whose process died runs again; an input that ends its process twice is blamed and left out.
 
@@ -107,9 +107,9 @@ def run_rows(
     """
     written: dict[int, ledger.WrittenFragment] = {}
     suspects: set[int] = set()
-    function = convert_row if isinstance(engine, processes.LocalEngine) else convert_row_remotely
+    function = convert_row if isinstance(engine, worker_processes.LocalEngine) else convert_row_remotely
     for task, outcome in engine.run(function, tasks, on_progress=on_progress):
-        if isinstance(outcome, processes.Died):
+        if isinstance(outcome, worker_processes.Died):
             suspect = _read_position(task)
             if suspect in task.blamed:
                 raise PicstoreError(f"row {task.row} of {task.root} died again and again: {outcome}")
@@ -130,7 +130,7 @@ def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> ledger
     start_fork_server(task.encode)
     with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
         tasks = deque([replace(task, position_folder=Path(folder))])
-        return run_rows(tasks, processes.LocalEngine(1), on_progress)[task.row]
+        return run_rows(tasks, worker_processes.LocalEngine(1), on_progress)[task.row]
 
 
 def _read_position(task: RowTask) -> int:
@@ -211,7 +211,7 @@ def _convert_input(each: GroupedInput, task: RowTask, writer: RowWriter, ahead: 
 def _make(data: bytes, each: GroupedInput, task: RowTask) -> TrainingJpeg:
     """Make an input's training JPEG by itself, within the time limit."""
     settings, name = task.encode, each.source.name
-    with processes.time_limit(task.image_timeout):
+    with worker_processes.time_limit(task.image_timeout):
         if task.references is not None:
             return index_image(data, settings=settings, name=name)
         if isinstance(each.made, str):
@@ -253,7 +253,7 @@ def _read_attachment(name: str, attached: Input, read: Callable[[Input], bytes])
 
 
 def sample_mean_bytes(
-    inputs: Sequence[Input], encode: EncodeSettings, engine: processes.Engine, image_timeout: float
+    inputs: Sequence[Input], encode: EncodeSettings, engine: worker_processes.Engine, image_timeout: float
 ) -> float:
     """Estimate the mean bytes of the converted images from the sampled ones; 1.0 if all fail."""
     tasks = deque((k, inputs[k], encode, image_timeout) for k in sample_numbers(len(inputs)))
@@ -266,7 +266,7 @@ def convert_sample(task: tuple[int, Input, EncodeSettings, float], _: ProgressCa
     _id, source, encode, image_timeout = task
     try:
         data = read_input(source)
-        with processes.time_limit(image_timeout):
+        with worker_processes.time_limit(image_timeout):
             made = make_training_jpeg(data, settings=encode, name=source.name)
         attachments = _read_attachments(source, read_input)
     except ImageError:

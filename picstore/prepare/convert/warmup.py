@@ -13,7 +13,7 @@ from picstore.kernels.ahead import compile_ahead
 from picstore.prepare.convert import rows  # noqa: F401
 from picstore.prepare.convert.needed_kernels import MARKERS_AND_ENCODER
 from picstore.prepare.image.encode import encode
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 
 compile_ahead(MARKERS_AND_ENCODER)

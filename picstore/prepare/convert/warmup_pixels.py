@@ -9,7 +9,7 @@ from __future__ import annotations
 from picstore.kernels.ahead import compile_ahead
 from picstore.prepare.convert.needed_kernels import PIXELS
 from picstore.prepare.convert.warmup import jpeg
-from picstore.prepare.image.settings import EncodeSettings, Size
+from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 
 compile_ahead(PIXELS)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from picstore.errors import MissingDependency, PicstoreError
-from picstore.prepare.engine.processes import Died, R, T
+from picstore.prepare.engine.worker_processes import Died, R, T
 from picstore.prepare.progress import ProgressCallback
 
 MAX_ATTEMPTS = 4  # of a task that loses its worker or node; nodes of clouds are taken away
@@ -39,7 +39,7 @@ class RayEngine:
         *,
         on_progress: ProgressCallback = lambda _: None,
     ) -> Iterator[tuple[T, R | Died]]:
-        """Run tasks as :func:`picstore.prepare.engine.processes.run` does.
+        """Run tasks as :func:`picstore.prepare.engine.worker_processes.run` does.
 
         A task that loses its worker runs again on another; PicstoreError if it loses ``MAX_ATTEMPTS`` or has a bug.
         ``on_progress`` is called once a task, when it ends.

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from picstore.errors import UsageError
-from picstore.prepare.engine import processes
+from picstore.prepare.engine import worker_processes
 from picstore.prepare.exports.base import MAX_SHARD_SIZE, ExportFormat, Part, remove_partial_files
 from picstore.prepare.exports.folder import FolderFormat
 from picstore.prepare.exports.mds import MdsFormat
@@ -54,7 +54,7 @@ def export(
     *,
     format: str,
     shard_size: int = 256 << 20,
-    workers: int | processes.Engine,
+    workers: int | worker_processes.Engine,
     progress: Progress | None = None,
 ) -> Exported:
     """Write every record of a data set, in stored order. Damaged ones are left out and counted.
@@ -89,7 +89,7 @@ def export(
     make_folder(unfinished)
     try:
         opened = _open_format(format, unfinished.absolute(), dataset, shard_size)
-        done = _write_records(dataset, opened, processes.as_engine(workers), progress)
+        done = _write_records(dataset, opened, worker_processes.as_engine(workers), progress)
         remove_partial_files(unfinished)
         _sync_tree(unfinished)
     except BaseException:
@@ -113,7 +113,7 @@ def _open_format(format: str, out: Path, dataset: Dataset, shard_size: int) -> E
 
 
 def _write_records(
-    dataset: Dataset, format: ExportFormat, engine: processes.Engine, progress: Progress | None
+    dataset: Dataset, format: ExportFormat, engine: worker_processes.Engine, progress: Progress | None
 ) -> Exported:
     format.begin()
     on_progress = progress_callback(progress)
@@ -121,7 +121,7 @@ def _write_records(
     outlines = _read_outlines(dataset, format, engine, on_progress)
     tasks = list(_write_tasks(dataset, format, outlines))
     begin_stage(progress, "writing", len(dataset))
-    done = processes.run_all(write_parts, tasks, workers=engine, on_progress=on_progress)
+    done = worker_processes.run_all(write_parts, tasks, workers=engine, on_progress=on_progress)
     written = [of_task for _, of_task in sorted(done, key=lambda each: each[0].parts[0].number)]
     begin_stage(progress, "finishing")
     remarks = format.close([result for each in written for result in each.results])
@@ -132,12 +132,12 @@ def _write_records(
 
 
 def _read_outlines(
-    dataset: Dataset, format: ExportFormat, engine: processes.Engine, on_progress: ProgressCallback
+    dataset: Dataset, format: ExportFormat, engine: worker_processes.Engine, on_progress: ProgressCallback
 ) -> Outlines:
     live = np.flatnonzero(dataset.live.counts)
     chunks = np.array_split(live, min(len(live), _TASKS_A_WORKER * engine.workers)) if len(live) else []
     tasks = [OutlineTask(dataset, tuple(chunk.tolist()), format) for chunk in chunks]
-    done = processes.run_all(outline_containers, tasks, workers=engine, on_progress=on_progress)
+    done = worker_processes.run_all(outline_containers, tasks, workers=engine, on_progress=on_progress)
     return join_outlines([outlines for _, outlines in sorted(done, key=lambda each: each[0].containers)])
 
 

@@ -24,8 +24,8 @@ from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.helper_process import NUMBA_EXTRAS, start_helper
-from picstore.prepare.image.coordinates import CoordinateMap
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
+from picstore.prepare.image.exif_orientation import CoordinateMap
 from picstore.prepare.image.size_limits import check_size
 
 # Seconds that decoding one image may take.
@@ -110,7 +110,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def decode(data: bytes, *, settings: EncodeSettings, name: str) -> tuple[Image.Image, str, CoordinateMap]:
-    """Decode a file as :func:`picstore.prepare.image.read.decode_file` does, but do not resize it.
+    """Decode a file as :func:`picstore.prepare.image.decode_image.decode_file` does, but do not resize it.
 
     Returns:
         The image in mode "L" or "RGB", the kind of its source, and the map from the source's pixels.

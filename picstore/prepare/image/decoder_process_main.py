@@ -19,8 +19,8 @@ from PIL import Image
 from picstore.errors import ImageError
 from picstore.prepare.engine import stderr_capture
 from picstore.prepare.image import decoder_process
-from picstore.prepare.image.read import decode_file
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.decode_image import decode_file
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.size_limits import limit_memory
 
 

@@ -9,9 +9,9 @@ from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.encoder.encode import encode_strips
 from picstore.jpeg.transcode import TranscodedJpeg
+from picstore.prepare.image.decode_image import Decoded, decode_bounded, decode_file, decode_image, foreign_errors
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.mozjpeg import encode_by_mozjpeg
-from picstore.prepare.image.read import Decoded, decode_bounded, decode_file, decode_image, foreign_errors
-from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.strips import iterate_strips, size_of
 
 
@@ -25,7 +25,7 @@ def decode_any(
             (H, W), (H, W, 1), (H, W, 3) or, with alpha, (H, W, 4).
         settings: ``resize``, ``background`` and ``max_pixels`` are used.
         name: the file's name; its extension identifies formats without a magic number.
-        bounded: decode a file as :func:`picstore.prepare.image.read.decode_bounded` does.
+        bounded: decode a file as :func:`picstore.prepare.image.decode_image.decode_bounded` does.
 
     Raises:
         ImageError: the source is no image, is damaged, too large, or of a kind that cannot be read.

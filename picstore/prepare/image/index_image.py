@@ -6,10 +6,10 @@ from picstore.errors import ImageError
 from picstore.jpeg.headers import read_coding_parameters
 from picstore.jpeg.markers import Header, header_from_segments, iterate_marker_segments
 from picstore.jpeg.tiles import find_restart_segments
-from picstore.prepare.image.coordinates import CoordinateMap
+from picstore.prepare.image.decode_image import decode_bounded, decode_file
+from picstore.prepare.image.encode_settings import MAX_SIDE, EncodeSettings
+from picstore.prepare.image.exif_orientation import CoordinateMap
 from picstore.prepare.image.image_info import make_image_info
-from picstore.prepare.image.read import decode_bounded, decode_file
-from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
 from picstore.prepare.image.training_jpeg import TrainingJpeg
 from picstore.storage.format.record import ImageInfo
 
@@ -27,7 +27,7 @@ def index_image(data: bytes, *, settings: EncodeSettings, name: str = "", bounde
     Args:
         settings: ``max_pixels`` and ``background`` are used.
         name: the file's name; its extension identifies formats without a magic number.
-        bounded: decode other files as :func:`picstore.prepare.image.read.decode_bounded` does.
+        bounded: decode other files as :func:`picstore.prepare.image.decode_image.decode_bounded` does.
 
     Returns:
         The bytes to refer to, with the status ``INDEXED`` and the reason for which they are foreign, if they are.

@@ -10,7 +10,7 @@ from PIL import Image
 
 from picstore.errors import MissingDependency
 from picstore.jpeg.transcode import TranscodedJpeg, read_marker_segments, transcode
-from picstore.prepare.image.vips import find_vips
+from picstore.prepare.image.libvips import find_vips
 
 _INSTALL = "pip install 'picstore[mozjpeg]'"
 _SUBSAMPLE_MODES = {"444": "off", "420": "on"}  # libvips halves chroma in both directions or in none

@@ -18,7 +18,7 @@ from PIL import Image, TiffImagePlugin
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
-from picstore.prepare.image.color import integer_top, largest_usual, scale
+from picstore.prepare.image.pixel_conversion import integer_top, largest_usual, scale
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.strips import strip_boxes
 

@@ -12,11 +12,11 @@ from picstore.errors import NotTranscodable
 from picstore.jpeg.encoder.encode import encode_strips
 from picstore.jpeg.markers import Header
 from picstore.jpeg.transcode import TranscodedJpeg, read_marker_segments, transcode_all
-from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.encode import decode_any, encode
+from picstore.prepare.image.encode_settings import MAX_SIDE, EncodeSettings
+from picstore.prepare.image.exif_orientation import CoordinateMap
 from picstore.prepare.image.image_info import make_transcoded_info
-from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
-from picstore.prepare.image.vips import FaultFound, open_large_image
+from picstore.prepare.image.libvips import FaultFound, open_large_image
 from picstore.storage.format.record import ImageInfo
 
 LOSSLESS, REENCODED = "lossless", "reencoded"  # statuses
@@ -52,7 +52,7 @@ def make_training_jpeg(
         source: as in :func:`picstore.prepare.image.encode.decode_any`.
         settings: ``reencode`` forces re-encoding, and so does ``resize`` for images whose size it changes.
         name: the file's name; its extension identifies formats without a magic number.
-        bounded: decode a file as :func:`picstore.prepare.image.read.decode_bounded` does.
+        bounded: decode a file as :func:`picstore.prepare.image.decode_image.decode_bounded` does.
 
     Raises:
         ImageError: the source is no image, is damaged, too large, or of a kind that cannot be read.

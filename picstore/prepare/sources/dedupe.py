@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from picstore.errors import ImageError, NotADataset
-from picstore.prepare.engine import processes
+from picstore.prepare.engine import worker_processes
 from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input
 from picstore.prepare.sources.read_ahead import is_fetchable
@@ -46,8 +46,8 @@ def _run(
     """Fingerprints by id; inputs of a task whose process died have none."""
     tasks = deque(candidates[k : k + _INPUTS_PER_TASK] for k in range(0, len(candidates), _INPUTS_PER_TASK))
     found: dict[int, Fingerprint] = {}
-    for _, outcome in processes.run(function, tasks, workers=workers):
-        if not isinstance(outcome, processes.Died):
+    for _, outcome in worker_processes.run(function, tasks, workers=workers):
+        if not isinstance(outcome, worker_processes.Died):
             found.update(outcome)
     return found
 

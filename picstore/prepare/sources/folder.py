@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from picstore.prepare.engine.processes import Engine
+from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.named_files import is_inside

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from picstore.errors import UsageError
-from picstore.prepare.engine.processes import Engine
+from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.parts import FoundPart, list_parts

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, ImageError, NotADataset, Truncated, UsageError
-from picstore.prepare.engine.processes import Died, run
+from picstore.prepare.engine.worker_processes import Died, run
 from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.inputs import Input, Listing

@@ -14,7 +14,7 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
-from picstore.prepare.engine.processes import Engine
+from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, local_path
 from picstore.prepare.sources.folder import refuse_class_splits
 from picstore.prepare.sources.foreign_files import require_readable

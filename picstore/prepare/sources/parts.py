@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from picstore.prepare.engine.processes import Engine, run_each
+from picstore.prepare.engine.worker_processes import Engine, run_each
 from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input
 from picstore.prepare.sources.samples import ListingBuilder, Notes, PackedListing, SourceSample

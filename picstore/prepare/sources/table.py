@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from picstore.errors import NotADataset, UsageError
-from picstore.prepare.engine.processes import Engine
+from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.box_table import (
     corner_columns,

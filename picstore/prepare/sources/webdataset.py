@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import Damage
-from picstore.prepare.engine.processes import Engine
+from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import SkippedFields
 from picstore.prepare.sources.file_patterns import shard_files

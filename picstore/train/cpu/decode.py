@@ -95,8 +95,8 @@ def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str
     Args:
         name: of the file; its extension identifies formats without a magic number.
     """
-    from picstore.prepare.image.read import decode_bounded  # few data sets need it, and it takes 0.1 s
-    from picstore.prepare.image.settings import EncodeSettings
+    from picstore.prepare.image.decode_image import decode_bounded  # few data sets need it, and it takes 0.1 s
+    from picstore.prepare.image.encode_settings import EncodeSettings
 
     try:
         pixels = decode_bounded(bytes(data), settings=EncodeSettings(max_pixels=width * height), name=name).rgb()

@@ -40,7 +40,7 @@ def open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> A
 
 def _open_image(blob: bytes | memoryview) -> ImageFile.ImageFile:
     """Read the header of an image; SyntaxError if it is of none of the formats."""
-    from picstore.prepare.image.bare_files import leave_out_metadata  # few data sets have masks
+    from picstore.prepare.image.mend_files import leave_out_metadata  # few data sets have masks
 
     data = leave_out_metadata(bytes(blob)).data
     for opened in _MASK_FORMATS.values():

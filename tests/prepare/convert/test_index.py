@@ -20,8 +20,8 @@ from source_files import DATA, make_tar, put
 import picstore
 from picstore.errors import Damage, ImageError, NotADataset, UnsupportedVersion, UsageError
 from picstore.jpeg.transcode import add_restart_markers
-from picstore.prepare.image.read import decode_file
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.decode_image import decode_file
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.storage import manifest as manifests
 from picstore.storage.format.reference import Reference, unpack_reference

@@ -19,9 +19,9 @@ from PIL import Image
 from samples import jpeg
 
 from picstore.errors import ImageError
-from picstore.prepare.engine import processes
+from picstore.prepare.engine import worker_processes
 from picstore.prepare.image import imagemagick, size_limits
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 
 SMALL = EncodeSettings(max_pixels=1 << 20)
 
@@ -29,15 +29,15 @@ SMALL = EncodeSettings(max_pixels=1 << 20)
 
 
 def test_a_task_that_hangs_in_c_is_ended_and_the_others_go_on() -> None:
-    results = dict(processes.run(engine_tasks.hang_on_three, deque(range(6)), workers=2))
+    results = dict(worker_processes.run(engine_tasks.hang_on_three, deque(range(6)), workers=2))
     died = results.pop(3)
-    assert isinstance(died, processes.Died)
+    assert isinstance(died, worker_processes.Died)
     assert died.timed_out
     assert results == {k: 2 * k for k in (0, 1, 2, 4, 5)}
 
 
 def test_a_time_limit_ends_with_its_block() -> None:
-    results = dict(processes.run(engine_tasks.outlive_the_limit, deque([1, 2]), workers=1))
+    results = dict(worker_processes.run(engine_tasks.outlive_the_limit, deque([1, 2]), workers=1))
     assert results == {1: 2, 2: 4}
 
 
@@ -131,8 +131,8 @@ CHECK = """
 import resource, sys
 from pathlib import Path
 from picstore.errors import ImageError
-from picstore.prepare.image.read import decode_file
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.decode_image import decode_file
+from picstore.prepare.image.encode_settings import EncodeSettings
 
 def memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

@@ -19,11 +19,11 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import NotADataset, Unfinished, UsageError
-from picstore.prepare.convert import job, merge_shards
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.finish import ConversionResult
-from picstore.prepare.convert.job import DatasetShape, Shard
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.convert import merge_shards, resumable_job
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+from picstore.prepare.convert.finish_dataset import ConversionResult
+from picstore.prepare.convert.resumable_job import DatasetShape, Shard
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location.resolve import locate
 
@@ -139,7 +139,7 @@ def test_a_merge_that_was_killed_at_its_end_leaves_nothing_once_repeated(
 ) -> None:
     out = tmp_path / "train"
     with monkeypatch.context() as patch:
-        patch.setattr(job, "remove_job", lambda _: None)  # as if it were killed
+        patch.setattr(resumable_job, "remove_job", lambda _: None)  # as if it were killed
         merge(out, parts)
     assert (out / "unfinished").is_dir()
     assert merge(out, parts).tally.inputs == COUNT

@@ -15,13 +15,13 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import Corrupt, Unfinished, UsageError
-from picstore.prepare.convert import job, retry
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.finish import ConversionResult
-from picstore.prepare.convert.job import DatasetShape, row_slice
+from picstore.prepare.convert import resumable_job, retry
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+from picstore.prepare.convert.finish_dataset import ConversionResult
+from picstore.prepare.convert.resumable_job import DatasetShape, row_slice
 from picstore.prepare.convert.retry import retry_failed
-from picstore.prepare.engine.processes import Engine
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.engine.worker_processes import Engine
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.dedupe import mark_duplicates
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.open import open_source
@@ -360,7 +360,7 @@ def test_a_retry_that_was_killed_at_its_end_leaves_nothing_once_repeated(
     converted(source, out)
     restore(source, (3,))
     with monkeypatch.context() as patch:
-        patch.setattr(job, "remove_job", lambda _: None)  # as if it were killed
+        patch.setattr(resumable_job, "remove_job", lambda _: None)  # as if it were killed
         converted(source, out, how=retry_failed)
     assert (out / "unfinished" / "job.json").is_file()
     assert converted(source, out, how=retry_failed).tally.images == COUNT

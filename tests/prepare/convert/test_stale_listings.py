@@ -12,8 +12,8 @@ from samples import jpeg
 from source_files import put
 
 import picstore
-from picstore.prepare.convert import job, ledger
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.convert import ledger, resumable_job
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.location import object_store, obstore_fork
 from picstore.storage.location.object_store import Bucket
 from picstore.storage.location.resolve import UNFINISHED, locate
@@ -101,7 +101,7 @@ def test_a_job_is_removed_though_its_rows_are_listed_still(bucket: str, monkeypa
     (root / UNFINISHED / "job.json").write(b"{}")
     (root / UNFINISHED / "row-000000.jsonl").write(b"")
     lists_removed(monkeypatch)
-    job.remove_job(root)
+    resumable_job.remove_job(root)
     assert list(LIST(root)) == []  # type: ignore[arg-type]
 
 

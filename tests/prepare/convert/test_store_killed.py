@@ -16,9 +16,9 @@ from engine_tasks import InlineEngine
 from samples import jpeg
 
 from picstore.errors import PicstoreError
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.job import DatasetShape
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location import remote_file
 from picstore.storage.location.download import Retries

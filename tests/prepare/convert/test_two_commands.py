@@ -19,17 +19,17 @@ from stores import Proxy
 
 import picstore
 from picstore.errors import Conflict, PicstoreError, Unfinished, UsageError
-from picstore.prepare.convert import append as append_module
-from picstore.prepare.convert import convert as convert_module
-from picstore.prepare.convert import job
-from picstore.prepare.convert.append import append
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.job import DatasetShape, Shard
+from picstore.prepare.convert import append_images as append_module
+from picstore.prepare.convert import conversion_job as convert_module
+from picstore.prepare.convert import resumable_job
+from picstore.prepare.convert.append_images import append
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+from picstore.prepare.convert.resumable_job import DatasetShape, Shard
 from picstore.prepare.convert.retry import retry_failed
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
-from picstore.prepare.upkeep.shuffle import shuffle
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.shuffled_copy import shuffle
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage import publish
 from picstore.storage.location import local, object_store, remote_file
 from picstore.storage.location.download import Retries
@@ -139,7 +139,7 @@ def test_a_shard_and_a_whole_conversion_do_not_begin_together(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    once(monkeypatch, job, "hold_job", lambda: run(convert, images, out, shard=Shard(0, 2)))
+    once(monkeypatch, resumable_job, "hold_job", lambda: run(convert, images, out, shard=Shard(0, 2)))
     with pytest.raises(Conflict, match="begun a job"):
         run(convert, images, out)
 
@@ -149,7 +149,7 @@ def test_of_a_writer_or_shuffle_and_a_conversion_one_is_refused(
     dataset: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any]
 ) -> None:
     out = tmp_path / "out"
-    once(monkeypatch, job, "hold_job", lambda: run(convert, images, out))
+    once(monkeypatch, resumable_job, "hold_job", lambda: run(convert, images, out))
     with pytest.raises(UsageError, match="already a data set"):
         if make is shuffle:
             shuffle(dataset, out, seed=1, method="transpose", workers=1)
@@ -162,7 +162,7 @@ def test_of_a_writer_or_shuffle_and_a_conversion_one_is_refused(
 def test_an_append_that_is_killed_when_published_is_not_appended_again(
     dataset: Path, more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once(monkeypatch, job, "remove_job", kill)
+    once(monkeypatch, resumable_job, "remove_job", kill)
     with pytest.raises(Killed):
         run(append, more, dataset)
     published = read_manifest(dataset)
@@ -210,7 +210,7 @@ def test_of_two_appends_each_has_ids_of_its_own_or_is_refused(
     dataset: Path, more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     third = source(tmp_path / "third", first=200)
-    module = append_module if moment == "_describe_append" else job
+    module = append_module if moment == "_describe_append" else resumable_job
     once(monkeypatch, module, moment, lambda: run(append, third, dataset))
     if moment == "hold_job":
         with pytest.raises(Conflict, match="edited since"):
@@ -368,12 +368,12 @@ def test_ids_that_two_records_have_are_damage(dataset: Path, more: Path, monkeyp
 
 def test_a_job_file_of_another_run_with_the_same_settings_is_told_apart(tmp_path: Path) -> None:
     root = local.Folder(tmp_path / "out")
-    mine, others = (job.new_job(verb="convert", rows=1) for _ in range(2))
-    with job.hold_job(root, others) as made, pytest.raises(UsageError, match="by another process"):
+    mine, others = (resumable_job.new_job(verb="convert", rows=1) for _ in range(2))
+    with resumable_job.hold_job(root, others) as made, pytest.raises(UsageError, match="by another process"):
         assert made
-        with job.hold_job(root, others):
+        with resumable_job.hold_job(root, others):
             pass
-    with pytest.raises(Conflict), job.hold_job(root, mine):
+    with pytest.raises(Conflict), resumable_job.hold_job(root, mine):
         pass
     assert json.loads((tmp_path / "out" / "unfinished" / "job.json").read_text()) == others
     assert np.all(np.array([len(each["run"]) for each in (mine, others)]) == 16)

@@ -27,21 +27,21 @@ from samples import jpeg
 import picstore
 from benchmarks.clusters import SimulatedCluster, simulated_cluster
 from picstore.errors import Corrupt, PicstoreError, Unfinished
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.job import DatasetShape, Shard
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
 from picstore.prepare.convert.merge_shards import merge
+from picstore.prepare.convert.resumable_job import DatasetShape, Shard
 from picstore.prepare.engine import ray
-from picstore.prepare.engine.processes import Engine
 from picstore.prepare.engine.ray import RayEngine
+from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.exports import export as export_module
 from picstore.prepare.exports import folder as folder_format
 from picstore.prepare.exports.export import FORMATS, export
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources import parts
 from picstore.prepare.sources.open import open_source
-from picstore.prepare.upkeep.dupes import hash_images
-from picstore.prepare.upkeep.shuffle import shuffle
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.near_duplicates import hash_images
+from picstore.prepare.upkeep.shuffled_copy import shuffle
+from picstore.prepare.upkeep.verify_dataset import verify
 
 COUNT = 120
 SHAPE = DatasetShape(streams=2, file_size=16 << 10, container_size=8 << 10)

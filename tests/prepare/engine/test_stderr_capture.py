@@ -16,7 +16,7 @@ from pictures import by_imagemagick, saved, smooth
 from PIL import Image, features
 from samples import jpeg, picture
 
-from picstore.prepare.engine import processes, stderr_capture
+from picstore.prepare.engine import stderr_capture, worker_processes
 
 
 def damaged(data: bytes, *, start: int, stop: int | None = None) -> bytes:
@@ -76,7 +76,7 @@ def test_the_loud_files_are_loud_in_a_process_of_their_own(tmp_path: Path) -> No
         "from pathlib import Path\n"
         "from picstore.errors import ImageError\n"
         "from picstore.prepare.image.training_jpeg import make_training_jpeg\n"
-        "from picstore.prepare.image.settings import EncodeSettings\n"
+        "from picstore.prepare.image.encode_settings import EncodeSettings\n"
         "settings = EncodeSettings(quality=100, subsampling='444', reencode=True)\n"
         "for name in sys.argv[1:]:\n"
         "    os.write(2, f'|{name}:'.encode())\n"
@@ -94,7 +94,7 @@ def test_the_loud_files_are_loud_in_a_process_of_their_own(tmp_path: Path) -> No
 
 
 def test_the_first_line_is_heard_printable_and_what_is_too_much_is_dropped() -> None:
-    heard = dict(processes.run(engine_tasks.chatter, deque([3, 100_000, 0, 1]), workers=1))
+    heard = dict(worker_processes.run(engine_tasks.chatter, deque([3, 100_000, 0, 1]), workers=1))
     assert heard == {**dict.fromkeys((1, 3, 100_000), "line 0 ?[1m of a library"), 0: ""}
 
 
@@ -109,9 +109,9 @@ def test_a_crash_is_still_told_by_faulthandler_and_python_still_prints(tmp_path:
         "import sys; sys.path[:0] = sys.argv[1:2]\n"
         "import engine_tasks\n"
         "from collections import deque\n"
-        "from picstore.prepare.engine import processes\n"
+        "from picstore.prepare.engine import worker_processes\n"
         "if __name__ == '__main__':\n"
-        "    print(*(outcome for _, outcome in processes.run(engine_tasks.crash, deque([1]), workers=1)))\n"
+        "    print(*(outcome for _, outcome in worker_processes.run(engine_tasks.crash, deque([1]), workers=1)))\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code)

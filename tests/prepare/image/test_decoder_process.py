@@ -20,8 +20,8 @@ from PIL import Image
 import picstore
 from picstore.errors import ImageError
 from picstore.prepare.image import decoder_process
-from picstore.prepare.image.read import decode_apart, decode_bounded, decode_file
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.decode_image import decode_apart, decode_bounded, decode_file
+from picstore.prepare.image.encode_settings import EncodeSettings
 
 PLAIN = EncodeSettings()
 # Whoever draws it keeps Python's lock, for hours.
@@ -57,8 +57,8 @@ def test_a_crash_of_a_decoder_is_an_image_error_and_the_next_image_is_read() -> 
 
 PROGRAM = """
 import sys, threading
-from picstore.prepare.image.read import decode_bounded
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.decode_image import decode_bounded
+from picstore.prepare.image.encode_settings import EncodeSettings
 threading.Thread(target=decode_bounded, args=(sys.stdin.buffer.read(),), kwargs={"settings": EncodeSettings()}).start()
 """
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 
 from picstore.errors import ImageError, UsageError
 from picstore.jpeg.tiles import restart_interval
-from picstore.prepare.image.settings import EncodeSettings, Size
+from picstore.prepare.image.encode_settings import EncodeSettings, Size
 
 SAMPLING = {"444": ((1, 1), (1, 1), (1, 1)), "422": ((2, 1), (1, 1), (1, 1)), "420": ((2, 2), (1, 1), (1, 1))}
 PLAIN = EncodeSettings()

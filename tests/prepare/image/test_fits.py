@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pictures import open_image
 
 from picstore.errors import ImageError
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 
 PLAIN = EncodeSettings()
 GREY = np.rint(np.linspace(0, 255, 33)[None, :] * np.linspace(0.5, 1, 24)[:, None])

@@ -11,7 +11,7 @@ import pytest
 from pictures import by_imagemagick, open_image, quadrants, require
 
 from picstore.errors import ImageError
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 
 PLAIN = EncodeSettings()
 HEIGHT, WIDTH = 9, 13

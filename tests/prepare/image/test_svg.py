@@ -11,8 +11,8 @@ from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.prepare.image import decoder_process, svg
-from picstore.prepare.image.read import decode_file
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.decode_image import decode_file
+from picstore.prepare.image.encode_settings import EncodeSettings
 
 PLAIN = EncodeSettings()
 PROLOG = """<?xml version="1.0" encoding="UTF-8"?>

@@ -32,7 +32,7 @@ from tiff_files import (
 
 from picstore.errors import ImageError
 from picstore.prepare.image import tiff
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.train.cpu.mask_files import open_mask
 
 PLAIN = EncodeSettings()

@@ -18,7 +18,7 @@ from samples import jpeg, picture
 from picstore.errors import ImageError, MissingDependency, UsageError
 from picstore.jpeg.tiles import restart_interval
 from picstore.prepare.image import mozjpeg
-from picstore.prepare.image.settings import EncodeSettings, Size
+from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 
 PLAIN = EncodeSettings()

@@ -18,9 +18,9 @@ from PIL import Image
 from samples import jpeg, picture
 
 import picstore
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.job import DatasetShape
-from picstore.prepare.image.settings import EncodeSettings, Size
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.open import open_source
 from picstore.storage.format.record import MAX_EXTRA

@@ -14,7 +14,7 @@ import pytest
 from engine_tasks import InlineEngine
 
 from picstore.errors import NotADataset, PicstoreError
-from picstore.prepare.engine.processes import Died, LocalEngine
+from picstore.prepare.engine.worker_processes import Died, LocalEngine
 from picstore.prepare.sources import parts, table
 from picstore.prepare.sources.inputs import Listing, read_input
 from picstore.prepare.sources.open import open_source

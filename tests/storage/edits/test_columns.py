@@ -19,8 +19,8 @@ from samples import picture
 import picstore
 from picstore.errors import Corrupt, UsageError
 from picstore.prepare.exports.export import export
-from picstore.prepare.upkeep.shuffle import shuffle
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.shuffled_copy import shuffle
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.edits.columns import Column
 
 Make = Callable[..., Path]

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 import picstore
 from picstore.errors import Corrupt, UnsupportedVersion, UsageError
 from picstore.prepare.exports.export import export
-from picstore.prepare.upkeep.shuffle import shuffle
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.shuffled_copy import shuffle
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.edits.tombstones import LiveRecords
 
 Make = Callable[..., Path]

@@ -16,8 +16,8 @@ from tiled import noise
 import picstore
 from picstore.jpeg.transcode import add_restart_markers, find_entry_points
 from picstore.prepare.image.image_info import parse_image_info
-from picstore.prepare.upkeep.shuffle import shuffle
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.shuffled_copy import shuffle
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.format import entry_points as written
 from picstore.storage.format import pack_container as packing
 from picstore.storage.format import segment_table, tile_rows

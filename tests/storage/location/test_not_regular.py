@@ -16,8 +16,8 @@ from grids import slow_except
 
 import picstore
 from picstore.errors import Damage, PicstoreError
-from picstore.prepare.upkeep.repair import repair
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.repair_dataset import repair
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.location.local import Folder
 
 

@@ -15,7 +15,7 @@ from web_server import TOKEN, Hub, WebServer
 
 import picstore
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.location import web
 from picstore.storage.location.base import Entry
 from picstore.storage.location.download import Retries

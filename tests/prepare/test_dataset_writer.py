@@ -12,7 +12,7 @@ from samples import jpeg, picture
 
 import picstore
 from picstore.errors import Unfinished, UsageError
-from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.resumable_job import DatasetShape
 
 
 def test_bytes_pil_images_and_arrays_become_records_with_label_and_extra(tmp_path: Path) -> None:

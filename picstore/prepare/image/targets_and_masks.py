@@ -7,8 +7,8 @@ import io
 from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.prepare.image.coordinates import CoordinateMap
-from picstore.prepare.image.read import TO_UPRIGHT, foreign_errors
+from picstore.prepare.image.decode_image import TO_UPRIGHT, foreign_errors
+from picstore.prepare.image.exif_orientation import CoordinateMap
 from picstore.prepare.image.size_limits import open_by_pillow
 
 _LOSSLESS = ("PNG", "TIFF", "BMP", "GIF")

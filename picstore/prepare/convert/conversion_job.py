@@ -18,15 +18,15 @@ import numpy as np
 from picstore._version import __version__
 from picstore.cores import count_cores
 from picstore.errors import UsageError
-from picstore.prepare.convert import job, ledger
-from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result
+from picstore.prepare.convert import ledger, resumable_job
+from picstore.prepare.convert.finish_dataset import ConversionResult, finish_dataset, read_result
+from picstore.prepare.convert.kernel_warmup import start_fork_server
 from picstore.prepare.convert.row_reuse import find_reusable_rows, reuse_folder
 from picstore.prepare.convert.rows import RowTask, make_position_folder, run_rows, sample_mean_bytes
 from picstore.prepare.convert.source_samples import same_images, sample_sizes
-from picstore.prepare.convert.warm_start import start_fork_server
-from picstore.prepare.engine import processes
+from picstore.prepare.engine import worker_processes
+from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.image.mozjpeg import require_mozjpeg
-from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.progress import Progress, begin_stage, progress_callback
 from picstore.prepare.sources.inputs import Input, Listing, Partition
 from picstore.storage.format.layout import MAX_CONTAINER
@@ -44,8 +44,8 @@ class ConvertOptions:
     """
 
     encode: EncodeSettings
-    shape: job.DatasetShape
-    workers: int | processes.Engine
+    shape: resumable_job.DatasetShape
+    workers: int | worker_processes.Engine
     progress: Progress | None = None
     image_timeout: float = IMAGE_TIMEOUT
     references: Location | None = None
@@ -68,7 +68,7 @@ class RowPlan:
     rows: int
     duplicates: Mapping[int, int]
     attachments: tuple[str, ...]
-    shard: job.Shard | None = None
+    shard: resumable_job.Shard | None = None
     first_id: int = 0
     first_file: int = 0
     reuse: bool = False
@@ -83,7 +83,7 @@ class RowPlan:
         """Return the numbers of a row's inputs."""
         if self.partition is not None:
             return range(*self.partition.rows[row : row + 2])
-        return job.row_slice(len(self.inputs), self.rows, row)
+        return resumable_job.row_slice(len(self.inputs), self.rows, row)
 
     def make_tasks(self, root: WritableLocation, options: ConvertOptions, position_folder: Path) -> deque[RowTask]:
         """Make the tasks of all rows that are not finished."""
@@ -159,7 +159,7 @@ def convert(
     options: ConvertOptions,
     *,
     resume: bool = False,
-    shard: job.Shard | None = None,
+    shard: resumable_job.Shard | None = None,
 ) -> ConversionResult:
     """Convert every input of a source into a new data set; the ledger lists inputs that fail.
 
@@ -169,7 +169,7 @@ def convert(
 
     Raises:
         UsageError, NotADataset, Unfinished, Damage: the destination cannot be used, or another process is at work
-            there; see :func:`job.begin_job` and :func:`job.hold_job`. The job was begun with other images.
+            there; see :mod:`resumable_job`. The job was begun with other images.
         MissingDependency: the encoder asked for is not installed.
         PicstoreError: a row dies again and again, or its files were lost.
     """
@@ -185,10 +185,10 @@ def convert(
     outline = {**settings, "classes": listing.classes, "attachments": list(listing.attachments)}
     if resume and (root / MANIFEST).is_file():
         return read_result(root, settings)
-    begun = job.begin_job(root, settings if shard is None else outline, resume=resume, shard=shard)
+    begun = resumable_job.begin_job(root, settings if shard is None else outline, resume=resume, shard=shard)
     if "rows" not in begun:
         begun = {**begun, "rows": choose_rows(listing, options)}
-        begun = begun if shard else job.new_job(**begun, samples=sample_sizes(listing.inputs))
+        begun = begun if shard else resumable_job.new_job(**begun, samples=sample_sizes(listing.inputs))
     else:
         require_same_images(root, begun, listing)
     rows = int(begun["rows"])
@@ -201,8 +201,8 @@ def convert(
         reuse=resume,
         partition=listing.partition,
     )
-    with job.hold_job(root, begun, shard):
-        job.require_free(root, shard)
+    with resumable_job.hold_job(root, begun, shard):
+        resumable_job.require_free(root, shard)
         return run_job(root, plan, options, clock, partial(finish_dataset, root, {**outline, "rows": rows}))
 
 
@@ -254,12 +254,12 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
         return len(listing.partition.rows) - 1
     if options.references is not None:
         sizes = sample_sizes(inputs)
-        return job.count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
-    engine = processes.as_engine(options.workers)
-    if not isinstance(engine, processes.LocalEngine):  # the sample of a cluster is converted here
-        engine = processes.LocalEngine(count_cores())
+        return resumable_job.count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
+    engine = worker_processes.as_engine(options.workers)
+    if not isinstance(engine, worker_processes.LocalEngine):  # the sample of a cluster is converted here
+        engine = worker_processes.LocalEngine(count_cores())
     mean_bytes = sample_mean_bytes(inputs, options.encode, engine, options.image_timeout)
-    return job.count_rows(len(inputs), mean_bytes, options.shape)
+    return resumable_job.count_rows(len(inputs), mean_bytes, options.shape)
 
 
 def run_job(
@@ -275,13 +275,13 @@ def run_job(
         tasks = plan.make_tasks(root, options, position_folder)
         total = sum(len(plan.row_inputs(row)) for row in plan.own_rows)
         clock.begin_stage("rows", total, total - sum(len(task.inputs) for task in tasks))
-        written = run_rows(tasks, processes.as_engine(options.workers), progress_callback(options.progress))
+        written = run_rows(tasks, worker_processes.as_engine(options.workers), progress_callback(options.progress))
         clock.end_stage()
         if plan.shard is not None:
             tally = sum(map(ledger.tally_fragment, ledger.read_fragments(root, plan.own_rows)), ledger.Tally())
             return ConversionResult(None, tally, clock.seconds)
     clock.begin_stage("finishing")
     result = finish(written)
-    job.remove_job(root)
+    resumable_job.remove_job(root)
     clock.end_stage()
     return replace(result, seconds=clock.seconds)

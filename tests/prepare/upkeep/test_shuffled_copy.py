@@ -12,7 +12,7 @@ import pytest
 from commands import one_line, picstore_command, picstore_json, tree
 
 import picstore
-from picstore.prepare.upkeep.shuffle import shuffle
+from picstore.prepare.upkeep.shuffled_copy import shuffle
 
 METHODS = ["transpose", "uniform"]
 

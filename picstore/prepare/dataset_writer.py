@@ -18,13 +18,13 @@ import numpy as np
 from picstore._version import __version__
 from picstore.arrays import U8
 from picstore.errors import ImageError, PicstoreError, UsageError
-from picstore.prepare.convert import job
+from picstore.prepare.convert import resumable_job
+from picstore.prepare.convert.kernel_warmup import load_kernels
 from picstore.prepare.convert.row_writer import RowWriter, make_record
-from picstore.prepare.convert.warm_start import load_kernels
-from picstore.prepare.image.attached_images import move_attachment
-from picstore.prepare.image.coordinates import map_targets
+from picstore.prepare.image.encode_settings import EncodeSettings
+from picstore.prepare.image.exif_orientation import map_targets
 from picstore.prepare.image.mozjpeg import require_mozjpeg
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.targets_and_masks import move_attachment
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.record import Record
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from typing_extensions import Unpack
 
-    from picstore.prepare.image.settings import EncodeOptions
+    from picstore.prepare.image.encode_settings import EncodeOptions
 
 
 _CLOSED = "the Writer is closed"
@@ -74,7 +74,7 @@ class Writer:
         *,
         classes: Sequence[str] = (),
         attachments: Sequence[str] = (),
-        shape: job.DatasetShape | None = None,
+        shape: resumable_job.DatasetShape | None = None,
         **encode: Unpack[EncodeOptions],
     ) -> None:
         self._root = locate_writable(path)
@@ -88,7 +88,7 @@ class Writer:
         # Here and not with the first image: an exception of a signal handler while llvmlite loads a kernel may end the
         # process ("double free"), and a program may interrupt ``add`` on purpose.
         load_kernels(self._encode)
-        self._shape = shape or job.DatasetShape()
+        self._shape = shape or resumable_job.DatasetShape()
         self._summaries: list[FileSummary] = []
         self._counts = RecordCounts.of({})
         self._rows = 0
@@ -104,10 +104,10 @@ class Writer:
         self._refusal = ""  # why nothing can be added any more
         self._published = False
         self._pid = os.getpid()
-        begun = job.begin_job(self._root, {"verb": "Writer", "picstore": __version__}, resume=False)
+        begun = resumable_job.begin_job(self._root, {"verb": "Writer", "picstore": __version__}, resume=False)
         with ExitStack() as held:
-            held.enter_context(job.hold_job(self._root, job.new_job(**begun)))
-            job.require_free(self._root)
+            held.enter_context(resumable_job.hold_job(self._root, resumable_job.new_job(**begun)))
+            resumable_job.require_free(self._root)
             self._held = held.pop_all()
 
     def add(
@@ -243,7 +243,7 @@ class Writer:
             encode=self._encode.to_json(),
             provenance={"picstore": __version__, "source": "Writer", "inputs": self._count},
         )
-        job.remove_job(self._root)
+        resumable_job.remove_job(self._root)
         self._held.close()
         self._published = True
 

@@ -16,9 +16,9 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import Corrupt, NotADataset, Unfinished, UnsupportedVersion
-from picstore.prepare.upkeep.repair import repair
-from picstore.prepare.upkeep.shuffle import shuffle
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.repair_dataset import repair
+from picstore.prepare.upkeep.shuffled_copy import shuffle
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.container_index import index_file
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import COPY, MANIFEST

@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.prepare.convert.input_groups import group_inputs
-from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.input_records import group_inputs
+from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.prepare.convert.rows import RowTask, run_rows
-from picstore.prepare.engine.processes import Died
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.engine.worker_processes import Died
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg, reencode
 from picstore.prepare.sources.inputs import Input
 from picstore.storage.location.resolve import locate

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, TooManyFailures, UsageError
-from picstore.prepare.convert import job, ledger
+from picstore.prepare.convert import ledger, resumable_job
 from picstore.prepare.convert.row_counts import join_row_counts
 from picstore.storage.format.file_summary import FileSummary, read_summary
 from picstore.storage.location.resolve import LEDGER, Location, WritableLocation, map_concurrently
@@ -70,7 +70,7 @@ def read_result(root: WritableLocation, settings: dict[str, Any]) -> ConversionR
     note_index(manifest)
     result = ConversionResult(manifest, ledger.tally_lines(lines))
     root.sweep()
-    job.remove_finished_job(root, settings, manifest.uuid)
+    resumable_job.remove_finished_job(root, settings, manifest.uuid)
     return result
 
 

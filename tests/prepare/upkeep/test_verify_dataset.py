@@ -10,7 +10,7 @@ from commands import one_line, picstore_command, picstore_json
 from PIL import Image
 
 import picstore
-from picstore.prepare.upkeep.verify import FileCheck, check_file, verify
+from picstore.prepare.upkeep.verify_dataset import FileCheck, check_file, verify
 from picstore.storage.location.local import Folder
 from picstore.storage.manifest import read_manifest
 
@@ -114,9 +114,9 @@ def test_decode_finds_what_checksums_cannot(tmp_path: Path) -> None:
     from pictures import reencode
     from samples import jpeg
 
-    from picstore.prepare.convert.job import DatasetShape
+    from picstore.prepare.convert.resumable_job import DatasetShape
     from picstore.prepare.convert.row_writer import RowWriter, make_record
-    from picstore.prepare.image.settings import EncodeSettings
+    from picstore.prepare.image.encode_settings import EncodeSettings
     from picstore.storage.format.record import Record
     from picstore.storage.publish import publish_dataset
 

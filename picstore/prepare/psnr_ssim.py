@@ -13,9 +13,9 @@ from PIL import Image
 from picstore import rng
 from picstore.arrays import F32, U8
 from picstore.errors import ImageError
-from picstore.prepare.engine import processes
+from picstore.prepare.engine import worker_processes
 from picstore.prepare.image.encode import decode_any, encode
-from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
+from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.image.training_jpeg import LOSSLESS, make_training_jpeg
 from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, Listing, read_input
@@ -104,11 +104,11 @@ def measure_quality(
     Raises:
         PicstoreError: an object store cannot be reached.
     """
-    processes.start_fork_server("picstore.prepare.convert.warmup", "picstore.prepare.convert.warmup_pixels")
+    worker_processes.start_fork_server("picstore.prepare.convert.warmup", "picstore.prepare.convert.warmup_pixels")
     settings = settings_to_measure(encode)
     numbers = sample_numbers(len(listing.inputs), images, seed=seed)
     tasks = deque(_Task(number, listing.inputs[number], encode, settings, image_timeout) for number in numbers)
-    ended = processes.run(measure_image, tasks, workers=workers, on_progress=on_progress)
+    ended = worker_processes.run(measure_image, tasks, workers=workers, on_progress=on_progress)
     outcomes = {task.number: outcome for task, outcome in ended}
     results = [outcomes[number] for number in numbers]
     encoded = [each for each in results if isinstance(each, tuple)]
@@ -138,7 +138,7 @@ def measure_image(task: _Task, on_progress: ProgressCallback) -> tuple[int, tupl
     """Size of the file and its measurements; or ``"lossless"``, or the reason why it cannot be read."""
     try:
         data = read_input(task.source)
-        with processes.time_limit(task.image_timeout):
+        with worker_processes.time_limit(task.image_timeout):
             if not task.encode.reencode:
                 made = make_training_jpeg(data, settings=task.encode, name=task.source.name)
                 if made.status == LOSSLESS:
@@ -146,7 +146,7 @@ def measure_image(task: _Task, on_progress: ProgressCallback) -> tuple[int, tupl
             image = decode_any(data, settings=task.encode, name=task.source.name).image
         measured = []
         for settings in task.settings:
-            with processes.time_limit(task.image_timeout):
+            with worker_processes.time_limit(task.image_timeout):
                 measured.append(_encode_and_compare(image, settings))
     except ImageError as error:
         return str(error)

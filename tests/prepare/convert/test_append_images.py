@@ -14,17 +14,17 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import PicstoreError, Unfinished, UsageError
-from picstore.prepare.convert import append as append_module
-from picstore.prepare.convert import convert as convert_module
-from picstore.prepare.convert import job
-from picstore.prepare.convert.append import append
-from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.job import DatasetShape
-from picstore.prepare.engine.processes import Engine
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.convert import append_images as append_module
+from picstore.prepare.convert import conversion_job as convert_module
+from picstore.prepare.convert import resumable_job
+from picstore.prepare.convert.append_images import append
+from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.engine.worker_processes import Engine
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
-from picstore.prepare.upkeep.shuffle import shuffle
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.shuffled_copy import shuffle
+from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.location.resolve import locate
 
 SHAPE = DatasetShape(streams=3, container_size=8 << 10, file_size=16 << 10)
@@ -113,7 +113,7 @@ def test_an_append_killed_at_its_end_is_only_cleared_away_in_a_store_too(
 ) -> None:
     run(convert, tmp_path / "first", f"{bucket}/ds")
     with monkeypatch.context() as patch:
-        patch.setattr(job, "remove_job", lambda _: None)  # as if it were killed
+        patch.setattr(resumable_job, "remove_job", lambda _: None)  # as if it were killed
         uuid = run(append, more, f"{bucket}/ds").manifest.uuid
     done = run(append, more, f"{bucket}/ds", resume=True)
     assert (done.manifest.uuid, done.tally.inputs) == (uuid, 15)

@@ -14,13 +14,13 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from picstore.arrays import I64, Table
 from picstore.errors import Damage, ImageError, NotADataset, UnsupportedVersion
-from picstore.prepare.engine import processes
-from picstore.prepare.image.attached_images import mask_problem
+from picstore.prepare.engine import worker_processes
+from picstore.prepare.image.decode_image import foreign_errors
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.image.index_image import index_image
-from picstore.prepare.image.read import foreign_errors
-from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.size_limits import check_size
+from picstore.prepare.image.targets_and_masks import mask_problem
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.dataset import Dataset
@@ -98,7 +98,7 @@ def verify(
     *,
     root: Where | ReferencesRoot | None = None,
     decode: bool = False,
-    workers: int | processes.Engine,
+    workers: int | worker_processes.Engine,
     progress: Progress | None = None,
 ) -> Verified:
     """Read a whole data set and list all damage.
@@ -136,7 +136,7 @@ def verify(
         for entry, file_rows, deleted in _files(manifest, rows, live)
     )
     begin_stage(progress, "checking", manifest.images)
-    checked = processes.run_all(check_file, tasks, workers=workers, on_progress=progress_callback(progress))
+    checked = worker_processes.run_all(check_file, tasks, workers=workers, on_progress=progress_callback(progress))
     found = {(task.entry.file, task.entry.stream): result for task, result in checked}
     begin_stage(progress, "finishing")
     for entry in manifest.files:

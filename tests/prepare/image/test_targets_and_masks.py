@@ -15,8 +15,8 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import ImageError, UsageError
-from picstore.prepare.image.attached_images import move_attachment
-from picstore.prepare.image.coordinates import CoordinateMap
+from picstore.prepare.image.exif_orientation import CoordinateMap
+from picstore.prepare.image.targets_and_masks import move_attachment
 from picstore.storage.target_forms import check_targets, in_own_form
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from picstore.arrays import U8
-from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
+from picstore.prepare.image.encode_settings import MAX_SIDE, EncodeSettings
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
 from picstore.prepare.image.strips import strip_boxes
 

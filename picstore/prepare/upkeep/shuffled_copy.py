@@ -17,8 +17,8 @@ from picstore import rng
 from picstore._version import __version__
 from picstore.arrays import I64, Table
 from picstore.errors import PicstoreError, UsageError
-from picstore.prepare.convert import job
-from picstore.prepare.engine import processes
+from picstore.prepare.convert import resumable_job
+from picstore.prepare.engine import worker_processes
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
@@ -90,7 +90,7 @@ def shuffle(
     *,
     seed: int,
     method: str,
-    workers: int | processes.Engine,
+    workers: int | worker_processes.Engine,
     progress: Progress | None = None,
 ) -> Manifest:
     """Write a shuffled copy of a data set.
@@ -115,19 +115,19 @@ def shuffle(
     if dataset.manifest.references is not None:
         raise UsageError(f"{dataset.path} is an index, which the loader shuffles; convert it to shuffle its images")
     destination = locate_writable(destination)
-    shape = job.DatasetShape(container_size=dataset.manifest.container_size, seed=seed)
+    shape = resumable_job.DatasetShape(container_size=dataset.manifest.container_size, seed=seed)
     wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}
-    begun = job.new_job(**job.begin_job(destination, wanted, resume=False))
+    begun = resumable_job.new_job(**resumable_job.begin_job(destination, wanted, resume=False))
     passes = 1 if method == "transpose" else 2
     begin_stage(progress, "rows", passes * len(dataset))
-    with job.hold_job(destination, begun):
-        job.require_free(destination)
+    with resumable_job.hold_job(destination, begun):
+        resumable_job.require_free(destination)
         if method == "transpose":
             sources = _file_tasks(dataset, destination, shape)
             tasks = deque(replace(task, stream=task.file, file=task.stream) for task in sources)
         else:
             tasks = _dealt(dataset, destination, shape, workers, progress)
-        results = processes.run_all(write_file, tasks, workers=workers, on_progress=progress_callback(progress))
+        results = worker_processes.run_all(write_file, tasks, workers=workers, on_progress=progress_callback(progress))
         summaries = [summary for _, summary in results]
         begin_stage(progress, "finishing")
         if (written := sum(summary.records for summary in summaries)) != len(dataset):
@@ -150,7 +150,7 @@ def shuffle(
             edits=_copy_columns(dataset, destination),
             counts=dataset.record_counts(),
         )
-        job.remove_job(destination)
+        resumable_job.remove_job(destination)
     return manifest
 
 
@@ -168,7 +168,7 @@ def _copy_columns(dataset: Dataset, root: WritableLocation) -> Edits | None:
     return edits if edits.columns else None
 
 
-def _file_tasks(dataset: Dataset, root: WritableLocation, shape: job.DatasetShape) -> Iterator[FileTask]:
+def _file_tasks(dataset: Dataset, root: WritableLocation, shape: resumable_job.DatasetShape) -> Iterator[FileTask]:
     """Make a task for each file of a data set, which writes the same file, permuted.
 
     If little of the files is live, as in a selection, a task joins so many of a stream that its file is of their size.
@@ -206,8 +206,8 @@ def _file_tasks(dataset: Dataset, root: WritableLocation, shape: job.DatasetShap
 def _dealt(
     dataset: Dataset,
     root: WritableLocation,
-    shape: job.DatasetShape,
-    workers: int | processes.Engine,
+    shape: resumable_job.DatasetShape,
+    workers: int | worker_processes.Engine,
     progress: Progress | None,
 ) -> deque[FileTask]:
     """Run the first pass of ``uniform`` into ``unfinished/``, and return the tasks of the second pass."""
@@ -217,7 +217,7 @@ def _dealt(
         DealTask(replace(task, root=scratch, stream=0, file=number, key=rng.key(rng.SHUFFLE, shape.seed)), len(sources))
         for number, task in enumerate(sources)
     )
-    results = processes.run_all(deal_file, deals, workers=workers, on_progress=progress_callback(progress))
+    results = worker_processes.run_all(deal_file, deals, workers=workers, on_progress=progress_callback(progress))
     dealt = [of_file for _, of_file in results]
     targets = np.concatenate([target for target, _ in dealt]) if dealt else np.zeros(0, np.int64)
     extents = np.concatenate([extent for _, extent in dealt]) if dealt else np.zeros(0, EXTENT)

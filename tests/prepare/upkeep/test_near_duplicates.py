@@ -13,7 +13,7 @@ from samples import picture
 import picstore
 from picstore.cli.dupes import _lines
 from picstore.errors import UsageError
-from picstore.prepare.upkeep import dupes
+from picstore.prepare.upkeep import near_duplicates
 from picstore.results import Duplicate, DuplicateGroup
 
 
@@ -61,8 +61,8 @@ def test_saved_hashes_are_taken_instead_of_reading_images(dataset: Path, monkeyp
     first = picstore_json("dupes", dataset, "--save")
     opened = picstore.Dataset(dataset)
     assert opened.columns == ("phash",)
-    monkeypatch.setattr(dupes, "perceptual_hash", None)  # would fail in this process
-    hashed = [dupes._hash_container(opened, number, lambda _: None) for number in range(len(opened.rows))]
+    monkeypatch.setattr(near_duplicates, "perceptual_hash", None)  # would fail in this process
+    hashed = [near_duplicates._hash_container(opened, number, lambda _: None) for number in range(len(opened.rows))]
     assert sum(len(each.ids) for each in hashed) == 8
     assert groups(picstore_json("dupes", dataset)) == groups(first)
 
@@ -99,9 +99,9 @@ def test_an_empty_data_set_has_no_duplicates(tmp_path: Path) -> None:
 
 def test_a_distance_out_of_range_is_a_usage_error(dataset: Path) -> None:
     assert "--distance" in picstore_command("dupes", dataset, "--distance", 12, code=2).stderr
-    empty = dupes.hash_images(picstore.Dataset(dataset), workers=1)
+    empty = near_duplicates.hash_images(picstore.Dataset(dataset), workers=1)
     with pytest.raises(UsageError):
-        dupes.find_duplicates(empty, distance=64)
+        near_duplicates.find_duplicates(empty, distance=64)
 
 
 def test_long_lists_are_cut_short_for_people() -> None:

@@ -15,8 +15,8 @@ from pictures import require, saved, smooth
 from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.prepare.image import vips
-from picstore.prepare.image.settings import EncodeSettings, Size
+from picstore.prepare.image import libvips
+from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg
 
 SETTINGS = {"plain": EncodeSettings(), "resize": EncodeSettings(resize=Size.parse("longer:40"))}
@@ -26,8 +26,8 @@ SETTINGS = {"plain": EncodeSettings(), "resize": EncodeSettings(resize=Size.pars
 def every_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Read images of any size by libvips."""
     require(importlib.util.find_spec("pyvips"), "pyvips")
-    monkeypatch.setattr(vips, "MIN_PIXELS", 1)
-    monkeypatch.setattr(vips, "_MIN_BYTES", 1)
+    monkeypatch.setattr(libvips, "MIN_PIXELS", 1)
+    monkeypatch.setattr(libvips, "_MIN_BYTES", 1)
     yield
 
 
@@ -59,17 +59,17 @@ def both_ways(data: bytes, settings: EncodeSettings, monkeypatch: pytest.MonkeyP
     for found in (True, False):
         with monkeypatch.context() as patch:
             if not found:
-                patch.setattr(vips, "find_vips", lambda: None)
+                patch.setattr(libvips, "find_vips", lambda: None)
             made = convert(data, settings)
         results.append(made if isinstance(made, str) else (made.jpeg, made.reason, made.coordinates, made.status))
     return results[0], results[1]
 
 
 def is_read_by_vips(data: bytes) -> bool:
-    large = vips.open_large_image(data, settings=EncodeSettings())
+    large = libvips.open_large_image(data, settings=EncodeSettings())
     try:
         return large is not None and len(list(large.strips)) > 0
-    except vips.FaultFound:
+    except libvips.FaultFound:
         return False
 
 
@@ -132,12 +132,12 @@ def test_damage_makes_no_difference_with_libvips(kind: str, monkeypatch: pytest.
 
 
 def test_images_below_the_size_where_it_pays_are_left_to_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vips, "MIN_PIXELS", 70 * 90 + 1)
+    monkeypatch.setattr(libvips, "MIN_PIXELS", 70 * 90 + 1)
     assert not is_read_by_vips(READ["tiff"]())
 
 
 def test_an_image_of_too_many_pixels_is_left_to_pillow_which_refuses_it() -> None:
     settings = EncodeSettings(max_pixels=100)
-    assert vips.open_large_image(READ["tiff"](), settings=settings) is None
+    assert libvips.open_large_image(READ["tiff"](), settings=settings) is None
     with pytest.raises(ImageError, match="more than --max-pixels allows"):
         make_training_jpeg(READ["tiff"](), settings=settings)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from picstore.errors import ImageError
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import TrainingJpeg, make_lossless
 from picstore.prepare.sources.inputs import Input
 

@@ -14,7 +14,7 @@ from picstore.errors import Damage, ImageError, NotADataset, UsageError
 from picstore.jpeg.luma_dc import read_scan
 from picstore.jpeg.perceptual_hash import perceptual_hash
 from picstore.kernels.ahead import compile_ahead
-from picstore.prepare.engine import processes
+from picstore.prepare.engine import worker_processes
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.prepare.upkeep.hamming import MAX_DISTANCE, find_leaders, find_nearest, find_nearest_each
 from picstore.storage.dataset import Dataset
@@ -84,15 +84,17 @@ def find_duplicates(hashed: Hashes, other: Hashes | None = None, *, distance: in
     ]
 
 
-def hash_images(dataset: Dataset, *, workers: int | processes.Engine, progress: Progress | None = None) -> Hashes:
+def hash_images(
+    dataset: Dataset, *, workers: int | worker_processes.Engine, progress: Progress | None = None
+) -> Hashes:
     """Hash all images of a data set that are readable, or take their hashes from its column ``phash``."""
     live = np.flatnonzero(dataset.live.counts)
-    engine = processes.as_engine(workers)
+    engine = worker_processes.as_engine(workers)
     chunks = np.array_split(live, min(len(live), _TASKS_A_WORKER * engine.workers)) if len(live) else []
     tasks = [_HashTask(dataset, tuple(chunk.tolist())) for chunk in chunks]
     begin_stage(progress, "hashing", len(dataset))
     compile_ahead((read_scan, find_nearest_each))
-    done = processes.run_all(hash_containers, tasks, workers=engine, on_progress=progress_callback(progress))
+    done = worker_processes.run_all(hash_containers, tasks, workers=engine, on_progress=progress_callback(progress))
     return _joined(part for _, part in done)
 
 

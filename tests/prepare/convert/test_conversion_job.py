@@ -30,8 +30,8 @@ import picstore
 from picstore.cli.conversion_summary import format_lines
 from picstore.errors import NotADataset
 from picstore.jpeg import markers
-from picstore.prepare.convert.job import MIB, DatasetShape, count_rows, row_slice
 from picstore.prepare.convert.ledger import LedgerLine, Tally
+from picstore.prepare.convert.resumable_job import MIB, DatasetShape, count_rows, row_slice
 from picstore.verbs.conversion import count_formats
 
 SMALL = ("--streams", "3", "--file-size", "8KiB", "--container-size", "8KiB")

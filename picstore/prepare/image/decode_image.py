@@ -22,18 +22,18 @@ from picstore.jpeg.decoder.decode import decode as decode_baseline
 from picstore.jpeg.headers import find_orientation, read_coding_parameters
 from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
 from picstore.prepare.engine import stderr_capture
-from picstore.prepare.image import decoder_process, fits, heic_jxl_raw, imagemagick, svg, tiff
-from picstore.prepare.image.bare_files import leave_out_metadata
-from picstore.prepare.image.color import to_rgb_or_grey
-from picstore.prepare.image.coordinates import CoordinateMap
+from picstore.prepare.image import decoder_process, fits, format_decoders, imagemagick, svg, tiff
+from picstore.prepare.image.encode_settings import MAX_SIDE, EncodeSettings
+from picstore.prepare.image.exif_orientation import CoordinateMap
+from picstore.prepare.image.libvips import FaultFound, open_large_image
+from picstore.prepare.image.mend_files import leave_out_metadata
 from picstore.prepare.image.misread import is_misread_by_pillow, mend_data, mend_image, refuse_misread
+from picstore.prepare.image.pixel_conversion import to_rgb_or_grey
 from picstore.prepare.image.resize import resize
-from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
 from picstore.prepare.image.size_limits import check_size, check_webp, open_by_pillow
 from picstore.prepare.image.strips import join_strips
-from picstore.prepare.image.vips import FaultFound, open_large_image
 
-# EPS would start Ghostscript. The plugin of JXL decodes before it tells the size, so heic_jxl_raw calls it. Pillow
+# EPS would start Ghostscript. The plugin of JXL decodes before it tells the size, so format_decoders calls it. Pillow
 # decodes no picture of the others, or passes it to a system library.
 EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
 
@@ -275,7 +275,7 @@ def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     if coder == "svg":
         return svg.draw(data, max_pixels=max_pixels)
     with foreign_errors(f"damaged {coder.upper()}"):
-        by_wheel = heic_jxl_raw.read_image(data, coder=coder, max_pixels=max_pixels)
+        by_wheel = format_decoders.read_image(data, coder=coder, max_pixels=max_pixels)
     return by_wheel or imagemagick.read_image(data, name=name, max_pixels=max_pixels)
 
 

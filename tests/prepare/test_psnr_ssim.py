@@ -19,9 +19,9 @@ from samples import jpeg, picture
 
 from picstore.display.quality_plot import require_matplotlib
 from picstore.errors import MissingDependency
-from picstore.prepare import quality
-from picstore.prepare.image.settings import EncodeSettings
-from picstore.prepare.quality import ImageQuality, QualityReport, measure_quality, psnr, sample_numbers, ssim
+from picstore.prepare import psnr_ssim
+from picstore.prepare.image.encode_settings import EncodeSettings
+from picstore.prepare.psnr_ssim import ImageQuality, QualityReport, measure_quality, psnr, sample_numbers, ssim
 from picstore.prepare.sources.inputs import Input, Listing
 
 
@@ -81,7 +81,7 @@ def test_lossless_and_broken_images_are_counted_and_the_others_measured(tmp_path
     measured = measure_quality(source, encode=settings, images=9, seed=0, workers=2)
     assert (measured.lossless, measured.failed, len(measured.images)) == (1, 1, 3)
     assert measured.source_bytes == sum(len(FILES[name]) for name in ("a.png", "d.jpg", "e.png"))
-    qualities = sorted({*quality.QUALITIES, 83})
+    qualities = sorted({*psnr_ssim.QUALITIES, 83})
     rows = measured.rows()
     assert [(row["subsampling"], row["quality"]) for row in rows] == list(product(["420", "422", "444"], qualities))
     for subsampling in ("420", "422", "444"):
@@ -139,7 +139,7 @@ def test_the_command_prints_a_table_and_writes_no_data_set(tmp_path: Path) -> No
     done = picstore_command("convert", tmp_path / "in", "--measure")
     assert "1 of 5 images stay without loss, whatever the quality" in done.stdout
     table = done.stdout.partition("5 % below")[2].splitlines()[1:-1]
-    expected = product(quality.SUBSAMPLINGS, map(str, quality.QUALITIES))
+    expected = product(psnr_ssim.SUBSAMPLINGS, map(str, psnr_ssim.QUALITIES))
     assert [tuple(line.replace("*", "").split()[:2]) for line in table] == list(expected)
     assert [line.split()[:2] for line in table if "*" in line] == [["420", "90*"]]
     assert [path.name for path in tmp_path.iterdir()] == ["in"]

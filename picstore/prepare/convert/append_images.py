@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Conflict, Damage, NotADataset, UsageError
-from picstore.prepare.convert import convert, job, ledger
-from picstore.prepare.convert.convert import ConvertOptions
-from picstore.prepare.convert.finish import ConversionResult, read_row_summaries
+from picstore.prepare.convert import conversion_job, ledger, resumable_job
+from picstore.prepare.convert.conversion_job import ConvertOptions
+from picstore.prepare.convert.finish_dataset import ConversionResult, read_row_summaries
 from picstore.prepare.convert.row_counts import join_row_counts
 from picstore.prepare.convert.source_samples import same_images, sample_numbers, sample_sizes
 from picstore.prepare.sources.input_table import InputView
@@ -57,35 +57,35 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
         MissingDependency: the encoder asked for is not installed.
         PicstoreError: a row dies again and again, or its files were lost.
     """
-    convert.require_no_partition(listing)
-    clock = convert.StageClock(options.progress)
+    conversion_job.require_no_partition(listing)
+    clock = conversion_job.StageClock(options.progress)
     clock.begin_stage("sampling")
-    convert.start_engine(options.encode)
+    conversion_job.start_engine(options.encode)
     root = locate_writable(destination)
     manifest = read_manifest(root)
     if manifest.references is not None:
         raise UsageError(f"{root} is an index, which takes no images; convert it, and append to that")
     _join_classes(manifest, listing)  # fails before anything is converted
-    described = convert.describe_job(listing, options)
+    described = conversion_job.describe_job(listing, options)
     settings = {name: value for name, value in described.items() if name not in ("verb", "dedupe")}
-    begun = job.find_job(root, {"verb": "append", **settings}, resume=resume)
-    convert.require_same_images(root, begun, listing)
+    begun = resumable_job.find_job(root, {"verb": "append", **settings}, resume=resume)
+    conversion_job.require_same_images(root, begun, listing)
     if begun is None and resume and _is_last_append(root, manifest, settings, listing):
         return _read_append(root, manifest, len(listing.inputs))
     resumed = begun is not None
     if begun is None:
-        begun = _describe_append(root, listing, settings, convert.choose_rows(listing, options))
-    with job.hold_job(root, begun):
+        begun = _describe_append(root, listing, settings, conversion_job.choose_rows(listing, options))
+    with resumable_job.hold_job(root, begun):
         manifest = read_manifest(root)
         if _is_published(manifest, begun):
-            job.remove_job(root)
+            resumable_job.remove_job(root)
             if not resumed:
                 raise changed_meanwhile(root)
             return _read_append(root, manifest, len(listing.inputs))
         classes, inputs = _join_classes(manifest, listing)
         if begun["classes"] != list(classes):
             raise Conflict(f"the classes of {root} were changed since the append began; remove {root / UNFINISHED}")
-        plan = convert.RowPlan(
+        plan = conversion_job.RowPlan(
             inputs=inputs,
             rows=begun["rows"],
             duplicates=listing.duplicates or {},
@@ -94,13 +94,15 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
             first_file=begun["first_file"],
         )
         streams = options.shape.streams
-        return convert.run_job(root, plan, options, clock, partial(_finish_append, root, begun, settings, streams))
+        return conversion_job.run_job(
+            root, plan, options, clock, partial(_finish_append, root, begun, settings, streams)
+        )
 
 
 def _describe_append(root: Location, listing: Listing, settings: dict[str, Any], rows: int) -> dict[str, Any]:
     """Make the job of an append to the data set as it is now."""
     dataset = Dataset(root)
-    return job.new_job(
+    return resumable_job.new_job(
         verb="append",
         **settings,
         rows=rows,

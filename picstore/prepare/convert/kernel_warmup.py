@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 
-from picstore.prepare.engine import processes
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.engine import worker_processes
+from picstore.prepare.image.encode_settings import EncodeSettings
 
 
 def start_fork_server(encode: EncodeSettings) -> None:
     """Start the fork server, which loads, or on first use compiles, the code for these settings."""
-    processes.start_fork_server(*_modules(encode))
+    worker_processes.start_fork_server(*_modules(encode))
 
 
 def load_kernels(encode: EncodeSettings) -> None:

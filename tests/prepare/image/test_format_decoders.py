@@ -12,8 +12,8 @@ from pictures import CORNERS, close, corners, dng, open_image, quadrants, requir
 from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.prepare.image import heic_jxl_raw, imagemagick
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image import format_decoders, imagemagick
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.size_limits import check_jpeg_xl
 
 PLAIN = EncodeSettings()
@@ -41,7 +41,7 @@ MAKERS = {"heic": heic, "jxl": jxl, "dng": dng}
 
 @pytest.mark.parametrize("coder", MAKERS)
 def test_colors_survive(coder: str) -> None:
-    image = heic_jxl_raw.read_image(MAKERS[coder](quadrants(256, 192)), coder=coder, max_pixels=1 << 20)
+    image = format_decoders.read_image(MAKERS[coder](quadrants(256, 192)), coder=coder, max_pixels=1 << 20)
     assert image is not None and (image.mode, image.size, image.format) == ("RGB", (256, 192), coder.upper())
     assert close(corners(image), CORNERS, 40 if coder == "dng" else 12)  # LibRaw brightens
 
@@ -75,7 +75,7 @@ def test_an_image_is_turned_by_its_own_orientation_and_not_by_exif_again(make: o
 def test_more_pixels_than_allowed_are_refused(coder: str) -> None:
     data = MAKERS[coder](quadrants(256, 192))
     with pytest.raises(ImageError, match=r"256 × 192 = 49,152 pixels; more than --max-pixels allows"):
-        heic_jxl_raw.read_image(data, coder=coder, max_pixels=49_151)
+        format_decoders.read_image(data, coder=coder, max_pixels=49_151)
 
 
 @pytest.mark.parametrize("container", [False, True])
