@@ -183,6 +183,16 @@ def test_an_init_file_holds_a_docstring_only_so_that_modules_load_alone() -> Non
             assert len(statements) == 1 and isinstance(statements[0], ast.Expr), path
 
 
+def test_a_function_whose_parameters_have_no_types_is_a_kernel() -> None:
+    """pyproject.toml has mypy accept such functions in the packages of kernels."""
+    for path in PATHS:
+        for node in ast.parse(path.read_text()).body:
+            for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+                if isinstance(each, ast.FunctionDef) and not each.decorator_list:
+                    untyped = [arg.arg for arg in each.args.args if arg.annotation is None]
+                    assert set(untyped) <= {"self", "cls"}, f"{path}: {each.name} has no types for {untyped}"
+
+
 @pytest.mark.parametrize(
     "statement", ["import picstore", "from picstore.cli import program; program(['--help'], standalone_mode=False)"]
 )

@@ -28,7 +28,7 @@ _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 
 @device_function
-def search_code(accumulator, ranges, symbols, shortest):  # type: ignore[no-untyped-def]
+def search_code(accumulator, ranges, symbols, shortest):
     """Find the code at the head of the accumulator by its length (F.2.2.3): symbol | length << 8; 0 for none.
 
     ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``transcode_lookup.make_lookups``.
@@ -44,13 +44,13 @@ def search_code(accumulator, ranges, symbols, shortest):  # type: ignore[no-unty
 
 
 @inlined
-def has_byte_ff(word):  # type: ignore[no-untyped-def]
+def has_byte_ff(word):
     """Test whether a byte of a uint64 is 0xFF."""
     return (~word - _ONES) & word & _TOPS
 
 
 @inlined
-def refill(address, accumulator, valid, byte):  # type: ignore[no-untyped-def]
+def refill(address, accumulator, valid, byte):
     """Top the accumulator up to 56 bits or more, without a branch that could be mispredicted."""
     accumulator |= load_u64(address + _u64(byte)) >> _u64(valid)
     byte += (63 - valid) >> 3
@@ -66,7 +66,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 
 @inlined
-def _copy_plain(source, target, size, readable):  # type: ignore[no-untyped-def]
+def _copy_plain(source, target, size, readable):
     """Copy up to a byte 0xFF, or ``size`` bytes and up to _STEP - 1 more that are readable; return how many."""
     count = 0
     while count < size:
@@ -85,7 +85,7 @@ def _copy_plain(source, target, size, readable):  # type: ignore[no-untyped-def]
 
 
 @kernel("(uint64, int64, int64, uint8[::1], int64[::1])")
-def unstuff(address, size, start, flat, segments):  # type: ignore[no-untyped-def]
+def unstuff(address, size, start, flat, segments):
     """Copy entropy-coded data without its stuffed zeros and restart markers (T.81, B.1.1.5).
 
     Args:
@@ -135,7 +135,7 @@ def unstuff(address, size, start, flat, segments):  # type: ignore[no-untyped-de
 
 
 @device_function
-def unstuff_segment(source, size, readable, target):  # type: ignore[no-untyped-def]
+def unstuff_segment(source, size, readable, target):
     """Copy one restart segment without its stuffed zeros.
 
     Args:

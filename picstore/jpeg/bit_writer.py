@@ -18,7 +18,7 @@ _MASK32 = np.uint64(0xFFFFFFFF)
 
 
 @inlined
-def append_bits(accumulator, pending, value, bits, target):  # type: ignore[no-untyped-def]
+def append_bits(accumulator, pending, value, bits, target):
     """Append up to 32 bits, writing whole words; return (accumulator, pending bits, next address)."""
     accumulator = (accumulator << _u64(bits)) | value
     pending += bits
@@ -35,7 +35,7 @@ def append_bits(accumulator, pending, value, bits, target):  # type: ignore[no-u
 
 
 @inlined
-def _write_byte(byte, target):  # type: ignore[no-untyped-def]
+def _write_byte(byte, target):
     """Write a byte, and after 0xFF a stuffed zero (T.81, B.1.1.5); return the next address."""
     store_u8(target, _u8(byte))
     target += _u64(1)
@@ -46,7 +46,7 @@ def _write_byte(byte, target):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _copy_bits(address, first, end, accumulator, pending, target):  # type: ignore[no-untyped-def]
+def _copy_bits(address, first, end, accumulator, pending, target):
     """Copy the bits from ``first`` to ``end``; return (accumulator, pending bits, next address)."""
     while pending >= 8:
         pending -= 8
@@ -71,7 +71,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):  # type: igno
 
 
 @inlined
-def _append_dc(difference, table, codes, lengths, accumulator, pending, target):  # type: ignore[no-untyped-def]
+def _append_dc(difference, table, codes, lengths, accumulator, pending, target):
     """Append a DC difference (T.81, F.1.2.1); return (accumulator, pending bits, next address)."""
     size = bit_length(difference)
     if difference < 0:
@@ -81,7 +81,7 @@ def _append_dc(difference, table, codes, lengths, accumulator, pending, target):
 
 
 @inlined
-def flush_bits(accumulator, pending, target):  # type: ignore[no-untyped-def]
+def flush_bits(accumulator, pending, target):
     """Write the pending bits, the last byte filled with ones (T.81, F.1.2.3); return the next address."""
     spare = -pending % 8
     accumulator = (accumulator << _u64(spare)) | _u64((1 << spare) - 1)
@@ -93,7 +93,7 @@ def flush_bits(accumulator, pending, target):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _fill_codes(tables, codes, bits):  # type: ignore[no-untyped-def]
+def _fill_codes(tables, codes, bits):
     """Fill in the codes of DC tables and their lengths, by symbol (T.81, C.1 and C.2)."""
     for k in range(tables.shape[0]):
         code = index = 0
@@ -107,7 +107,7 @@ def _fill_codes(tables, codes, bits):  # type: ignore[no-untyped-def]
 
 
 @kernel("(uint8[::1], int64[:, ::1], int64[::1], Array(uint8, 2, 'C', readonly=True), uint8[::1], int64[::1])")
-def write_scan(flat, edits, columns, tables, out, lengths):  # type: ignore[no-untyped-def]
+def write_scan(flat, edits, columns, tables, out, lengths):
     """Write a scan with edits: runs of old bits, edited DC codes, and restart markers.
 
     Args:

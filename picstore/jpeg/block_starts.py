@@ -40,7 +40,7 @@ _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
     "(int64[::1], uint8[::1], int64[::1], int64[:, ::1], Tuple((uint16[:, ::1], uint16[:, ::1], uint32[:, :, ::1], "
     "uint32[:, ::1])), int64[::1], Tuple((int64, int64)))"
 )
-def describe_scan(row, flat, segments, blocks, tables, starts, mcus):  # type: ignore[no-untyped-def]
+def describe_scan(row, flat, segments, blocks, tables, starts, mcus):
     """Fill the row of a scan; a kernel, as NumPy takes 1.2 µs to tell the address of one array.
 
     Args:
@@ -57,7 +57,7 @@ def describe_scan(row, flat, segments, blocks, tables, starts, mcus):  # type: i
 
 
 @kernel("(int64[:, ::1],)")
-def find_block_starts(scans):  # type: ignore[no-untyped-def]
+def find_block_starts(scans):
     """Find the bit at which each block of each scan begins, and the block's DC difference.
 
     Args:
@@ -82,7 +82,7 @@ def find_block_starts(scans):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _look_up(lane):  # type: ignore[no-untyped-def]
+def _look_up(lane):
     """Skip the AC codes that one lookup gives."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
@@ -96,7 +96,7 @@ def _look_up(lane):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _end_lookup(lane, entry):  # type: ignore[no-untyped-def]
+def _end_lookup(lane, entry):
     """Go on after an entry that ends its block, or is none: a longer code, or the last coefficient among the codes.
 
     The bits after the last coefficient belong to the next block, so codes up to it are read alone.
@@ -113,7 +113,7 @@ def _end_lookup(lane, entry):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _read_ac(plan, accumulator, k):  # type: ignore[no-untyped-def]
+def _read_ac(plan, accumulator, k):
     """Read one AC code: its bits, 0 for damage, and the next coefficient's number, 64 after the last, 0 for no code."""
     row = _row(plan)
     length, symbol = _look_up_code(accumulator, _load(plan, AC_NUMBER), row)
@@ -126,7 +126,7 @@ def _read_ac(plan, accumulator, k):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _begin_scan(scan):  # type: ignore[no-untyped-def]
+def _begin_scan(scan):
     """Plan the blocks of an MCU, and return a lane at the first AC code of a scan."""
     row = array_at(scan, SCAN_COLUMNS, np.int64)
     row[DAMAGE] = 0
@@ -143,7 +143,7 @@ def _begin_scan(scan):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _begin_segment(row):  # type: ignore[no-untyped-def]
+def _begin_segment(row):
     """Return a lane at the first AC code of a scan's next segment."""
     offsets = array_at(_u64(row[SEGMENTS]), 2, np.int64)
     row[SEGMENTS] += 8
@@ -154,7 +154,7 @@ def _begin_segment(row):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _begin_block(lane):  # type: ignore[no-untyped-def]
+def _begin_block(lane):
     """Move a lane from a block's end to the next block's first AC code; it stops at the scan's end."""
     _, valid, byte, _, plan = lane
     row = _row(plan)
@@ -170,7 +170,7 @@ def _begin_block(lane):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _read_dc(lane):  # type: ignore[no-untyped-def]
+def _read_dc(lane):
     """Note the DC code and difference of the block after ``plan``, and skip them."""
     accumulator, valid, byte, _, plan = lane
     row = _row(plan)
@@ -192,23 +192,23 @@ def _read_dc(lane):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _load(plan, column):  # type: ignore[no-untyped-def]
+def _load(plan, column):
     return array_at(plan, _PLAN_COLUMNS, np.int64)[column]
 
 
 @inlined
-def _row(plan):  # type: ignore[no-untyped-def]
+def _row(plan):
     return array_at(_u64(_load(plan, SCAN)), SCAN_COLUMNS, np.int64)
 
 
 @inlined
-def _note(row, number):  # type: ignore[no-untyped-def]
+def _note(row, number):
     array_at(_u64(row[STARTS]), 1, np.int64)[0] = number
     row[STARTS] += 8
 
 
 @inlined
-def _stop(lane, damage):  # type: ignore[no-untyped-def]
+def _stop(lane, damage):
     """Make a lane idle."""
     accumulator, valid, byte, k, plan = lane
     _row(plan)[DAMAGE] = damage
@@ -216,13 +216,13 @@ def _stop(lane, damage):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _table_offset(table):  # type: ignore[no-untyped-def]
+def _table_offset(table):
     """Bytes before the entries of a lookup table."""
     return table << (LOOKUP_BITS + 1)
 
 
 @device_function
-def _look_up_code(accumulator, table, row):  # type: ignore[no-untyped-def]
+def _look_up_code(accumulator, table, row):
     """Read the code at the head of the accumulator: (length, symbol); length 0 for none."""
     single = _u64(row[SINGLE] + _table_offset(table))
     entry = _i64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
@@ -232,6 +232,6 @@ def _look_up_code(accumulator, table, row):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _search_code(accumulator, table, row):  # type: ignore[no-untyped-def]
+def _search_code(accumulator, table, row):
     """Search a code of a table: symbol | length << 8; 0 for none."""
     return search_code(accumulator, _u64(row[RANGES] + 4 * 54 * table), _u64(row[SYMBOLS] + 4 * 256 * table), 1)

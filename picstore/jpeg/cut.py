@@ -160,7 +160,7 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
 
 
 @kernel("void(uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], uint8[::1], int64[::1], int64[:, ::1])")
-def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):  # type: ignore[no-untyped-def]
+def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
     """Cut a box out of each JPEG.
 
     Args:
@@ -176,7 +176,7 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):  # type: ign
 
 
 @device_function
-def _cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[no-untyped-def]
+def _cut_one(addresses, sizes, tiling, box, out, start, rect):
     """Write the cut of one image, or all of it.
 
     Args:
@@ -199,7 +199,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[n
 
 
 @device_function
-def _find_frame(source, tiling):  # type: ignore[no-untyped-def]
+def _find_frame(source, tiling):
     """Find the baseline frame header (T.81, B.2.2); 0 if the entropy-coded data begins without one."""
     offset = 2
     end = min(tiling[HEADER], source.size)
@@ -214,7 +214,7 @@ def _find_frame(source, tiling):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def is_grid(size, tiling, lengths):  # type: ignore[no-untyped-def]
+def is_grid(size, tiling, lengths):
     """Test whether the segments fill a stream of ``size`` bytes and form rows of tiles."""
     for number in tiling:
         if number < 1 or number >= 1 << 31:  # so that no product overflows
@@ -230,7 +230,7 @@ def is_grid(size, tiling, lengths):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def holds_box(tiling, box):  # type: ignore[no-untyped-def]
+def holds_box(tiling, box):
     """Test whether a box is not empty and lies within the image of a tiling, which may be some rows of a larger one.
 
     Kernels that take the tiles under a box ask this first: they would read and write beyond their memory otherwise.
@@ -239,7 +239,7 @@ def holds_box(tiling, box):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):  # type: ignore[no-untyped-def]
+def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
     """Write the cut of one image; ``frame`` is the offset of the frame header, all else as in ``_cut_one``."""
     width, height, header = tiling[WIDTH], tiling[HEIGHT], tiling[HEADER]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
@@ -271,7 +271,7 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):  # type:
 
 
 @device_function
-def tile_row_ranges(lengths, header, per_row, tiles):  # type: ignore[no-untyped-def]
+def tile_row_ranges(lengths, header, per_row, tiles):
     """Return the offsets in the stream at which the tiles of a box begin and end, for each of their rows."""
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)
@@ -292,7 +292,7 @@ def tile_row_ranges(lengths, header, per_row, tiles):  # type: ignore[no-untyped
 
 
 @device_function
-def prefetch_tile_row(source, ranges, row):  # type: ignore[no-untyped-def]
+def prefetch_tile_row(source, ranges, row):
     """Fetch a row of :func:`tile_row_ranges`, unless it lies after the last, into the processor's cache."""
     begins, ends = ranges
     address = np.uint64(source.ctypes.data)

@@ -22,7 +22,7 @@ DC_SIZES = 12  # of differences of 8-bit samples (table F.1)
 
 
 @inlined
-def bit_length(difference):  # type: ignore[no-untyped-def]
+def bit_length(difference):
     """Return the size of a DC difference (T.81, F.1.2.1)."""
     size = 0
     while abs(difference) >> size:
@@ -31,7 +31,7 @@ def bit_length(difference):  # type: ignore[no-untyped-def]
 
 
 @kernel("(int64[::1], int64[:, ::1], Tuple((int64, int64, int64, boolean)), int64[:, ::1], int64[:, ::1])")
-def find_edits(starts, blocks, intervals, edits, sizes):  # type: ignore[no-untyped-def]
+def find_edits(starts, blocks, intervals, edits, sizes):
     """Record the edits that new restart markers need.
 
     Every MCU whose number is a multiple of the new or the old interval begins with edits, one for each block of the MCU

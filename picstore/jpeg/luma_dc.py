@@ -46,7 +46,7 @@ def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
 
 
 @kernel("(uint64, int64, int64[::1])")
-def read_scan(address, size, frame):  # type: ignore[no-untyped-def]
+def read_scan(address, size, frame):
     """Read a stream by its address: 0 or negative for damage; the DC of whole MCUs, int32.
 
     ``frame`` is filled by ``parse.parse_frame``.
@@ -70,7 +70,7 @@ def read_scan(address, size, frame):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _make_plan(frame, tables):  # type: ignore[no-untyped-def]
+def _make_plan(frame, tables):
     """Make the addresses of the tables of each block of an MCU: DC codes, DC by length, AC codes, AC by length."""
     plan, base = np.empty((parse.blocks_of_mcu(frame), 4), np.uint64), _u64(tables.ctypes.data)
     for b in range(plan.shape[0]):
@@ -84,7 +84,7 @@ def _make_plan(frame, tables):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _read_segments(flat, segments, frame, tables, dc):  # type: ignore[no-untyped-def]
+def _read_segments(flat, segments, frame, tables, dc):
     """Read all segments into ``dc``; returns 0, or negative for damage.
 
     numba frees an array after its last mention, so it takes the tables, which are read by their address.

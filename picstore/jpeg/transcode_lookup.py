@@ -44,7 +44,7 @@ def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> 
 @kernel(
     "(Array(uint8, 2, 'C', readonly=True), int64, uint16[:, ::1], uint16[:, ::1], uint32[:, :, ::1], uint32[:, ::1])"
 )
-def fill_tables(raw, dc, single, several, ranges, symbols):  # type: ignore[no-untyped-def]
+def fill_tables(raw, dc, single, several, ranges, symbols):
     """Fill all tables from ``raw``, uint8 (tables, 272), counts and symbols; the first ``dc`` rows are DC tables."""
     windows = np.zeros(2 << LOOKUP_BITS, np.uint16)
     for k in range(raw.shape[0]):
@@ -63,7 +63,7 @@ def fill_tables(raw, dc, single, several, ranges, symbols):  # type: ignore[no-u
 
 
 @device_function
-def _fill_single(counts, symbols, single, ranges):  # type: ignore[no-untyped-def]
+def _fill_single(counts, symbols, single, ranges):
     code = k = index = 0
     for length in range(1, MAX_CODE_BITS + 1):
         ranges[0, length] = code
@@ -80,7 +80,7 @@ def _fill_single(counts, symbols, single, ranges):  # type: ignore[no-untyped-de
 
 
 @device_function
-def _fill_several(counts, symbols, width, windows):  # type: ignore[no-untyped-def]
+def _fill_several(counts, symbols, width, windows):
     """Make the entries of ``several`` for windows of ``width`` bits, from ``windows[2**width]`` on.
 
     Fill narrower windows first: after a code and its value, the rest of a window is a narrower window.

@@ -25,7 +25,7 @@ ONE = 1 << ONE_BITS  # the sum of an output pixel's weights
 
 
 @device_function
-def cubic(distance, a):  # type: ignore[no-untyped-def]
+def cubic(distance, a):
     """Keys' cubic (IEEE Transactions on ASSP 29, 1981) of parameter ``a``, at a distance of at most 2."""
     if distance < 1.0:
         return ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
@@ -33,7 +33,7 @@ def cubic(distance, a):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _lanczos(distance):  # type: ignore[no-untyped-def]
+def _lanczos(distance):
     """The Lanczos filter, at a distance below 1 half-width."""
     angle = math.pi * distance
     if angle < 1e-5:
@@ -49,7 +49,7 @@ def _lanczos(distance):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _filter_value(distance, interpolation, a):  # type: ignore[no-untyped-def]
+def _filter_value(distance, interpolation, a):
     """A filter's value, up to a factor, at a distance from its center in half-widths; ``a`` is the cubic's."""
     if interpolation < BILINEAR:  # a box: pixels are chosen by their centers, so each has all the weight
         return 1.0
@@ -61,7 +61,7 @@ def _filter_value(distance, interpolation, a):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _set_triangle(values, center, support, begin, end):  # type: ignore[no-untyped-def]
+def _set_triangle(values, center, support, begin, end):
     """Set the triangle's values at pixels about a center; returns their sum."""
     total = 0.0
     for j in range(begin, end):
@@ -71,7 +71,7 @@ def _set_triangle(values, center, support, begin, end):  # type: ignore[no-untyp
 
 
 @device_function
-def _set_values(values, center, support, begin, end, interpolation, antialias):  # type: ignore[no-untyped-def]
+def _set_values(values, center, support, begin, end, interpolation, antialias):
     """Set the values of another filter; without antialiasing the first and last pixel stand for all beyond."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
@@ -87,7 +87,7 @@ def _set_values(values, center, support, begin, end, interpolation, antialias): 
 
 
 @device_function
-def _support(size, length, interpolation, antialias):  # type: ignore[no-untyped-def]
+def _support(size, length, interpolation, antialias):
     """Return the half-width of a filter in source pixels, where ``size`` of them become ``length``."""
     support = HALF_WIDTHS[interpolation]
     if antialias and interpolation != NEAREST:
@@ -96,13 +96,13 @@ def _support(size, length, interpolation, antialias):  # type: ignore[no-untyped
 
 
 @device_function
-def most_taps(size, length, interpolation, antialias):  # type: ignore[no-untyped-def]
+def most_taps(size, length, interpolation, antialias):
     """Return how many source pixels an output pixel has at most; arguments: see ``axis_weights``."""
     return 2 * math.ceil(_support(size, length, interpolation, antialias)) + 1
 
 
 @device_function
-def axis_weights(start, size, low, high, extent, interpolation, antialias, length):  # type: ignore[no-untyped-def]
+def axis_weights(start, size, low, high, extent, interpolation, antialias, length):
     """Weights of source pixels along one axis.
 
     Args:

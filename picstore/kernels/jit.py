@@ -108,10 +108,10 @@ def caller(signature: str) -> Any:
 def _copying_caller(signature: str) -> Any:
     """Make the function of :func:`caller` by numba's public means: it copies the kernel, and ignores the address."""
 
-    def call(address, packed): ...  # type: ignore[no-untyped-def]
+    def call(address, packed): ...
 
     @overload(call)
-    def call_kernel(address, packed):  # type: ignore[no-untyped-def]  # noqa: ARG001 - the names are compared
+    def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
         if (target := _kernels.get(signature)) is None:  # its module is not imported: nobody has an address of it
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005
@@ -169,7 +169,7 @@ def _pointer(typing: Any, address: Any, dtype: Any) -> Any:  # noqa: ARG001 - nu
 
 
 @device_function
-def array_at(address, size, dtype):  # type: ignore[no-untyped-def]
+def array_at(address, size, dtype):
     """View memory that the caller keeps alive as an array, so that a kernel can take a list of buffers.
 
     Args:
@@ -250,7 +250,7 @@ prefetch = intrinsic_function(types.void(types.uint64), _emit_prefetch)
 
 
 @device_function
-def copy_bytes(out, to, source, begin, count):  # type: ignore[no-untyped-def]
+def copy_bytes(out, to, source, begin, count):
     """``out[to : to + count] = source[begin : begin + count]``, 5 times as fast; IndexError for ranges outside."""
     if count < 0 or to < 0 or begin < 0 or to + count > out.size or begin + count > source.size:
         raise IndexError("copy_bytes: range outside of its array")

@@ -98,7 +98,7 @@ def resample(
 
 
 @device_function
-def _source_range(first, count):  # type: ignore[no-untyped-def]
+def _source_range(first, count):
     """Find the source pixels with weight: first, last + 1 and their greatest count; 0, 0, 0 without any.
 
     Rebases ``first`` to the first of them.
@@ -117,7 +117,7 @@ def _source_range(first, count):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _copy_box(source, rows, left, top, flip, row, target):  # type: ignore[no-untyped-def]
+def _copy_box(source, rows, left, top, flip, row, target):
     """Copy a box of whole pixels without resampling; returns whether its rows decode."""
     height, width = target[5], target[6]
     for y in range(height):
@@ -136,7 +136,7 @@ def _copy_box(source, rows, left, top, flip, row, target):  # type: ignore[no-un
 
 
 @device_function
-def _fill(fill, row, target):  # type: ignore[no-untyped-def]
+def _fill(fill, row, target):
     """Fill the output with a color."""
     for c in range(3):
         row[:] = _u8(fill[c])
@@ -145,7 +145,7 @@ def _fill(fill, row, target):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _upside_down(target):  # type: ignore[no-untyped-def]
+def _upside_down(target):
     """Describe an output of which the last row is the first: rows are made in the order of the source."""
     turned = target.copy()
     turned[0] += (target[5] - 1) * target[2]
@@ -154,7 +154,7 @@ def _upside_down(target):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _is_valid(box, clip, fill):  # type: ignore[no-untyped-def]
+def _is_valid(box, clip, fill):
     """Whether the box is not empty, coordinates are bounded and fill is bytes; a NaN fails every comparison."""
     for c in range(3):
         if not 0 <= fill[c] <= 255:
@@ -166,7 +166,7 @@ def _is_valid(box, clip, fill):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _is_copy_box(size, box, clip, target):  # type: ignore[no-untyped-def]
+def _is_copy_box(size, box, clip, target):
     left, top, width, height = box[0], box[1], box[2], box[3]
     return (
         width == target[6]
@@ -184,7 +184,7 @@ def _is_copy_box(size, box, clip, target):  # type: ignore[no-untyped-def]
     "boolean(uint8[:, :, ::1], UniTuple(int64, 3), float64[::1], int64[::1], UniTuple(boolean, 2), int64, boolean, "
     "int32[::1], int64[::1])"
 )
-def resample_box(  # type: ignore[no-untyped-def]  # noqa: PLR0913 - a kernel's arguments are flat
+def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
     source, rows, box, clip, flips, interpolation, antialias, fill, target
 ):
     """Resample as ``resample`` does, without checks of shapes and dtypes; for kernels too.

@@ -63,7 +63,7 @@ def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset:
 
 
 @device_function
-def sum_output_row(source, low, first, count, weights, rows, line):  # type: ignore[no-untyped-def]
+def sum_output_row(source, low, first, count, weights, rows, line):
     """One output row, of the pixels from ``low`` on, with 6 fractional bits.
 
     Args:
@@ -93,7 +93,7 @@ def sum_output_row(source, low, first, count, weights, rows, line):  # type: ign
 
 
 @device_function
-def add_fill(line, fill, missing):  # type: ignore[no-untyped-def]
+def add_fill(line, fill, missing):
     """Add ``fill`` with the missing weight to a row of the vertical pass."""
     for c in range(3):
         level = _i16((fill[c] * missing + _i32(_HALF_ROW)) >> _i32(8))
@@ -115,7 +115,7 @@ def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) 
 
 
 @device_function
-def interleave(lines, width, columns, group):  # type: ignore[no-untyped-def]
+def interleave(lines, width, columns, group):
     """Copy 8 rows to ``group`` of each column; what lies after the last column is overwritten too."""
     source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * GROUP * group)
     for x in range(0, width, PIXELS):
@@ -156,7 +156,7 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
 
 
 @device_function
-def sum_output_columns(columns, axis, taps, flip, fill, total, block):  # type: ignore[no-untyped-def]
+def sum_output_columns(columns, axis, taps, flip, fill, total, block):
     """All samples of each output column of a block, as bytes, from its source columns."""
     first, weights, missing = axis
     source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)
@@ -186,7 +186,7 @@ def _transpose_columns(memory: VectorMemory, columns: Any, out: Any, stride: Any
 
 
 @device_function
-def write_rows(block, rows, target, top, bottom):  # type: ignore[no-untyped-def]
+def write_rows(block, rows, target, top, bottom):
     """Write a block's columns as rows.
 
     Args:

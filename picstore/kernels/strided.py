@@ -34,7 +34,7 @@ def strided_images(images: Array | list[Array]) -> StridedImage:
 
 
 @device_function
-def put_bytes(row, count, to, step):  # type: ignore[no-untyped-def]
+def put_bytes(row, count, to, step):
     """Copy bytes to memory with a stride. Passing arrays would count references: 20 ns a row.
 
     Args:
@@ -50,7 +50,7 @@ def put_bytes(row, count, to, step):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def put_patterns(row, count, to, step, size):  # type: ignore[no-untyped-def]
+def put_patterns(row, count, to, step, size):
     """Copy the lowest ``size`` bytes, 2 or 4, of ``count`` uint32 to memory with a stride, as ``put_bytes``."""
     if size == 4 and step == 4:
         memcpy(to, row, 4 * count)

@@ -37,7 +37,7 @@ _SOUND, _EXTRAS = 1, 2  # results; the second for a frame of extras whose declar
 
 
 @kernel("void(uint8[::1], int64[::1], int64[:, ::1], int64, int64, int64)")
-def read_and_check(paths, starts, places, rows, fields, crc):  # type: ignore[no-untyped-def]
+def read_and_check(paths, starts, places, rows, fields, crc):
     """Read containers, and check them.
 
     Args:
@@ -57,7 +57,7 @@ def read_and_check(paths, starts, places, rows, fields, crc):  # type: ignore[no
 
 
 @device_function
-def _read(path, at, row):  # type: ignore[no-untyped-def]
+def _read(path, at, row):
     """Read the container of a row; returns the number of bytes that were there."""
     size, offset = _u32(row + 16), np.int64(load_native_u64(np.uint64(row + 8)))
     file = open_file(np.uintp(path), _FLAGS)
@@ -74,17 +74,17 @@ def _read(path, at, row):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _u32(at):  # type: ignore[no-untyped-def]
+def _u32(at):
     return np.int64(load_u32(np.uint64(at)))
 
 
 @device_function
-def _checksum(crc, at, size):  # type: ignore[no-untyped-def]
+def _checksum(crc, at, size):
     return np.int64(extend_checksum(np.uint64(crc), np.uint32(0), np.uint64(at), np.uint64(size)))
 
 
 @device_function
-def _check(at, row, ordinal, fields, crc):  # type: ignore[no-untyped-def]
+def _check(at, row, ordinal, fields, crc):
     """Check the container at an address, of at least ``SEALED`` bytes, field by field of ``layout.ContainerHeader``."""
     size, records = _u32(row + 16), _u32(row + 20)
     if _u32(at) != _MAGIC or _u32(at + _CRC) != _u32(row + 24) or _checksum(crc, at, _CRC) != _u32(at + _CRC):
@@ -115,7 +115,7 @@ def _check(at, row, ordinal, fields, crc):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _check_entries(at, records, attachments, payload, segments, extras_raw):  # type: ignore[no-untyped-def]
+def _check_entries(at, records, attachments, payload, segments, extras_raw):
     """Check that images and attachments lie in the payload, in order, and that all that entries name is there."""
     begin, last = payload
     extras_end, result = np.int64(0), _EXTRAS if extras_raw > 0 else _SOUND

@@ -73,7 +73,7 @@ def decode_box(
     "int64(uint64[::1], int64[::1], int64[::1], int64[::1], int64, Tuple((int64[::1], uint8[::1], uint64[::1], "
     "int16[::1], uint8[::1], int64[::1])), int64[::1])"
 )
-def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: ignore[no-untyped-def]
+def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
     """Parse a stream up to the first pixel of a box, which ``decode.decode_rows`` decodes; kernels may call it too.
 
     Args:
@@ -121,7 +121,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: i
 
 
 @device_function
-def has_tiling(frame, tiling):  # type: ignore[no-untyped-def]
+def has_tiling(frame, tiling):
     """Test whether the headers have the tiling's MCUs; held rows have the headers of the whole image."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]
@@ -133,7 +133,7 @@ def has_tiling(frame, tiling):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def least_width(factor):  # type: ignore[no-untyped-def]
+def least_width(factor):
     """Return the least pixels of a row, unless the image has fewer, decoded at a scale of 1 / factor.
 
     They become more chroma samples than ``decoder.color`` takes for a row too narrow to interpolate, as the image's may
@@ -143,7 +143,7 @@ def least_width(factor):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _set_rect(tiling, box, factor, rect):  # type: ignore[no-untyped-def]
+def _set_rect(tiling, box, factor, rect):
     """Compute the pixels to decode for a box; returns left, top, right and bottom of their tiles."""
     width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)
@@ -158,7 +158,7 @@ def _set_rect(tiling, box, factor, rect):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):  # type: ignore[no-untyped-def]
+def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):
     """Copy the segments of some tiles without stuffing after the planes; returns their bytes, or negative."""
     left, top, right, _ = tiles
     begins, _ = ranges

@@ -50,7 +50,7 @@ PAIR_ZIGZAG = np.array([k // 8 * 16 + k % 8 for k in ZIGZAG] + [128] * (15 + _EN
 
 
 @device_function
-def fill_table(counts, single, by_length):  # type: ignore[no-untyped-def]
+def fill_table(counts, single, by_length):
     """Make the lookup tables of single codes (C.2); all arguments are addresses.
 
     Args:
@@ -81,7 +81,7 @@ def fill_table(counts, single, by_length):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _entry_of_one(length, symbol):  # type: ignore[no-untyped-def]
+def _entry_of_one(length, symbol):
     """Make the entry of one AC code."""
     size = symbol & 15
     step = _ENDS if size == 0 and symbol != 0xF0 else (symbol >> 4) + 1
@@ -90,7 +90,7 @@ def _entry_of_one(length, symbol):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _with_second(entry, length, symbol):  # type: ignore[no-untyped-def]
+def _with_second(entry, length, symbol):
     """Add a second code to the entry of a first, whose value is still missing."""
     one, two = np.int64(entry), np.int64(_entry_of_one(length, symbol))
     bits, first = one & 63, one >> _FIRST & 255
@@ -101,7 +101,7 @@ def _with_second(entry, length, symbol):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def fill_pairs(single, pairs):  # type: ignore[no-untyped-def]
+def fill_pairs(single, pairs):
     """Make the lookup table of pairs of AC codes from the table of single codes: addresses of uint64 and uint16."""
     window = 0
     while window < 1 << LOOKUP_BITS:
@@ -124,7 +124,7 @@ def fill_pairs(single, pairs):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _fill_second(single, entry, size, rest, pairs):  # type: ignore[no-untyped-def]
+def _fill_second(single, entry, size, rest, pairs):
     """Write the entries of a first code with all values of ``size`` bits and all ``rest`` bits that follow."""
     for k in range(1 << rest):
         following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))
@@ -138,19 +138,19 @@ def _fill_second(single, entry, size, rest, pairs):  # type: ignore[no-untyped-d
 
 
 @inlined
-def _value(bits, shift):  # type: ignore[no-untyped-def]
+def _value(bits, shift):
     """Return the number in the first ``63 - shift`` bits of a word (F.2.2.1, EXTEND), 0 for none."""
     flip = ~(np.int64(bits) >> 63)
     return (np.int64((bits ^ _u64(flip)) >> _u64(1) >> (shift & _63)) ^ flip) - flip
 
 
 @inlined
-def _search_code(accumulator, by_length):  # type: ignore[no-untyped-def]
+def _search_code(accumulator, by_length):
     return search_code(accumulator, by_length, by_length + _u64(4 * _RANGES), LOOKUP_BITS + 1)
 
 
 @inlined
-def read_dc(address, tables, accumulator, valid, byte):  # type: ignore[no-untyped-def]
+def read_dc(address, tables, accumulator, valid, byte):
     """Read a DC difference: (accumulator, valid, byte, difference, whether its code is valid)."""
     single, by_length = tables
     entry = np.int64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
@@ -163,7 +163,7 @@ def read_dc(address, tables, accumulator, valid, byte):  # type: ignore[no-untyp
 
 
 @inlined
-def _end_of_block(entry, first, index, last):  # type: ignore[no-untyped-def]
+def _end_of_block(entry, first, index, last):
     """Find how many bits of the last entry belong to the block, and whether the block ends there."""
     bits = entry & _63
     if first >= last:  # the bits after the last coefficient belong to the next block
@@ -173,7 +173,7 @@ def _end_of_block(entry, first, index, last):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def read_ac(address, tables, zigzag, block, accumulator, valid, byte):  # type: ignore[no-untyped-def]
+def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
     """Read the AC coefficients of a block into it: (accumulator, valid, byte, whether they are valid)."""
     pairs, by_length = tables
     index, last = zigzag, zigzag + _63
@@ -200,7 +200,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):  # type: 
 
 
 @inlined
-def skip_ac(address, tables, accumulator, valid, byte):  # type: ignore[no-untyped-def]
+def skip_ac(address, tables, accumulator, valid, byte):
     """Skip the AC coefficients of a block: (accumulator, valid, byte, whether they are valid), as ``read_ac``."""
     pairs, by_length = tables
     index, last = _u64(0), _63

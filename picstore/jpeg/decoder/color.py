@@ -80,7 +80,7 @@ def _repeat_across(memory: VectorMemory, row: Any, out: Any) -> None:
 
 
 @device_function
-def upsample(row, aside, below, shape, out):  # type: ignore[no-untyped-def]
+def upsample(row, aside, below, shape, out):
     """Upsample a row of chroma to the width of the luma.
 
     Args:
@@ -104,7 +104,7 @@ def upsample(row, aside, below, shape, out):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def to_rgb(luma, blue, red, width, out, spare):  # type: ignore[no-untyped-def]
+def to_rgb(luma, blue, red, width, out, spare):
     """Convert a row of samples to RGB pixels.
 
     Args:
@@ -126,7 +126,7 @@ def to_rgb(luma, blue, red, width, out, spare):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def to_grey(luma, width, out):  # type: ignore[no-untyped-def]
+def to_grey(luma, width, out):
     """Convert a row of samples to grey pixels; addresses as for ``to_rgb``."""
     for k in range(width):
         value, pixel = load_u8(luma + _u64(k)), out + _u64(3 * k)

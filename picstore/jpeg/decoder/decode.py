@@ -128,7 +128,7 @@ def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
 
 
 @kernel("int64(uint64, int64, int64, Tuple((int64[::1], uint8[::1], uint64[::1], int16[::1], uint8[::1], int64[::1])))")
-def open_stream(address, size, factor, workspace):  # type: ignore[no-untyped-def]
+def open_stream(address, size, factor, workspace):
     """Parse a stream up to its first pixel; kernels may call it too.
 
     Args:
@@ -167,7 +167,7 @@ def open_stream(address, size, factor, workspace):  # type: ignore[no-untyped-de
 
 
 @device_function
-def has_room(frame, size, count, factor, scratch, segments):  # type: ignore[no-untyped-def]
+def has_room(frame, size, count, factor, scratch, segments):
     """Set the scale, and test whether the arrays can hold ``size`` bytes of ``count`` segments; note what they need."""
     scan.set_scale(frame, factor)
     needed = scan.planes_length(frame) + size + bit_reader.PADDING
@@ -177,7 +177,7 @@ def has_room(frame, size, count, factor, scratch, segments):  # type: ignore[no-
 
 
 @device_function
-def begin(workspace, length):  # type: ignore[no-untyped-def]
+def begin(workspace, length):
     """Begin the scan of ``length`` bytes, which lie after the planes without stuffing and markers."""
     frame, tables, plan, block, scratch, segments = workspace
     flat = scratch[scan.planes_length(frame) :]
@@ -194,7 +194,7 @@ def begin(workspace, length):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(uint64, int64)")
-def decode_rows(state, rows):  # type: ignore[no-untyped-def]
+def decode_rows(state, rows):
     """Go on decoding an opened stream, until ``rows`` rows of pixels are written, or all.
 
     Args:

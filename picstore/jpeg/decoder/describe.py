@@ -29,7 +29,7 @@ _STREAMS = "Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], 
 
 
 @kernel(f"void({_STREAMS}, int64[::1], int64[::1])")
-def measure_tiles(streams, starts, firsts):  # type: ignore[no-untyped-def]
+def measure_tiles(streams, starts, firsts):
     """Compute where the bytes and the rows begin that ``describe_tiles`` makes of each image.
 
     Args:
@@ -57,7 +57,7 @@ def measure_tiles(streams, starts, firsts):  # type: ignore[no-untyped-def]
     "Tuple((uint8[::1], int64[::1])), Tuple((int32[:, ::1], uint16[::1], int64[::1])), "
     "Tuple((int64[:, ::1], int64[:, ::1], int64[:, ::1])), Tuple((uint8[:, ::1], int32[:, ::1], int16[:, ::1])))"
 )
-def describe_tiles(slots, streams, data, segments, images, tables):  # type: ignore[no-untyped-def]
+def describe_tiles(slots, streams, data, segments, images, tables):
     """Copy what boxes need of some images, and fill their rows.
 
     Args:
@@ -97,7 +97,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
 
 
 @device_function
-def _check(source, lengths, tiling, box, frame):  # type: ignore[no-untyped-def]
+def _check(source, lengths, tiling, box, frame):
     """Parse the headers, and check the markers of an image that is wanted whole; 0 or a negative code."""
     if not is_grid(source.size, tiling, lengths):
         return NO_GRID
@@ -122,7 +122,7 @@ def _check(source, lengths, tiling, box, frame):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _choose_tiles(tiling, box, factor, rect, tiles):  # type: ignore[no-untyped-def]
+def _choose_tiles(tiling, box, factor, rect, tiles):
     """Choose the tiles of a box, widened as in ``box.py``: left, top, right, bottom, and the pixels of them."""
     width, height = tiling[WIDTH], tiling[HEIGHT]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
@@ -137,22 +137,22 @@ def _choose_tiles(tiling, box, factor, rect, tiles):  # type: ignore[no-untyped-
 
 
 @inlined
-def _tiles_of_row(tiling, lengths):  # type: ignore[no-untyped-def]
+def _tiles_of_row(tiling, lengths):
     return lengths.size // ((tiling[HEIGHT] + tiling[MCU_HEIGHT] - 1) // tiling[MCU_HEIGHT])
 
 
 @inlined
-def _points_of_segment(tiling, points):  # type: ignore[no-untyped-def]
+def _points_of_segment(tiling, points):
     return (tiling[INTERVAL] - 1) // points[1] if points[1] > 0 else 0
 
 
 @inlined
-def _parts_of_rows(tiling, lengths, tiles, points):  # type: ignore[no-untyped-def]
+def _parts_of_rows(tiling, lengths, tiles, points):
     return (tiles[3] - tiles[1]) * _tiles_of_row(tiling, lengths) * (1 + _points_of_segment(tiling, points))
 
 
 @device_function
-def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # type: ignore[no-untyped-def]
+def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
     """Copy headers and rows of tiles, and describe the segments among them that belong to the box."""
     left, top, right, bottom = tiles
     source, lengths, tiling, points = stream
@@ -207,7 +207,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # typ
 
 
 @inlined
-def _describe_parts(source, segment, mcus, distances, described):  # type: ignore[no-untyped-def]
+def _describe_parts(source, segment, mcus, distances, described):
     """Describe the parts of a segment between its entry points; False if one lies elsewhere than in the segment.
 
     Neighboring parts share the byte in which one ends and the next begins. A byte after FF is a stuffed zero, which
@@ -239,7 +239,7 @@ def _describe_parts(source, segment, mcus, distances, described):  # type: ignor
 
 
 @device_function
-def _describe_planes(frame, tiling, rect, tiles, factor, row):  # type: ignore[no-untyped-def]
+def _describe_planes(frame, tiling, rect, tiles, factor, row):
     """Write where samples and pixels lie, from the first of the image."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
     luma, chroma = block_sides(h, v, factor)
@@ -259,7 +259,7 @@ def _describe_planes(frame, tiling, rect, tiles, factor, row):  # type: ignore[n
 
 
 @device_function
-def _copy_codes(address, codes):  # type: ignore[no-untyped-def]
+def _copy_codes(address, codes):
     """Copy the codes of a Huffman table; returns how many windows of LOOKUP_BITS bits have an entry each."""
     total = short = longer = 0
     for k in range(16):
@@ -276,7 +276,7 @@ def _copy_codes(address, codes):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _copy_tables(frame, i, row, tables):  # type: ignore[no-untyped-def]
+def _copy_tables(frame, i, row, tables):
     """Copy the tables that the components use, and note their places among the image's."""
     codes, places, quantization = tables
     entries = 0

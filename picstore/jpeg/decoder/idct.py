@@ -168,7 +168,7 @@ def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any
 
 
 @device_function
-def _store_mean(block, quantization, out):  # type: ignore[no-untyped-def]
+def _store_mean(block, quantization, out):
     """Store the mean of a block; libjpeg's table of samples has a period of 1024."""
     level = (np.int64(_i16(load_u16(block))) * np.int64(_i16(load_u16(quantization))) + 4) >> 3
     level = ((level + 512) & 1023) - 512
@@ -176,7 +176,7 @@ def _store_mean(block, quantization, out):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def inverse_dct_reduced(side, block, quantization, out, step, stride):  # type: ignore[no-untyped-def]
+def inverse_dct_reduced(side, block, quantization, out, step, stride):
     """Compute ``side`` × ``side`` samples of two blocks, 4, 2 or 1; other arguments: see ``inverse_dct``.
 
     For one sample a block holds the DC alone, which stays.

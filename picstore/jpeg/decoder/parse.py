@@ -38,12 +38,12 @@ _JFIF, _ADOBE_RGB = 1, 2
 
 
 @device_function
-def _u16(address):  # type: ignore[no-untyped-def]
+def _u16(address):
     return load_byte(address) << 8 | load_byte(address + _u64(1))
 
 
 @device_function
-def parse_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
+def parse_frame(begin, size, frame, tables):
     """Parse the headers up to the entropy-coded data.
 
     Args:
@@ -78,20 +78,20 @@ def parse_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def blocks_of_mcu(frame):  # type: ignore[no-untyped-def]
+def blocks_of_mcu(frame):
     """Return the number of blocks in an MCU."""
     return 1 if frame[COMPONENTS] == 1 else frame[HORIZONTAL] * frame[VERTICAL] + 2
 
 
 @device_function
-def count_mcus(frame):  # type: ignore[no-untyped-def]
+def count_mcus(frame):
     """Return the numbers of columns and rows of MCUs."""
     h, v = 8 * frame[HORIZONTAL], 8 * frame[VERTICAL]
     return (frame[WIDTH] + h - 1) // h, (frame[HEIGHT] + v - 1) // v
 
 
 @device_function
-def count_segments(frame, size):  # type: ignore[no-untyped-def]
+def count_segments(frame, size):
     """Return the number of restart segments, or TOO_SHORT if ``size`` bytes of data cannot hold all blocks.
 
     An interval of 0 becomes the number of MCUs.
@@ -107,7 +107,7 @@ def count_segments(frame, size):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _parse_segment(marker, body, length, frame, tables):  # type: ignore[no-untyped-def]
+def _parse_segment(marker, body, length, frame, tables):
     """Parse one marker segment; return 0 or negative."""
     if marker == 0xDB:
         return _parse_quantization(body, length, frame, tables)
@@ -128,7 +128,7 @@ def _parse_segment(marker, body, length, frame, tables):  # type: ignore[no-unty
 
 
 @device_function
-def _parse_colors(marker, body, length, frame):  # type: ignore[no-untyped-def]
+def _parse_colors(marker, body, length, frame):
     """Parse APP0, "JFIF" and a zero, and APP14, "Adobe", as libjpeg does."""
     name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4))
     if marker == 0xE0 and length >= 14 and name == 0x4A46494600:
@@ -138,7 +138,7 @@ def _parse_colors(marker, body, length, frame):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _parse_quantization(body, length, frame, tables):  # type: ignore[no-untyped-def]
+def _parse_quantization(body, length, frame, tables):
     """Parse quantization tables of 8 bits (B.2.4.1)."""
     if length % 65:
         return UNSUPPORTED
@@ -158,7 +158,7 @@ def _parse_quantization(body, length, frame, tables):  # type: ignore[no-untyped
 
 
 @device_function
-def _parse_huffman(body, length, frame, tables):  # type: ignore[no-untyped-def]
+def _parse_huffman(body, length, frame, tables):
     """Parse Huffman tables (B.2.4.2)."""
     while length > 0:
         if length < 1 + MAX_CODE_BITS:
@@ -190,7 +190,7 @@ def _parse_huffman(body, length, frame, tables):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _count_codes(counts):  # type: ignore[no-untyped-def]
+def _count_codes(counts):
     total = 0
     for k in range(MAX_CODE_BITS):
         total += load_byte(counts + _u64(k))
@@ -198,7 +198,7 @@ def _count_codes(counts):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _has_codes(counts):  # type: ignore[no-untyped-def]
+def _has_codes(counts):
     """Test whether the lengths have codes for all symbols; the code of all ones stays free (C.2), libjpeg insists."""
     code = 0
     for length in range(1, MAX_CODE_BITS + 1):
@@ -210,7 +210,7 @@ def _has_codes(counts):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _parse_frame_header(body, length, frame):  # type: ignore[no-untyped-def]
+def _parse_frame_header(body, length, frame):
     """Parse the frame header (B.2.2): one component, or three with the chroma sampled once per MCU."""
     if frame[COMPONENTS] or length < 6 or length != 6 + 3 * load_byte(body + _u64(5)):
         return DAMAGED_HEADER
@@ -236,7 +236,7 @@ def _parse_frame_header(body, length, frame):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _parse_scan_header(body, length, frame):  # type: ignore[no-untyped-def]
+def _parse_scan_header(body, length, frame):
     """Parse the scan header (B.2.3): all components, in the frame's order, sequential; test that their tables exist."""
     count = frame[COMPONENTS]
     if count == 0 or length != 4 + 2 * count or load_byte(body) != count:

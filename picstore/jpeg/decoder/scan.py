@@ -74,14 +74,14 @@ _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, 
 
 
 @inlined
-def block_sides(h, v, factor):  # type: ignore[no-untyped-def]
+def block_sides(h, v, factor):
     """Return the samples of a side that a block of luma becomes, and one of chroma."""
     luma = 8 // factor
     return luma, 2 * luma if h == 2 and v == 2 and factor > 1 else luma
 
 
 @device_function
-def set_scale(frame, factor):  # type: ignore[no-untyped-def]
+def set_scale(frame, factor):
     """Set sizes of pixels and blocks for sides divided by 1, 2, 4 or 8, as libjpeg's jdmaster.c does."""
     h, v = frame[HORIZONTAL], frame[VERTICAL]
     luma, chroma = block_sides(h, v, factor)
@@ -91,20 +91,20 @@ def set_scale(frame, factor):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def row_stride(frame):  # type: ignore[no-untyped-def]
+def row_stride(frame):
     """Return the bytes between rows of samples."""
     side = frame[LUMA] * frame[HORIZONTAL]
     return (frame[PIXELS_WIDTH] + side - 1) // side * side + 2 * _EDGE + STEP
 
 
 @device_function
-def planes_length(frame):  # type: ignore[no-untyped-def]
+def planes_length(frame):
     """Return the bytes of scratch: three planes of two rows of MCUs, two rows of wide chroma, and a few pixels."""
     return (3 * 16 * frame[VERTICAL] + 2) * row_stride(frame) + 3 * STEP
 
 
 @device_function
-def begin_scan(frame, tables, addresses, plan):  # type: ignore[no-untyped-def]
+def begin_scan(frame, tables, addresses, plan):
     """Write the plan, uint64 (PLAN,), and the state before the first MCU.
 
     Args:
@@ -138,7 +138,7 @@ def begin_scan(frame, tables, addresses, plan):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def decode_scan(frame, until_row):  # type: ignore[no-untyped-def]
+def decode_scan(frame, until_row):
     """Decode a scan on, until ``until_row`` rows of pixels are written, or all.
 
     ``begin_scan`` fills ``frame`` but for OUT and RING. Rows are written by MCUs: up to MOST_SURPLUS_ROWS more than
@@ -188,14 +188,14 @@ def decode_scan(frame, until_row):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _clear_dc(last):  # type: ignore[no-untyped-def]
+def _clear_dc(last):
     """Zero the DC of the last block of each component."""
     for c in range(3):
         store_native_u64(last + _u64(8 * c), _u64(0))
 
 
 @inlined
-def _read_mcu(flat, zigzag, plan, block, reader, skips):  # type: ignore[no-untyped-def]
+def _read_mcu(flat, zigzag, plan, block, reader, skips):
     """Read the coefficients of an MCU, one of two whose blocks lie side by side: the reader, whether all are valid.
 
     If it ``skips``, the DC alone counts: the next MCU's takes the place of the one stored.
@@ -223,7 +223,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):  # type: ignore[no-unty
 
 
 @inlined
-def _transform_mcus(plan, block, stride):  # type: ignore[no-untyped-def]
+def _transform_mcus(plan, block, stride):
     """Write the samples of two MCUs and point the plan at the next two; after an odd one lies unused memory."""
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
@@ -240,7 +240,7 @@ def _transform_mcus(plan, block, stride):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):  # type: ignore[no-untyped-def]
+def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
     """Point the plan at the samples of a row of MCUs, in the upper or lower half of the planes."""
     begin, per_mcu = plan
     for b in range(per_mcu):
@@ -250,7 +250,7 @@ def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):  # type: ig
 
 
 @device_function
-def _write_rows(start, frame, row):  # type: ignore[no-untyped-def]
+def _write_rows(start, frame, row):
     """Write the pixels that a decoded row of MCUs completes; its last row of pixels may need the chroma below it."""
     width, height, v, stride = frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT], frame[VERTICAL], row_stride(frame)
     rows, out, ring = frame[LUMA] * v, _u64(frame[OUT]), frame[RING]

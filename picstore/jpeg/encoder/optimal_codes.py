@@ -11,7 +11,7 @@ _MERGED = 1 << 62  # key of a tree that is part of another; keys are weight << 9
 
 
 @device_function
-def optimal_codes(frequencies, counts, symbols, codes):  # type: ignore[no-untyped-def]
+def optimal_codes(frequencies, counts, symbols, codes):
     """Compute the code of the fewest bits, with no code longer than 16 bits or of all ones.
 
     Args:
@@ -50,7 +50,7 @@ def optimal_codes(frequencies, counts, symbols, codes):  # type: ignore[no-untyp
 
 
 @device_function
-def _take_least(keys):  # type: ignore[no-untyped-def]
+def _take_least(keys):
     """Return the least key and its number, and put the largest in its place."""
     least = _MERGED
     for k in range(keys.size):
@@ -62,7 +62,7 @@ def _take_least(keys):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _find_depths(weights, depth):  # type: ignore[no-untyped-def]
+def _find_depths(weights, depth):
     """Compute the depth of each leaf of Huffman's tree; of equal weights the later ones are merged first."""
     following = np.full(weights.size, -1, np.int64)  # leaves of a tree form a chain
     keys = np.empty(weights.size, np.int64)
@@ -86,7 +86,7 @@ def _find_depths(weights, depth):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _limit_lengths(per_length):  # type: ignore[no-untyped-def]
+def _limit_lengths(per_length):
     """Move codes of more than 16 bits up (figure K.3), and take away the code of all ones."""
     for bits in range(per_length.size - 1, MAX_CODE_BITS, -1):
         while per_length[bits] > 0:

@@ -65,7 +65,7 @@ def _halve_across(memory: VectorMemory, row: Any, out: Any) -> None:
 
 
 @device_function
-def convert_row(source, steps, width, padded, out, plane, spare):  # type: ignore[no-untyped-def]
+def convert_row(source, steps, width, padded, out, plane, spare):
     """Convert a row of pixels to rows of Y, Cb and Cr, and repeat the last sample of each.
 
     Args:
@@ -100,7 +100,7 @@ def convert_row(source, steps, width, padded, out, plane, spare):  # type: ignor
 
 
 @device_function
-def halve_row(row, below, count, out):  # type: ignore[no-untyped-def]
+def halve_row(row, below, count, out):
     """Halve the width of a row, or of the mean of two different rows, to ``count`` samples; addresses."""
     for k in range(0, count, STEP):
         if row == below:

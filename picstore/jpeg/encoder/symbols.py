@@ -21,7 +21,7 @@ _u64 = np.uint64
 
 
 @inlined
-def _add_symbol(target, counters, table, symbol, value):  # type: ignore[no-untyped-def]
+def _add_symbol(target, counters, table, symbol, value):
     """Store a symbol with its value, and count it; returns the next address."""
     store_i32(target, np.int32(table << 24 | symbol << 16 | value))
     counter = counters + _u64(4 * (table << 8 | symbol))
@@ -30,14 +30,14 @@ def _add_symbol(target, counters, table, symbol, value):  # type: ignore[no-unty
 
 
 @inlined
-def _size(value):  # type: ignore[no-untyped-def]
+def _size(value):
     """Return the bits of a value, and the value as it is written."""
     size = 64 - leading_zeros(_u64(abs(value)))
     return size, value if value >= 0 else value + (1 << size) - 1
 
 
 @device_function
-def _add_block(target, counters, kind, difference, block, nonzero):  # type: ignore[no-untyped-def]
+def _add_block(target, counters, kind, difference, block, nonzero):
     """Store the symbols of a block; returns the next address.
 
     Args:
@@ -68,7 +68,7 @@ def _add_block(target, counters, kind, difference, block, nonzero):  # type: ign
 
 
 @device_function
-def _fill_rows(source, row, shape, rows, stride):  # type: ignore[no-untyped-def]
+def _fill_rows(source, row, shape, rows, stride):
     """Convert a row of MCUs to samples.
 
     Args:
@@ -105,7 +105,7 @@ def _fill_rows(source, row, shape, rows, stride):  # type: ignore[no-untyped-def
 
 
 @kernel("(UniTuple(int64, 4), UniTuple(int64, 6), int64, uint16[:, :, ::1], uint32[::1], int64[::1], uint32[:, ::1])")
-def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):  # type: ignore[no-untyped-def]
+def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     """Quantize an image, or whole segments of one, and find its symbols.
 
     Args:
@@ -162,7 +162,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
 
 
 @kernel("(uint32[:, ::1], Tuple((uint8[:, ::1], uint8[:, ::1], uint32[:, ::1])))")
-def choose_codes(frequencies, tables):  # type: ignore[no-untyped-def]
+def choose_codes(frequencies, tables):
     """Compute the best code of each Huffman table.
 
     Args:
@@ -182,7 +182,7 @@ def choose_codes(frequencies, tables):  # type: ignore[no-untyped-def]
 
 
 @kernel("(uint32[::1], int64[::1], uint32[:, ::1], int64, uint8[::1], int64[::1])")
-def write_symbols(symbols, ends, codes, before, out, starts):  # type: ignore[no-untyped-def]
+def write_symbols(symbols, ends, codes, before, out, starts):
     """Write segments of a scan with a restart marker before each, except for the scan's first.
 
     Args:

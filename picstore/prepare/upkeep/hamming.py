@@ -79,7 +79,7 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
     "(uint64[::1], Tuple((uint64[:, ::1], int32[:, ::1], int32[:, ::1], uint8[:, ::1])), "
     "Tuple((int64[:, ::1], int64[::1])), Tuple((int64, boolean)), UniTuple(int64[::1], 2))"
 )
-def find_nearest_each(queries, tables, nearby, limits, found):  # type: ignore[no-untyped-def]
+def find_nearest_each(queries, tables, nearby, limits, found):
     """Find the nearest hash of each query; with ``leaders``, of the queries before it that have none."""
     hashes, orders, starts, used = tables
     bands, flips = nearby

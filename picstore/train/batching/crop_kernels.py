@@ -21,7 +21,7 @@ _TRIES = TRIES
 
 
 @device_function
-def _mix(z):  # type: ignore[no-untyped-def]
+def _mix(z):
     z = (z ^ (z >> _S30)) * _M1
     z = (z ^ (z >> _S27)) * _M2
     return z ^ (z >> _S31)
@@ -30,7 +30,7 @@ def _mix(z):  # type: ignore[no-untyped-def]
 @kernel(
     "void(uint64, int64[::1], int64[::1], float64, float64, uint64[::1], float64[:, ::1], float64[:, ::1])",
 )
-def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):  # type: ignore[no-untyped-def]
+def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
     """Draw the numbers of ``BatchRandom.uniform`` for each image.
 
     Args:
@@ -57,7 +57,7 @@ def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):  # type:
     "boolean(float64[:, ::1], float64[:, ::1], int64[:, ::1], float64[::1], float64[:, ::1], float64[:, :, ::1], "
     "int64[:, ::1], float64[:, ::1])"
 )
-def place_crops(numbers, ratios, sizes, bounds, flips, frame, clip, box):  # type: ignore[no-untyped-def]
+def place_crops(numbers, ratios, sizes, bounds, flips, frame, clip, box):
     """Choose and place the box of each image, and mirror it.
 
     Args:

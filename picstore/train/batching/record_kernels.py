@@ -23,7 +23,7 @@ _OF_FIELDS = tuple(ENTRY.fields[name][1] for name in ENTRY.names or ())  # type:
     "int64(uint64[:, ::1], int64[:, ::1], Tuple((uint8[:, ::1], uint8[:, ::1], int64[::1], uint64[:, ::1], "
     "int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1])), int64)"
 )
-def enter_records(places, picks, records, max_pixels):  # type: ignore[no-untyped-def]
+def enter_records(places, picks, records, max_pixels):
     """Fill slots of a batch from containers.
 
     Args:
@@ -73,7 +73,7 @@ def enter_records(places, picks, records, max_pixels):  # type: ignore[no-untype
 
 
 @device_function
-def _find_points(entry, place, held_first, points):  # type: ignore[no-untyped-def]
+def _find_points(entry, place, held_first, points):
     """Find the entry points of the held segments, as ``segment_table.find_entry_points`` finds all of an image."""
     table = array_at(place[1], np.int64(place[6]), np.uint16)
     count, interval, first = _u32(entry, _COUNT), _u16(entry, _INTERVAL), _u32(entry, _FIRST)
@@ -92,7 +92,7 @@ def _find_points(entry, place, held_first, points):  # type: ignore[no-untyped-d
 
 
 @kernel("void(int64[:, ::1], int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1])")
-def choose_boxes(reach, tops, layouts, sizes, boxes, per_row):  # type: ignore[no-untyped-def]
+def choose_boxes(reach, tops, layouts, sizes, boxes, per_row):
     """Choose what is described of each image.
 
     Args:
@@ -112,10 +112,10 @@ def choose_boxes(reach, tops, layouts, sizes, boxes, per_row):  # type: ignore[n
 
 
 @device_function
-def _u32(at, offset):  # type: ignore[no-untyped-def]
+def _u32(at, offset):
     return np.int64(load_u32(at + np.uint64(offset)))
 
 
 @device_function
-def _u16(at, offset):  # type: ignore[no-untyped-def]
+def _u16(at, offset):
     return np.int64(_load_u16(at + np.uint64(offset)))

@@ -19,7 +19,7 @@ _first_ratio = device_function(first_ratio)
 
 
 @device_function
-def half_weights(radius, sigma):  # type: ignore[no-untyped-def]
+def half_weights(radius, sigma):
     """Weights of the middle tap and of the taps to one side that matter, padded by zeros to whole groups: float32."""
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
@@ -43,7 +43,7 @@ def half_weights(radius, sigma):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def reflected(i, extent):  # type: ignore[no-untyped-def]
+def reflected(i, extent):
     """Reflect an index at the first and the last element, repeatedly."""
     period = max(2 * (extent - 1), 1)
     i = abs(i) % period
@@ -51,7 +51,7 @@ def reflected(i, extent):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def weighted_sum(flat, low, high, weights, out):  # type: ignore[no-untyped-def]
+def weighted_sum(flat, low, high, weights, out):
     """Write the weighted sum of rows of ``flat`` to ``out``; the rows of pair k begin at low[k] and high[k]."""
     middle, count = flat[low[0] :], out.size
     first = weights[0]
@@ -66,7 +66,7 @@ def weighted_sum(flat, low, high, weights, out):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def pad_row(row, padded, margin):  # type: ignore[no-untyped-def]
+def pad_row(row, padded, margin):
     """Copy a row to float32 and reflect it at both ends."""
     middle = padded[margin:]
     for i in range(row.size):
@@ -77,13 +77,13 @@ def pad_row(row, padded, margin):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _round(line, row):  # type: ignore[no-untyped-def]
+def _round(line, row):
     for i in range(row.size):
         row[i] = _i32(np.rint(line[i]))
 
 
 @kernel("(float64[:, :, ::1], int64, int64, uint8[:, :, ::1])")
-def blur(operands, slot, step, image):  # type: ignore[no-untyped-def]
+def blur(operands, slot, step, image):
     """Blur in place.
 
     Args:

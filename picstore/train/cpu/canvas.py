@@ -48,7 +48,7 @@ def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
 
 
 @device_function
-def _packed(image, numbers):  # type: ignore[no-untyped-def]
+def _packed(image, numbers):
     """Interleave the planes into uint32 pixels, red lowest, with a border.
 
     The border repeats the image's edge where Pillow would, is the fill for NEAREST, and otherwise zero, without
@@ -81,7 +81,7 @@ def _packed(image, numbers):  # type: ignore[no-untyped-def]
 
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
-def gather_nearest(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
+def gather_nearest(operands, slot, step, positions, image):
     """Copy the pixels at positions, in place.
 
     Args:
@@ -107,12 +107,12 @@ def gather_nearest(operands, slot, step, positions, image):  # type: ignore[no-u
 
 
 @inlined
-def _channel(pixel, shift):  # type: ignore[no-untyped-def]
+def _channel(pixel, shift):
     return (pixel >> _u32(shift)) & _LOW
 
 
 @inlined
-def _weights(to_x, to_y):  # type: ignore[no-untyped-def]
+def _weights(to_x, to_y):
     """12-bit weights of the four neighbors. Each operation is cast, or numba would go on in 64 bits."""
     fx, fy = _u32(to_x & _FRACTION), _u32(to_y & _FRACTION)
     both = _u32(_u32(fx * fy + _HALF) >> _SHIFT)
@@ -120,7 +120,7 @@ def _weights(to_x, to_y):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _sum_of(pixels, shift, weights):  # type: ignore[no-untyped-def]
+def _sum_of(pixels, shift, weights):
     """Sum of a channel of four neighbors by their weights."""
     return _u32(
         _u32(weights[0] * _channel(pixels[0], shift))
@@ -131,7 +131,7 @@ def _sum_of(pixels, shift, weights):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _interpolate_row(neighbors, position, half, rows):  # type: ignore[no-untyped-def]
+def _interpolate_row(neighbors, position, half, rows):
     """Interpolate a row of bytes, adding ``half`` before the fraction is dropped."""
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     to_x, to_y = position
@@ -144,7 +144,7 @@ def _interpolate_row(neighbors, position, half, rows):  # type: ignore[no-untype
 
 
 @device_function
-def _blend_border(neighbors, position, fill, y, image):  # type: ignore[no-untyped-def]
+def _blend_border(neighbors, position, fill, y, image):
     """Blend pixels of row ``y`` with neighbors outside of the image with the fill, as torchvision does.
 
     There neighbors outside are black, and then the fill is blended in: a border pixel gets darker than either.
@@ -167,7 +167,7 @@ def _blend_border(neighbors, position, fill, y, image):  # type: ignore[no-untyp
 
 
 @device_function
-def _fill_outside(position, extent, fill, rows):  # type: ignore[no-untyped-def]
+def _fill_outside(position, extent, fill, rows):
     """Overwrite the pixels whose positions lie outside of the image, as Pillow does."""
     to_x, to_y = position
     low, high_x, high_y = -ONE // 2, extent[0] * ONE - ONE // 2, extent[1] * ONE - ONE // 2
@@ -177,13 +177,13 @@ def _fill_outside(position, extent, fill, rows):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _fill_levels(numbers):  # type: ignore[no-untyped-def]
+def _fill_levels(numbers):
     """Red, green and blue of the fill."""
     return _i32(max(numbers[FILL], 0.0)), _i32(max(numbers[FILL + 1], 0.0)), _i32(max(numbers[FILL + 2], 0.0))
 
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
-def gather_linear(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
+def gather_linear(operands, slot, step, positions, image):
     """Interpolate between the pixels around positions, in place; arguments: see ``gather_nearest``."""
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
@@ -211,21 +211,21 @@ def gather_linear(operands, slot, step, positions, image):  # type: ignore[no-un
 
 
 @inlined
-def _cubic_weights(t):  # type: ignore[no-untyped-def]
+def _cubic_weights(t):
     """Weights of four neighbors, of which the second is ``t`` pixels before the position: Pillow's, with a = -1."""
     square, cube = t * t, t * t * t
     return _f32(2) * square - cube - t, _f32(1) - _f32(2) * square + cube, t + square - cube, cube - square
 
 
 @device_function
-def _write_cubic_weights(positions, weights):  # type: ignore[no-untyped-def]
+def _write_cubic_weights(positions, weights):
     for x in range(positions.size):
         a, b, c, d = _cubic_weights(_f32(_i32(positions[x] & _FRACTION)) * _PER_ONE)
         weights[0, x], weights[1, x], weights[2, x], weights[3, x] = a, b, c, d
 
 
 @device_function
-def _add_cubic_row(neighbors, across, down, sums):  # type: ignore[no-untyped-def]
+def _add_cubic_row(neighbors, across, down, sums):
     """Add a row of the 4 × 4 neighbors, times its weights, to sums of red, green and blue."""
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     a, b, c, d = across[0], across[1], across[2], across[3]
@@ -238,13 +238,13 @@ def _add_cubic_row(neighbors, across, down, sums):  # type: ignore[no-untyped-de
 
 
 @device_function
-def _truncate(line, row):  # type: ignore[no-untyped-def]
+def _truncate(line, row):
     for x in range(row.size):
         row[x] = _i32(min(max(line[x], _f32(0)), _f32(255)))
 
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
-def gather_cubic(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
+def gather_cubic(operands, slot, step, positions, image):
     """Interpolate between the 4 × 4 pixels around positions, in place; arguments: see ``gather_nearest``."""
     numbers = operands[slot, step]
     packed = _packed(image, numbers)

@@ -21,7 +21,7 @@ _TO_UNIT = np.float32(2.0**-23)
 
 
 @inlined
-def _fixed(at, scale, shift, extent):  # type: ignore[no-untyped-def]
+def _fixed(at, scale, shift, extent):
     """A position in fixed point, clamped to the pixel before the first and the one after the last."""
     at = at * scale + shift
     at = at if at > -scale else -scale  # NaN too
@@ -30,13 +30,13 @@ def _fixed(at, scale, shift, extent):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _scale_and_shift(sampling):  # type: ignore[no-untyped-def]
+def _scale_and_shift(sampling):
     """Nearest takes the pixel under a position, the others count from the center of the first pixel, rounded."""
     return (1.0, 0.0) if sampling == NEAREST else (float(ONE), 0.5 - ONE / 2)
 
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1])")
-def map_positions(operands, slot, step, positions):  # type: ignore[no-untyped-def]
+def map_positions(operands, slot, step, positions):
     """Write the positions of a map of eight coefficients.
 
     Args:
@@ -72,14 +72,14 @@ def map_positions(operands, slot, step, positions):  # type: ignore[no-untyped-d
 
 
 @device_function
-def _fill_uniform(key, first, row):  # type: ignore[no-untyped-def]
+def _fill_uniform(key, first, row):
     """Uniform numbers in [-1, 1), multiples of 2**-23, of the counters from ``first`` on."""
     for i in range(row.size):
         row[i] = _f32(_i32(random_bits(key, first + i) >> _S40)) * _TO_UNIT - _f32(1)
 
 
 @device_function
-def _blurred_rows(key, first, across, rows):  # type: ignore[no-untyped-def]
+def _blurred_rows(key, first, across, rows):
     """The random numbers from ``first`` on, blurred along rows."""
     width, margin = rows.shape[1], across.size - 1
     numbers, padded = np.empty(width, np.float32), np.zeros(width + 2 * margin, np.float32)
@@ -93,7 +93,7 @@ def _blurred_rows(key, first, across, rows):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _displace(rows, down, numbers, axis, positions):  # type: ignore[no-untyped-def]
+def _displace(rows, down, numbers, axis, positions):
     """Blur along columns, and write the positions along an axis."""
     height, width = rows.shape
     reach = down.size - 1
@@ -115,7 +115,7 @@ def _displace(rows, down, numbers, axis, positions):  # type: ignore[no-untyped-
 
 
 @kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, int32[:, :, ::1])")
-def displace_positions(operands, key, slot, step, positions):  # type: ignore[no-untyped-def]
+def displace_positions(operands, key, slot, step, positions):
     """Write the positions of pixels displaced by blurred uniform noise, as torchvision's ElasticTransform.
 
     Args:

@@ -115,7 +115,7 @@ def load_stages() -> tuple[int, ...]:
     "boolean[:, ::1], int64[::1], boolean[::1], int32[:, ::1])), Tuple((Tuple((int64[::1], uint8[::1], uint64[::1], "
     "int16[::1], uint8[::1], int64[::1])), uint8[::1])), int64[:, ::1], UniTuple(int64, 4))"
 )
-def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # type: ignore[no-untyped-def]
+def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
     """Decode the chosen images, each once, and resample all of its views.
 
     Args:
@@ -174,7 +174,7 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # t
 
 
 @device_function
-def _open_image(stages, stream, box, factor, workspace, rect):  # type: ignore[no-untyped-def]
+def _open_image(stages, stream, box, factor, workspace, rect):
     """Open what a box needs of an image, or all of it; ``rect`` is filled as ``open_box`` does."""
     addresses, sizes, layout, size, top = stream
     if box[0] > 0 or box[1] > 0 or box[2] < size[0] or box[3] < size[1]:
@@ -188,7 +188,7 @@ def _open_image(stages, stream, box, factor, workspace, rect):  # type: ignore[n
 
 
 @device_function
-def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):  # type: ignore[no-untyped-def]
+def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):
     """Convert a box and a clip from pixels of the stored image to pixels of the decoded part; the clip is widened."""
     for k in range(4):
         decoded_box[k] = (box[k] - (rect[k] if k < 2 else 0)) / factor

@@ -27,7 +27,7 @@ class Mixture:
 
 
 @kernel("(uint8[::1], uint8[::1], float32[::1], float64, int64)")
-def add_weighted(image, original, total, weight, position):  # type: ignore[no-untyped-def]
+def add_weighted(image, original, total, weight, position):
     """Add an image to the sum, and go on with the original image or, at last, with the sum, without its fraction.
 
     Args:

@@ -37,7 +37,7 @@ _D3, _D5, _D7, _D9 = np.float32(-1 / 6), np.float32(1 / 120), np.float32(-1 / 50
 
 
 @inlined
-def random_bits(key, counter):  # type: ignore[no-untyped-def]
+def random_bits(key, counter):
     """``rng.bits``: uint64 of a key and an int64 counter."""
     z = _u64(key) + _GOLDEN * _u64(counter + 1)
     z = (z ^ (z >> _S30)) * _M1
@@ -46,7 +46,7 @@ def random_bits(key, counter):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _random_words(key, first, uniform, angle, choice):  # type: ignore[no-untyped-def]
+def _random_words(key, first, uniform, angle, choice):
     """Draw a random word for each element of ``choice``, split into radius, angle and choice."""
     for j in range(choice.size):
         z = random_bits(key, first + j)
@@ -56,7 +56,7 @@ def _random_words(key, first, uniform, angle, choice):  # type: ignore[no-untype
 
 
 @device_function
-def _split(bits, exponent):  # type: ignore[no-untyped-def]
+def _split(bits, exponent):
     """Split bits of float32 into bits of mantissas from sqrt(1/2) to sqrt(2), in place, and exponents."""
     for j in range(bits.size):
         shifted = _i32(bits[j] - _ROOT)
@@ -65,7 +65,7 @@ def _split(bits, exponent):  # type: ignore[no-untyped-def]
 
 
 @kernel("(uint64, int64, float32[:, ::1], int32[::1], float32[::1])")
-def fill_normals(key, first, workspace, choice, out):  # type: ignore[no-untyped-def]
+def fill_normals(key, first, workspace, choice, out):
     """Write standard normals: pair ``first + j`` of ``key`` to ``out[2 * j]`` and ``out[2 * j + 1]``.
 
     Args:
@@ -103,7 +103,7 @@ def standard_normals(key: int, count: int) -> F32:
 
 
 @device_function
-def _add(row, normals, mean, deviation, clip):  # type: ignore[no-untyped-def]
+def _add(row, normals, mean, deviation, clip):
     for i in range(row.size):
         level = _f32(row[i]) + np.trunc(mean + deviation * normals[i])
         level = min(max(level, _ZERO), _TOP) if clip else level
@@ -111,7 +111,7 @@ def _add(row, normals, mean, deviation, clip):  # type: ignore[no-untyped-def]
 
 
 @kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, uint8[:, :, ::1])")
-def add_noise(operands, key, slot, step, image):  # type: ignore[no-untyped-def]
+def add_noise(operands, key, slot, step, image):
     """Add normal noise, truncated to whole levels, in place. Each plane begins with a new pair of normals.
 
     Args:

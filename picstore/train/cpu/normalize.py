@@ -28,7 +28,7 @@ _TO_SUBNORMAL = np.float32(2.0**24)
 
 
 @kernel("(float32[::1], int64, uint32[::1])")
-def round_floats(line, dtype, patterns):  # type: ignore[no-untyped-def]
+def round_floats(line, dtype, patterns):
     """Round float32 to bit patterns of an ``OutputDtype``, to nearest, ties to even; may be in place."""
     bits = line.view(np.uint32)
     for i in range(line.size):
@@ -46,7 +46,7 @@ def round_floats(line, dtype, patterns):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _normalize(levels, mean, deviation, line):  # type: ignore[no-untyped-def]
+def _normalize(levels, mean, deviation, line):
     for i in range(line.size):
         line[i] = np.divide(_f32(levels[i]) * _PER_LEVEL - mean, deviation)
 
@@ -62,7 +62,7 @@ def bit_patterns(values: F32, dtype: OutputDtype) -> Array:
 
 
 @kernel("(uint8[:, :, ::1], float64[:, :, ::1], int64, int64, int64, int64[::1])")
-def normalize_image(image, operands, slot, step, dtype, target):  # type: ignore[no-untyped-def]
+def normalize_image(image, operands, slot, step, dtype, target):
     """Normalize an image of bytes into the batch; bytes are copied.
 
     Args:

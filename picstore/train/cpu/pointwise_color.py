@@ -34,7 +34,7 @@ _TO_BYTE = np.float32((256 - 1e-3) / 255)  # torchvision's to_dtype from 0 … 1
 
 
 @device_function
-def _grey(chunk, grey):  # type: ignore[no-untyped-def]
+def _grey(chunk, grey):
     """Grey levels of the chunk's pixels, whole."""
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(grey.size):
@@ -42,13 +42,13 @@ def _grey(chunk, grey):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _blend(flat, factor, offset):  # type: ignore[no-untyped-def]
+def _blend(flat, factor, offset):
     for i in range(flat.size):
         flat[i] = np.floor(min(max(factor * flat[i] + offset, _ZERO), _TOP))
 
 
 @device_function
-def _saturate(chunk, factor, rest):  # type: ignore[no-untyped-def]
+def _saturate(chunk, factor, rest):
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(red.size):
         r, g, b = red[i], green[i], blue[i]
@@ -59,7 +59,7 @@ def _saturate(chunk, factor, rest):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _turn_hue(chunk, turns):  # type: ignore[no-untyped-def]
+def _turn_hue(chunk, turns):
     """Turn the hue at constant value and saturation.
 
     With hue h in sixths of a turn, value v and chroma d, a channel is v − d · clamp(min(k, 4 − k), 0, 1) for
@@ -92,28 +92,28 @@ def _turn_hue(chunk, turns):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _solarize(flat, threshold):  # type: ignore[no-untyped-def]
+def _solarize(flat, threshold):
     for i in range(flat.size):
         x = flat[i]
         flat[i] = _TOP - x if x >= threshold else x
 
 
 @device_function
-def _posterize(flat, width):  # type: ignore[no-untyped-def]
+def _posterize(flat, width):
     inverse = np.divide(_ONE, width)  # a power of two, so all of this is exact
     for i in range(flat.size):
         flat[i] = width * np.floor(flat[i] * inverse)
 
 
 @device_function
-def _solarize_add(flat, added, threshold):  # type: ignore[no-untyped-def]
+def _solarize_add(flat, added, threshold):
     for i in range(flat.size):
         x = flat[i]
         flat[i] = min(x + added, _TOP) if x < threshold else x
 
 
 @device_function
-def _permute(chunk, first, second):  # type: ignore[no-untyped-def]
+def _permute(chunk, first, second):
     """Make channel ``first`` red and ``second`` green."""
     sources = chunk[first], chunk[second], chunk[3 - first - second]
     red, green, blue = chunk[0], chunk[1], chunk[2]
@@ -123,7 +123,7 @@ def _permute(chunk, first, second):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _read(image, begin, chunk):  # type: ignore[no-untyped-def]
+def _read(image, begin, chunk):
     """Read pixels from ``begin`` on; the rest of a last chunk that is not full keeps its old values."""
     for c in range(3):
         row, source = chunk[c], image[c][begin : begin + _CHUNK]
@@ -132,7 +132,7 @@ def _read(image, begin, chunk):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _write(chunk, begin, image):  # type: ignore[no-untyped-def]
+def _write(chunk, begin, image):
     for c in range(3):
         row, target = chunk[c], image[c][begin : begin + _CHUNK]
         for i in range(target.size):
@@ -140,7 +140,7 @@ def _write(chunk, begin, image):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _sum(grey, count):  # type: ignore[no-untyped-def]
+def _sum(grey, count):
     total = _i32(0)
     for i in range(count):
         total = _i32(total + _i32(grey[i]))
@@ -148,7 +148,7 @@ def _sum(grey, count):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _run_step(opcode, number, second, mean, chunk):  # type: ignore[no-untyped-def]
+def _run_step(opcode, number, second, mean, chunk):
     """Run one step on a chunk; ``number`` and ``second`` are its first operands."""
     flat = chunk.reshape(3 * _CHUNK)
     factor = _f32(number)
@@ -172,7 +172,7 @@ def _run_step(opcode, number, second, mean, chunk):  # type: ignore[no-untyped-d
 
 
 @kernel("(int64[:, ::1], float64[:, :, ::1], int64, int64, int64, uint8[:, :, ::1])")
-def run_pointwise(opcode, operands, slot, begin, end, image):  # type: ignore[no-untyped-def]
+def run_pointwise(opcode, operands, slot, begin, end, image):
     """Run pointwise steps and contrast on an image in place.
 
     Contrast needs the mean grey level of the whole image, so a pass ends before it and sums up the levels. If contrast

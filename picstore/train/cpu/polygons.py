@@ -8,7 +8,7 @@ from picstore.kernels.jit import kernel
 
 
 @kernel("(float64[:, ::1], float64[:, ::1])")
-def clip_polygon(outline, planes):  # type: ignore[no-untyped-def]
+def clip_polygon(outline, planes):
     """Clip a polygon to half-planes; empty if it lies outside.
 
     Sutherland and Hodgman, "Reentrant polygon clipping", CACM 17 (1974): pieces of a concave polygon stay joined by

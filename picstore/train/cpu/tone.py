@@ -17,7 +17,7 @@ _FOUR, _THIRTEENTH = np.float32(4), np.float32(1 / 13)  # of a filter with 5 in 
 
 
 @device_function
-def _count_levels(plane, counts):  # type: ignore[no-untyped-def]
+def _count_levels(plane, counts):
     """Add the levels of a plane to a histogram for each byte of a word, int32 (8, 256)."""
     address, words = plane.ctypes.data, plane.size // 8
     for k in range(words):
@@ -29,7 +29,7 @@ def _count_levels(plane, counts):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _equalizing_table(counts, table):  # type: ignore[no-untyped-def]
+def _equalizing_table(counts, table):
     """Write the level that each level becomes; False if all stay as they are."""
     total, last = 0, 0
     for level in range(_LEVELS):
@@ -50,7 +50,7 @@ def _equalizing_table(counts, table):  # type: ignore[no-untyped-def]
 
 
 @kernel("(uint8[:, :, ::1],)")
-def equalize(image):  # type: ignore[no-untyped-def]
+def equalize(image):
     """Equalize the histogram of each channel.
 
     Args:
@@ -68,7 +68,7 @@ def equalize(image):  # type: ignore[no-untyped-def]
 
 
 @kernel("(uint8[:, :, ::1],)")
-def stretch_contrast(image):  # type: ignore[no-untyped-def]
+def stretch_contrast(image):
     """Map the least and the greatest level of each channel to 0 and 255.
 
     Args:
@@ -89,13 +89,13 @@ def stretch_contrast(image):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _copy_row(row, out):  # type: ignore[no-untyped-def]
+def _copy_row(row, out):
     for i in range(row.size):
         out[i] = row[i]
 
 
 @device_function
-def _sharpen_row(rows, y, rest, column, out):  # type: ignore[no-untyped-def]
+def _sharpen_row(rows, y, rest, column, out):
     """Add ``rest`` times the difference to the smoothed row; the first and last pixel stay."""
     above, row, below = rows[(y - 1) % 3], rows[y % 3], rows[(y + 1) % 3]
     for i in range(row.size):
@@ -109,7 +109,7 @@ def _sharpen_row(rows, y, rest, column, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("(float64[:, :, ::1], int64, int64, uint8[:, :, ::1])")
-def sharpen(operands, slot, step, image):  # type: ignore[no-untyped-def]
+def sharpen(operands, slot, step, image):
     """Blend an image with its smoothed version; the border stays.
 
     Args:

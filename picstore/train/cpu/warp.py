@@ -34,7 +34,7 @@ _TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITIO
 
 
 @device_function
-def visible_run(edges, y, width, least):  # type: ignore[no-untyped-def]
+def visible_run(edges, y, width, least):
     """First and last + 1 of the pixels of a row whose centers lie at least ``least`` inside of every edge."""
     low = 0.0
     high = width - 1.0
@@ -53,7 +53,7 @@ def visible_run(edges, y, width, least):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _narrow(start, step, low, high, first, last):  # type: ignore[no-untyped-def]
+def _narrow(start, step, low, high, first, last):
     """The part of a run in which low ≤ start + step · x ≤ high."""
     begin, end = float(first), last - 1.0
     if step > 0:
@@ -68,7 +68,7 @@ def _narrow(start, step, low, high, first, last):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _interpolated(top, bottom, bits, weights):  # type: ignore[no-untyped-def]
+def _interpolated(top, bottom, bits, weights):
     """Interpolate a channel of four neighbors; it is at ``bits`` of the left ones, and of the right ones 24 below."""
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (
@@ -81,7 +81,7 @@ def _interpolated(top, bottom, bits, weights):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _warp_inner(source, start, step, rows, line, run):  # type: ignore[no-untyped-def]
+def _warp_inner(source, start, step, rows, line, run):
     """Interpolate pixels whose neighbors are all in the array; 8 bytes are read from each left one on."""
     start_x, start_y = start
     step_x, step_y = step
@@ -106,7 +106,7 @@ def _warp_inner(source, start, step, rows, line, run):  # type: ignore[no-untype
 
 
 @inlined
-def level_at(source, x, y, c, fill):  # type: ignore[no-untyped-def]
+def level_at(source, x, y, c, fill):
     """A level of an image, or the fill outside of it."""
     if 0 <= x < source.shape[1] and 0 <= y < source.shape[0]:
         return _i64(source[y, x, c])
@@ -114,7 +114,7 @@ def level_at(source, x, y, c, fill):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _row_start(step, shift, offset, y, width):  # type: ignore[no-untyped-def]
+def _row_start(step, shift, offset, y, width):
     """Positions along an axis of a row's pixels in steps of 2**-32 pixels: the first, the difference, whether they fit.
 
     Half of a step of 2**-12 pixels is added, so that truncation to it rounds.
@@ -126,7 +126,7 @@ def _row_start(step, shift, offset, y, width):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _border_position(first, by, gentle, at, x, low, high):  # type: ignore[no-untyped-def]
+def _border_position(first, by, gentle, at, x, low, high):
     """Position in steps of 2**-12 pixels, within the clip."""
     if gentle:
         steps = (first + x * by) >> _TO_BITS
@@ -136,7 +136,7 @@ def _border_position(first, by, gentle, at, x, low, high):  # type: ignore[no-un
 
 
 @device_function
-def _warp_border(source, matrix, clip, fill, line, y, run, axes):  # type: ignore[no-untyped-def]
+def _warp_border(source, matrix, clip, fill, line, y, run, axes):
     """Interpolate any pixels: outside of the clip its border is repeated, outside of the image there is ``fill``."""
     (first_x, by_x, gentle_x), (first_y, by_y, gentle_y) = axes
     for x in range(run[0], run[1]):
@@ -158,7 +158,7 @@ def _warp_border(source, matrix, clip, fill, line, y, run, axes):  # type: ignor
 
 
 @device_function
-def _safe(start, step, low, high, begin, end):  # type: ignore[no-untyped-def]
+def _safe(start, step, low, high, begin, end):
     """The part of a run in which the fixed-point positions start + step · x lie in pixels low … high.
 
     Positions are monotonic, so only the first and the last are checked; rounding costs a pixel or two at most.
@@ -172,7 +172,7 @@ def _safe(start, step, low, high, begin, end):  # type: ignore[no-untyped-def]
 
 
 @kernel("(uint8[:, :, ::1], float64[:, ::1], int64[::1], float64[:, ::1], uint8[::1], int64[::1])")
-def warp(source, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-def]
+def warp(source, matrix, clip, edges, fill, target):
     """Interpolate the pixels that ``edges`` show at least in part; ``apply_edges`` writes the rest of the output.
 
     Args:
@@ -213,7 +213,7 @@ def warp(source, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-
 
 
 @kernel("(float64[:, ::1], uint8[::1], boolean, int64[::1])")
-def apply_edges(edges, fill, hard, target):  # type: ignore[no-untyped-def]
+def apply_edges(edges, fill, hard, target):
     """Fill the pixels outside of the edges, and blend pixels within half a pixel of an edge with the fill.
 
     Args:
@@ -249,7 +249,7 @@ def apply_edges(edges, fill, hard, target):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _copy_element(at, size, fill, to):  # type: ignore[no-untyped-def]
+def _copy_element(at, size, fill, to):
     """Copy an element of ``size`` bytes from an address, or the fill if that is 0."""
     if size == 1:
         store_u8(to, load_u8(at) if at else _u8(fill))
@@ -262,7 +262,7 @@ def _copy_element(at, size, fill, to):  # type: ignore[no-untyped-def]
 
 
 @kernel("(Tuple((int64[::1], int64)), float64[:, ::1], int64[::1], float64[:, ::1], uint64, int64[::1])")
-def warp_nearest(mask, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-def]
+def warp_nearest(mask, matrix, clip, edges, fill, target):
     """Copy the mask's elements under the centers of the output's pixels; ``fill`` outside of clip, mask or edges.
 
     Args:

@@ -23,7 +23,7 @@ _i32, _u8, _u64 = np.int32, np.uint8, np.uint64
 # Functions for one pixel take numbers only: numba counts the references of arrays that it passes, by atomic operations
 # that take ten times as long as the pixel.
 @device_function
-def _cubic_taps(position, a):  # type: ignore[no-untyped-def]
+def _cubic_taps(position, a):
     """The first of four neighbors along an axis, and their weights."""
     near = math.floor(position - 0.5)
     away = position - 0.5 - near
@@ -34,7 +34,7 @@ def _cubic_taps(position, a):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _cubic_sum(pixel, stride, across, down):  # type: ignore[no-untyped-def]
+def _cubic_sum(pixel, stride, across, down):
     """Interpolate a channel of 4 × 4 neighbors from an address on; 6 fractional bits are kept between the passes."""
     total = _i32(1 << 19)
     for v in range(4):
@@ -47,14 +47,14 @@ def _cubic_sum(pixel, stride, across, down):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _position(matrix, clip, x, y, axis):  # type: ignore[no-untyped-def]
+def _position(matrix, clip, x, y, axis):
     """Position along an axis; one far beyond the clip shows its border too, and might exceed an integer."""
     at = matrix[axis, 0] * (x + 0.5) + matrix[axis, 1] * (y + 0.5) + matrix[axis, 2]
     return min(max(at, clip[axis] - 2.0), clip[axis + 2] + 2.0)
 
 
 @device_function
-def _nearest_row(source, matrix, clip, fill, line, y, run):  # type: ignore[no-untyped-def]
+def _nearest_row(source, matrix, clip, fill, line, y, run):
     height, width = source.shape[:2]
     for x in range(run[0], run[1]):
         left = math.floor(_position(matrix, clip, x, y, 0) + TIE)
@@ -66,7 +66,7 @@ def _nearest_row(source, matrix, clip, fill, line, y, run):  # type: ignore[no-u
 
 
 @device_function
-def _copy_neighbors(source, clip, fill, corner, square):  # type: ignore[no-untyped-def]
+def _copy_neighbors(source, clip, fill, corner, square):
     """Copy 4 × 4 pixels, some of them outside of the clip or the image."""
     for v in range(4):
         for u in range(4):
@@ -76,7 +76,7 @@ def _copy_neighbors(source, clip, fill, corner, square):  # type: ignore[no-unty
 
 
 @device_function
-def _cubic_row(source, matrix, clip, fill, a, line, y, run):  # type: ignore[no-untyped-def]
+def _cubic_row(source, matrix, clip, fill, a, line, y, run):
     square = np.empty((4, 4, 3), np.uint8)
     low_x, high_x = max(clip[0], 0), min(clip[2], source.shape[1]) - 4
     low_y, high_y = max(clip[1], 0), min(clip[3], source.shape[0]) - 4
@@ -93,7 +93,7 @@ def _cubic_row(source, matrix, clip, fill, a, line, y, run):  # type: ignore[no-
 
 
 @kernel("(uint8[:, :, ::1], float64[:, ::1], int64[::1], float64[:, ::1], uint8[::1], int64, boolean, int64[::1])")
-def warp_taps(source, matrix, clip, edges, fill, interpolation, antialias, target):  # type: ignore[no-untyped-def]
+def warp_taps(source, matrix, clip, edges, fill, interpolation, antialias, target):
     """Interpolate the pixels that ``edges`` show at least in part; ``apply_edges`` writes the rest of the output.
 
     Outside of the clip its border is repeated; outside of the image there is ``fill``.

@@ -28,7 +28,7 @@ _PER_ONE = tl.constexpr(2.0**-12)
 
 
 @device_function
-def sharpened(descriptor, step, levels, y, x):  # type: ignore[no-untyped-def]
+def sharpened(descriptor, step, levels, y, x):
     """Blend the levels of the previous phase with their smoothed version."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     rest = load_f32(step, OPERANDS + 1)
@@ -40,7 +40,7 @@ def sharpened(descriptor, step, levels, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _sharpened(plane, y, x, width, height, rest):  # type: ignore[no-untyped-def]
+def _sharpened(plane, y, x, width, height, rest):
     level = tl.load(plane + y * width + x, (y < height) & (x < width), 0).to(tl.float32)
     inner = (y > 0) & (y < height - 1) & (x > 0) & (x < width - 1)
     total = 4.0 * level
@@ -52,7 +52,7 @@ def _sharpened(plane, y, x, width, height, rest):  # type: ignore[no-untyped-def
 
 
 @device_function
-def looked_up(descriptor, levels, table, y, x):  # type: ignore[no-untyped-def]
+def looked_up(descriptor, levels, table, y, x):
     """Replace the levels of the previous phase by the image's table, 256 bytes for each channel."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = (y < height) & (x < width)
@@ -64,7 +64,7 @@ def looked_up(descriptor, levels, table, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def displaced_row(table, step, axis: tl.constexpr, y, x, width, height):  # type: ignore[no-untyped-def]
+def displaced_row(table, step, axis: tl.constexpr, y, x, width, height):
     """Uniform noise of an elastic displacement along an axis, blurred along rows."""
     groups, weights = smoothing_row(table, step, 2 * axis)
     first = axis * height * width + y * width
@@ -79,19 +79,19 @@ def displaced_row(table, step, axis: tl.constexpr, y, x, width, height):  # type
 
 
 @device_function
-def _uniform_pair(key, first, x, k, width, weights):  # type: ignore[no-untyped-def]
+def _uniform_pair(key, first, x, k, width, weights):
     low, high = _uniform(key, first + reflected(x - k, width)), _uniform(key, first + reflected(x + k, width))
     return tl.load(weights + k) * (low + high)
 
 
 @device_function
-def _uniform(key, counter):  # type: ignore[no-untyped-def]
+def _uniform(key, counter):
     bits = random_bits(key, counter.to(tl.int64)) >> 40
     return bits.to(tl.int32).to(tl.float32) * _TO_UNIT - 1.0
 
 
 @device_function
-def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):  # type: ignore[no-untyped-def]
+def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
     """Blur along columns what ``displaced_row`` made: float64."""
     groups, weights = smoothing_row(table, step, 2 * axis + 1)
     column = axis * height * width + tl.minimum(x, width - 1)
@@ -99,7 +99,7 @@ def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):  
 
 
 @device_function
-def moved(table, descriptor, step, levels, rows, y, x):  # type: ignore[no-untyped-def]
+def moved(table, descriptor, step, levels, rows, y, x):
     """Move the pixels of the previous phase by a map, or by the displacements in ``rows``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     across, down = x.to(tl.float64) + 0.5, y.to(tl.float64) + 0.5
@@ -125,18 +125,18 @@ def moved(table, descriptor, step, levels, rows, y, x):  # type: ignore[no-untyp
 
 
 @device_function
-def load_i32_of(words, index):  # type: ignore[no-untyped-def]
+def load_i32_of(words, index):
     """Load a float64 word as int32."""
     return load_f64(words, index).to(tl.int32)
 
 
 @device_function
-def _mapped(words, across, down):  # type: ignore[no-untyped-def]
+def _mapped(words, across, down):
     return load_f64(words, 0) * across + load_f64(words, 1) * down + load_f64(words, 2)
 
 
 @device_function
-def _fixed(at, scale: tl.constexpr, shift: tl.constexpr, extent):  # type: ignore[no-untyped-def]
+def _fixed(at, scale: tl.constexpr, shift: tl.constexpr, extent):
     """Positions in fixed point, clamped to the pixel before the first and the one after the last."""
     at = at * scale + shift
     at = tl.where(at > -scale, at, -scale)  # NaN too
@@ -144,12 +144,12 @@ def _fixed(at, scale: tl.constexpr, shift: tl.constexpr, extent):  # type: ignor
 
 
 @device_function
-def _fill_level(step, channel: tl.constexpr):  # type: ignore[no-untyped-def]
+def _fill_level(step, channel: tl.constexpr):
     return tl.maximum(load_f32(step, OPERANDS + _FILL + channel), 0.0)
 
 
 @device_function
-def _nearest(step, levels, y, x, width, height):  # type: ignore[no-untyped-def]
+def _nearest(step, levels, y, x, width, height):
     inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
     pixel, plane = levels + y * width + x, width * height
     r = tl.where(inside, tl.load(pixel, inside, 0).to(tl.float32), _fill_level(step, 0))
@@ -159,7 +159,7 @@ def _nearest(step, levels, y, x, width, height):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _linear(step, levels, at_y, at_x, width, height, pillow):  # type: ignore[no-untyped-def]
+def _linear(step, levels, at_y, at_x, width, height, pillow):
     """Bilinear interpolation: Pillow repeats the border and truncates, torchvision blends with the fill and rounds."""
     fx, fy = at_x & _FRACTION, at_y & _FRACTION
     x, y = at_x >> _BITS, at_y >> _BITS
@@ -192,18 +192,18 @@ def _linear(step, levels, at_y, at_x, width, height, pillow):  # type: ignore[no
 
 
 @device_function
-def _blended(total, seen, fill):  # type: ignore[no-untyped-def]
+def _blended(total, seen, fill):
     return rounded((total.to(tl.float32) * _PER_ONE - fill) * (seen.to(tl.float32) * _PER_ONE) + fill)
 
 
 @device_function
-def _cubic_weights(t):  # type: ignore[no-untyped-def]
+def _cubic_weights(t):
     square, cube = t * t, t * t * t
     return 2.0 * square - cube - t, 1.0 - 2.0 * square + cube, t + square - cube, cube - square
 
 
 @device_function
-def _cubic(levels, at_y, at_x, width, height):  # type: ignore[no-untyped-def]
+def _cubic(levels, at_y, at_x, width, height):
     """Pillow's bicubic interpolation, which repeats the border and truncates."""
     plane = width * height
     p, q, r, s = _cubic_weights((at_x & _FRACTION).to(tl.float32) * _PER_ONE)
@@ -222,23 +222,23 @@ def _cubic(levels, at_y, at_x, width, height):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _clamped(i, extent):  # type: ignore[no-untyped-def]
+def _clamped(i, extent):
     return tl.minimum(tl.maximum(i, 0), extent - 1)
 
 
 @device_function
-def _cubic_row(line, x0, x1, x2, x3, p, q, r, s):  # type: ignore[no-untyped-def]  # noqa: PLR0913
+def _cubic_row(line, x0, x1, x2, x3, p, q, r, s):  # noqa: PLR0913
     level = p * tl.load(line + x0).to(tl.float32) + q * tl.load(line + x1).to(tl.float32)
     return level + (r * tl.load(line + x2).to(tl.float32) + s * tl.load(line + x3).to(tl.float32))
 
 
 @device_function
-def _truncated(value):  # type: ignore[no-untyped-def]
+def _truncated(value):
     return tl.floor(tl.minimum(tl.maximum(value, 0.0), 255.0))
 
 
 @device_function
-def _filled_outside(step, r, g, b, at_y, at_x, width, height):  # type: ignore[no-untyped-def]
+def _filled_outside(step, r, g, b, at_y, at_x, width, height):
     """Replace pixels whose positions lie outside of the image by the fill, as Pillow does."""
     inside = (at_x >= -_HALF) & (at_x < width * _ONE - _HALF) & (at_y >= -_HALF) & (at_y < height * _ONE - _HALF)
     r = tl.where(inside, r, _fill_level(step, 0))
@@ -248,7 +248,7 @@ def _filled_outside(step, r, g, b, at_y, at_x, width, height):  # type: ignore[n
 
 
 @device_function
-def mixed(step, levels, sums, originals, plane, pixel, inside):  # type: ignore[no-untyped-def]
+def mixed(step, levels, sums, originals, plane, pixel, inside):
     """One plane of a step ``MIX``; ``sums`` and ``originals`` belong to this pixel alone, from phase to phase."""
     weight, position = load_f32(step, OPERANDS), load_i32_of(step, OPERANDS + 1)
     level = tl.load(levels + plane + pixel, inside, 0).to(tl.float32)

@@ -46,7 +46,7 @@ _ROUND = tl.constexpr(1.5 * 2**23)  # added and subtracted, it rounds to integer
 
 
 @device_function
-def run_steps(descriptor, begin, end, r, g, b, y, x):  # type: ignore[no-untyped-def]  # noqa: C901 - a branch an opcode
+def run_steps(descriptor, begin, end, r, g, b, y, x):  # noqa: C901 - a branch an opcode
     """Run the steps ``begin`` … ``end`` on the pixels (y, x)."""
     for k in range(begin, end):
         step = descriptor + load_i32(descriptor, STEPS) + k * STEP
@@ -87,19 +87,19 @@ def run_steps(descriptor, begin, end, r, g, b, y, x):  # type: ignore[no-untyped
 
 
 @device_function
-def grey_of(r, g, b):  # type: ignore[no-untyped-def]
+def grey_of(r, g, b):
     """Whole grey levels, as torchvision computes them."""
     return tl.floor(0.2989 * r + 0.587 * g + 0.114 * b)
 
 
 @device_function
-def blended(value, factor, offset):  # type: ignore[no-untyped-def]
+def blended(value, factor, offset):
     """Levels times ``factor`` plus ``offset``, clipped, as whole levels."""
     return tl.floor(tl.minimum(tl.maximum(factor * value + offset, 0.0), 255.0))
 
 
 @device_function
-def smoothing_row(table, step, number):  # type: ignore[no-untyped-def]
+def smoothing_row(table, step, number):
     """Find a row of weights of a step: its number of groups, and where the weights begin."""
     pitch, first = tl.load(table + SMOOTHING_PITCH), load_f32(step, OPERANDS + _SMOOTHING_ROW).to(tl.int64)
     row = (table + tl.load(table + SMOOTHING)).to(tl.pointer_type(tl.float32)) + (first + number) * pitch
@@ -107,7 +107,7 @@ def smoothing_row(table, step, number):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def smoothed(source, fixed, i, extent, stride, groups, weights):  # type: ignore[no-untyped-def]
+def smoothed(source, fixed, i, extent, stride, groups, weights):
     """One pass of a Gaussian blur, with reflection at the border, in the order of ``train/cpu/blur.py``.
 
     Args:
@@ -129,7 +129,7 @@ def smoothed(source, fixed, i, extent, stride, groups, weights):  # type: ignore
 
 
 @device_function
-def _pair(source, i, k, extent, stride, weights):  # type: ignore[no-untyped-def]
+def _pair(source, i, k, extent, stride, weights):
     """The taps k before and after a pixel, weighted."""
     low = tl.load(source + reflected(i - k, extent) * stride).to(tl.float32)
     high = tl.load(source + reflected(i + k, extent) * stride).to(tl.float32)
@@ -137,13 +137,13 @@ def _pair(source, i, k, extent, stride, weights):  # type: ignore[no-untyped-def
 
 
 @device_function
-def rounded(value):  # type: ignore[no-untyped-def]
+def rounded(value):
     """Round levels to integers."""
     return (value + _ROUND) - _ROUND
 
 
 @device_function
-def reflected(i, extent):  # type: ignore[no-untyped-def]
+def reflected(i, extent):
     """Reflect indices at the first and the last element, repeatedly."""
     period = tl.maximum(2 * (extent - 1), 1)
     i = tl.abs(i) % period
@@ -151,14 +151,14 @@ def reflected(i, extent):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _normalized(step, value, channel: tl.constexpr):  # type: ignore[no-untyped-def]
+def _normalized(step, value, channel: tl.constexpr):
     mean = load_f32(step, OPERANDS + channel)
     deviation = load_f32(step, OPERANDS + 3 + channel)
     return tl.math.div_rn(value * _PER_LEVEL - mean, tl.full(value.shape, 1.0, tl.float32) * deviation)
 
 
 @device_function
-def _turned(r, g, b, turns):  # type: ignore[no-untyped-def]
+def _turned(r, g, b, turns):
     """Turn the hue by sixths of a turn, as ``train/cpu/pointwise_color.py``."""
     v = tl.maximum(tl.maximum(r, g), b)
     d = v - tl.minimum(tl.minimum(r, g), b)
@@ -173,33 +173,33 @@ def _turned(r, g, b, turns):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _channel(k, top, span):  # type: ignore[no-untyped-def]
+def _channel(k, top, span):
     k -= 6.0 * tl.floor(k * _SIXTH)
     return tl.floor(top - span * tl.minimum(tl.maximum(tl.minimum(k, 4.0 - k), 0.0), 1.0))
 
 
 @device_function
-def _inverted(value, least):  # type: ignore[no-untyped-def]
+def _inverted(value, least):
     return tl.where(value >= least, 255.0 - value, value)
 
 
 @device_function
-def _posterized(value, width):  # type: ignore[no-untyped-def]
+def _posterized(value, width):
     return width * tl.floor(value * (1.0 / width))
 
 
 @device_function
-def _brightened(value, added, most):  # type: ignore[no-untyped-def]
+def _brightened(value, added, most):
     return tl.where(value < most, tl.minimum(value + added, 255.0), value)
 
 
 @device_function
-def _picked(channel, r, g, b):  # type: ignore[no-untyped-def]
+def _picked(channel, r, g, b):
     return tl.where(channel == 0, r, tl.where(channel == 1, g, b))
 
 
 @device_function
-def _noisy(descriptor, step, value, y, x, channel: tl.constexpr):  # type: ignore[no-untyped-def]
+def _noisy(descriptor, step, value, y, x, channel: tl.constexpr):
     width = load_i32(descriptor, SIZE)
     pairs = (width.to(tl.int64) * load_i32(descriptor, SIZE + 1) + 1) // 2
     normals = random_normals(tl.load(step + KEY).to(tl.uint64), 2 * channel * pairs + (y * width + x))
@@ -211,7 +211,7 @@ def _noisy(descriptor, step, value, y, x, channel: tl.constexpr):  # type: ignor
 
 
 @device_function
-def _erased(step, opcode, r, g, b, y, x):  # type: ignore[no-untyped-def]
+def _erased(step, opcode, r, g, b, y, x):
     """Erase a box with one color or with random values."""
     if opcode == _ERASE:
         inside = _in_box(step, y, x)
@@ -230,7 +230,7 @@ def _erased(step, opcode, r, g, b, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _in_box(step, y, x):  # type: ignore[no-untyped-def]
+def _in_box(step, y, x):
     """Whether pixels lie in the step's box."""
     left, top = load_f32(step, OPERANDS), load_f32(step, OPERANDS + 1)
     right, bottom = load_f32(step, OPERANDS + 2), load_f32(step, OPERANDS + 3)
@@ -238,7 +238,7 @@ def _in_box(step, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _index_in_box(step, y, x, channel: tl.constexpr):  # type: ignore[no-untyped-def]
+def _index_in_box(step, y, x, channel: tl.constexpr):
     """Indices of values in the step's box, int64; arbitrary outside of it."""
     left, top = load_f32(step, OPERANDS).to(tl.int32), load_f32(step, OPERANDS + 1).to(tl.int32)
     width = load_f32(step, OPERANDS + 2).to(tl.int32) - left
@@ -247,12 +247,12 @@ def _index_in_box(step, y, x, channel: tl.constexpr):  # type: ignore[no-untyped
 
 
 @device_function
-def _random_levels(step, value, y, x, channel: tl.constexpr):  # type: ignore[no-untyped-def]
+def _random_levels(step, value, y, x, channel: tl.constexpr):
     drawn = random_bits(tl.load(step + KEY).to(tl.uint64), _index_in_box(step, y, x, channel)) >> 56
     return tl.where(_in_box(step, y, x), drawn.to(tl.int32).to(tl.float32), value)
 
 
 @device_function
-def _random_normals(step, value, y, x, channel: tl.constexpr):  # type: ignore[no-untyped-def]
+def _random_normals(step, value, y, x, channel: tl.constexpr):
     drawn = random_normals(tl.load(step + KEY).to(tl.uint64), _index_in_box(step, y, x, channel))
     return tl.where(_in_box(step, y, x), drawn, value)

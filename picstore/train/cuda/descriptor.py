@@ -57,30 +57,30 @@ TILE_HEIGHT = tl.constexpr(8)
 
 
 @device_function
-def find_descriptor(table):  # type: ignore[no-untyped-def]
+def find_descriptor(table):
     """Find the descriptor of this program's image, the second index of a grid."""
     return table + HEADER + tl.program_id(1) * tl.load(table + DESCRIPTOR_WORDS)
 
 
 @device_function
-def load_f64(words, index):  # type: ignore[no-untyped-def]
+def load_f64(words, index):
     """Load a float64 word."""
     return tl.load(words + index).to(tl.float64, bitcast=True)
 
 
 @device_function
-def load_f32(words, index):  # type: ignore[no-untyped-def]
+def load_f32(words, index):
     """Load a float64 word as float32."""
     return tl.load(words + index).to(tl.float64, bitcast=True).to(tl.float32)
 
 
 @device_function
-def load_i32(words, index):  # type: ignore[no-untyped-def]
+def load_i32(words, index):
     """Load an integer word as int32."""
     return tl.load(words + index).to(tl.int32)
 
 
 @device_function
-def load_level(words, index):  # type: ignore[no-untyped-def]
+def load_level(words, index):
     """Load an integer word as float32."""
     return tl.load(words + index).to(tl.float32)

@@ -44,7 +44,7 @@ _COSINE_SERIES = tl.constexpr(filters.COSINE_SERIES)
 
 
 @kernel
-def make_weights(table, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803 - constexpr
+def make_weights(table, LANES: tl.constexpr):  # noqa: N803 - constexpr
     """Weigh the source pixels of the upright images of a table; the grid is (2 axes, images)."""
     descriptor = find_descriptor(table)
     if load_i32(descriptor, SLANTED) != 0:
@@ -61,7 +61,7 @@ def make_weights(table, LANES: tl.constexpr):  # type: ignore[no-untyped-def]  #
 
 
 @device_function
-def _weigh(descriptor, words, made, x, length):  # type: ignore[no-untyped-def]
+def _weigh(descriptor, words, made, x, length):
     """Weigh the source pixels of output pixels ``x`` along an axis, whose words are at ``words``; returns how many."""
     interpolation, antialias = load_i32(descriptor, FILTER), load_i32(descriptor, FILTER + 1)
     low, high, extent = load_i32(words, CLIP), load_i32(words, CLIP + 2), load_i32(words, SOURCE)
@@ -104,7 +104,7 @@ def _weigh(descriptor, words, made, x, length):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _value(j, center, support, interpolation, a):  # type: ignore[no-untyped-def]
+def _value(j, center, support, interpolation, a):
     """A filter's value at source pixels, up to a factor."""
     distance = tl.abs(j.to(tl.float64) + 0.5 - center) / support
     if interpolation == _BILINEAR:
@@ -119,7 +119,7 @@ def _value(j, center, support, interpolation, a):  # type: ignore[no-untyped-def
 
 
 @device_function
-def cubic(distance, a):  # type: ignore[no-untyped-def]
+def cubic(distance, a):
     """Keys' cubic of parameter ``a``, at a distance in pixels of at most 2; float64."""
     near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
     far = a * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
@@ -127,7 +127,7 @@ def cubic(distance, a):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _lanczos(distance):  # type: ignore[no-untyped-def]
+def _lanczos(distance):
     """The Lanczos filter, at a distance in half-widths."""
     near = _PI * distance < 1e-5
     angle = tl.where(near, 1.0, _PI * distance)

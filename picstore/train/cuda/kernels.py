@@ -48,7 +48,7 @@ _PER_LEVEL = tl.constexpr(1 / 255)
 
 
 @kernel
-def run_phase(  # type: ignore[no-untyped-def]  # noqa: PLR0913
+def run_phase(  # noqa: PLR0913
     table,
     phase,
     out,
@@ -116,7 +116,7 @@ def run_phase(  # type: ignore[no-untyped-def]  # noqa: PLR0913
 
 
 @kernel
-def blur_rows(table, phase, levels, rows):  # type: ignore[no-untyped-def]
+def blur_rows(table, phase, levels, rows):
     """Run the horizontal pass of the blurs with which ``phase``, not 0, begins; arguments as for ``run_phase``."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
@@ -141,7 +141,7 @@ def blur_rows(table, phase, levels, rows):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def displace_rows(table, phase, rows):  # type: ignore[no-untyped-def]
+def displace_rows(table, phase, rows):
     """Run the horizontal pass of the elastic displacements with which ``phase``, not 0, begins."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
@@ -162,7 +162,7 @@ def displace_rows(table, phase, rows):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def make_tables(table, phase):  # type: ignore[no-untyped-def]
+def make_tables(table, phase):
     """Make tables from the counts of levels, for the images of which ``phase``, not 0, begins with a step for them."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
@@ -181,14 +181,14 @@ def make_tables(table, phase):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _counts(table, phase):  # type: ignore[no-untyped-def]
+def _counts(table, phase):
     """Address of the counts of this program's image after a phase."""
     image = phase * tl.load(table + IMAGES) + tl.program_id(1)
     return tl.load(table + COUNTS).to(tl.pointer_type(tl.int32)) + image * 3 * _LEVELS
 
 
 @device_function
-def _count_levels(table, descriptor, phase, r, g, b, y, x):  # type: ignore[no-untyped-def]
+def _count_levels(table, descriptor, phase, r, g, b, y, x):
     counts, inside = _counts(table, phase), _inside(descriptor, y, x)
     one = tl.full(inside.shape, 1, tl.int32)
     tl.atomic_add(counts + r.to(tl.int32), one, inside)
@@ -197,7 +197,7 @@ def _count_levels(table, descriptor, phase, r, g, b, y, x):  # type: ignore[no-u
 
 
 @device_function
-def _equalized(counts, levels):  # type: ignore[no-untyped-def]
+def _equalized(counts, levels):
     """The levels that equalize the histogram, as in ``train/cpu/tone.py``."""
     highest = tl.max(tl.where(counts > 0, levels, 0))
     step = (tl.sum(counts) - tl.sum(tl.where(levels == highest, counts, 0))) // 255
@@ -206,7 +206,7 @@ def _equalized(counts, levels):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _stretched(counts, levels):  # type: ignore[no-untyped-def]
+def _stretched(counts, levels):
     """The levels that make the least 0 and the greatest 255."""
     low, high = tl.min(tl.where(counts > 0, levels, 255)), tl.max(tl.where(counts > 0, levels, 0))
     scale = tl.maximum(high - low, 1).to(tl.float32) * _PER_LEVEL
@@ -216,7 +216,7 @@ def _stretched(counts, levels):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _canvas_step(table, descriptor, step, levels, rows, y, x):  # type: ignore[no-untyped-def]
+def _canvas_step(table, descriptor, step, levels, rows, y, x):
     """Run a step that begins a phase, other than contrast and blur, on the levels of the phase before."""
     opcode = load_i32(step, 0)
     offset = tl.load(descriptor + OFFSET)
@@ -239,7 +239,7 @@ def _canvas_step(table, descriptor, step, levels, rows, y, x):  # type: ignore[n
 
 
 @device_function
-def _pixels(descriptor):  # type: ignore[no-untyped-def]
+def _pixels(descriptor):
     """This program's pixels: int32 y (h, 1) and x (1, w)."""
     across = (load_i32(descriptor, SIZE) + TILE_WIDTH - 1) // TILE_WIDTH
     tile = tl.program_id(0)
@@ -249,12 +249,12 @@ def _pixels(descriptor):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _inside(descriptor, y, x):  # type: ignore[no-untyped-def]
+def _inside(descriptor, y, x):
     return (y < load_i32(descriptor, SIZE + 1)) & (x < load_i32(descriptor, SIZE))
 
 
 @device_function
-def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):  # noqa: N803
     """Store a tile, rounded to the dtype of ``out``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = _inside(descriptor, y, x)
@@ -270,7 +270,7 @@ def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):  #
 
 
 @device_function
-def _converted(value, out):  # type: ignore[no-untyped-def]
+def _converted(value, out):
     """Round values to the dtype of ``out``, to rounded, ties to even."""
     if out.dtype.element_ty == tl.bfloat16:
         bits = value.to(tl.uint32, bitcast=True)  # written out, as Triton's interpreter truncates
@@ -281,7 +281,7 @@ def _converted(value, out):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _contrasted(descriptor, step, levels, total, y, x):  # type: ignore[no-untyped-def]
+def _contrasted(descriptor, step, levels, total, y, x):
     """Contrast: blend the levels of the previous phase with their mean grey level."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = _inside(descriptor, y, x)
@@ -296,7 +296,7 @@ def _contrasted(descriptor, step, levels, total, y, x):  # type: ignore[no-untyp
 
 
 @device_function
-def _blurred_down(table, descriptor, step, rows, y, x):  # type: ignore[no-untyped-def]
+def _blurred_down(table, descriptor, step, rows, y, x):
     """The vertical pass of a blur."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     source = rows + tl.load(descriptor + OFFSET)

@@ -33,7 +33,7 @@ _D9 = tl.constexpr(1 / 362880)
 
 
 @device_function
-def random_bits(key, counter):  # type: ignore[no-untyped-def]
+def random_bits(key, counter):
     """``rng.bits``: uint64 of a uint64 key and int64 counters."""
     z = key + (counter + 1).to(tl.uint64) * _GOLDEN
     z = (z ^ (z >> 30)) * _M1
@@ -42,7 +42,7 @@ def random_bits(key, counter):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def random_normals(key, number):  # type: ignore[no-untyped-def]
+def random_normals(key, number):
     """``standard_normals``: float32 normals by their int64 numbers."""
     z = random_bits(key, number >> 1)
     uniform = ((z >> 33).to(tl.int32).to(tl.float32) + 0.5) * _SCALE

@@ -50,7 +50,7 @@ _TO_BITS, _HALF_STEP = tl.constexpr(32 - filters.POSITION_BITS), tl.constexpr(1 
 
 
 @device_function
-def sampled(table, descriptor, y, x):  # type: ignore[no-untyped-def]
+def sampled(table, descriptor, y, x):
     """Resample an output's pixels: red, green, blue as whole float32 levels.
 
     Args:
@@ -80,7 +80,7 @@ def sampled(table, descriptor, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _filtered(table, descriptor, y, x):  # type: ignore[no-untyped-def]
+def _filtered(table, descriptor, y, x):
     """Resampling of an upright image: columns first, to 6 fractional bits, as in ``kernels/resample_passes.py``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     weights = tl.load(table + WEIGHTS).to(tl.pointer_type(tl.int32))
@@ -123,19 +123,19 @@ def _filtered(table, descriptor, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _beside(fill, missing):  # type: ignore[no-untyped-def]
+def _beside(fill, missing):
     """Return the fill's part of rows, with 6 fractional bits."""
     return (fill * missing + _HALF_ROW) >> _DROPPED
 
 
 @device_function
-def _level(total):  # type: ignore[no-untyped-def]
+def _level(total):
     """Round a sum, to which a half was added, to a level; bicubic and Lanczos overshoot."""
     return tl.minimum(tl.maximum(total >> _PIXEL_BITS, 0), 255).to(tl.float32)
 
 
 @device_function
-def _position(descriptor, y, x, axis: tl.constexpr):  # type: ignore[no-untyped-def]
+def _position(descriptor, y, x, axis: tl.constexpr):
     """Positions along an axis, float64, up to 2 pixels beyond the clip; first and last pixel of the clip."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
@@ -147,7 +147,7 @@ def _position(descriptor, y, x, axis: tl.constexpr):  # type: ignore[no-untyped-
 
 
 @device_function
-def _nearest(descriptor, y, x):  # type: ignore[no-untyped-def]
+def _nearest(descriptor, y, x):
     """The nearest pixel of a slanted image; borders as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
@@ -158,7 +158,7 @@ def _nearest(descriptor, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _bicubic(descriptor, y, x):  # type: ignore[no-untyped-def]
+def _bicubic(descriptor, y, x):
     """Bicubic interpolation of a slanted image; borders as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
@@ -187,12 +187,12 @@ def _bicubic(descriptor, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _unpacked(weights, k):  # type: ignore[no-untyped-def]
+def _unpacked(weights, k):
     return (weights << (48 - 16 * k) >> 48).to(tl.int32)
 
 
 @device_function
-def _cubic_taps(position, a):  # type: ignore[no-untyped-def]
+def _cubic_taps(position, a):
     """The first of four neighbors along an axis, and their weights, which add up to one: four of 16 bits in a word."""
     near = tl.floor(position - 0.5)
     away = position - 0.5 - near
@@ -203,12 +203,12 @@ def _cubic_taps(position, a):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _whole(weight):  # type: ignore[no-untyped-def]
+def _whole(weight):
     return tl.floor(weight * _UNITY + 0.5).to(tl.int32)
 
 
 @device_function
-def _interpolated(descriptor, y, x):  # type: ignore[no-untyped-def]
+def _interpolated(descriptor, y, x):
     """Bilinear interpolation: outside of the clip its border is repeated, outside of the image there is ``fill``."""
     left, right, fx = _neighbors(descriptor, y, x, 0)
     top, bottom, fy = _neighbors(descriptor, y, x, 1)
@@ -221,12 +221,12 @@ def _interpolated(descriptor, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _rounded(total):  # type: ignore[no-untyped-def]
+def _rounded(total):
     return ((total + _HALF) >> _BITS).to(tl.float32)
 
 
 @device_function
-def _neighbors(descriptor, y, x, axis: tl.constexpr):  # type: ignore[no-untyped-def]
+def _neighbors(descriptor, y, x, axis: tl.constexpr):
     """The two nearest source pixels along an axis, and the 12-bit weight of the second; see ``cpu/warp.py``."""
     low = load_i32(descriptor, CLIP + axis)
     last = load_i32(descriptor, CLIP + 2 + axis) - 1
@@ -246,7 +246,7 @@ def _neighbors(descriptor, y, x, axis: tl.constexpr):  # type: ignore[no-untyped
 
 
 @device_function
-def _corner(descriptor, y, x, weight):  # type: ignore[no-untyped-def]
+def _corner(descriptor, y, x, weight):
     """The three levels of a neighbor times its weight."""
     source = tl.load(descriptor + ADDRESS).to(tl.pointer_type(tl.uint8))
     plane = tl.load(descriptor + PLANE)
@@ -262,7 +262,7 @@ def _corner(descriptor, y, x, weight):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _visible_weight(descriptor, y, x, count):  # type: ignore[no-untyped-def]
+def _visible_weight(descriptor, y, x, count):
     """The part of each pixel inside of the edges: int32 up to ``_ONE``."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
@@ -276,7 +276,7 @@ def _visible_weight(descriptor, y, x, count):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _visible_run(descriptor, y, x, count):  # type: ignore[no-untyped-def]
+def _visible_run(descriptor, y, x, count):
     """``_ONE`` for pixels whose centers lie inside of every edge, else 0; as ``visible_run`` of ``cpu/warp.py``."""
     down = y.to(tl.float64) + 0.5
     low = down * 0.0
@@ -295,5 +295,5 @@ def _visible_run(descriptor, y, x, count):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _blended(value, fill, weight):  # type: ignore[no-untyped-def]
+def _blended(value, fill, weight):
     return _rounded(value.to(tl.int32) * weight + fill * (_ONE - weight))

@@ -47,7 +47,7 @@ def test_missing_headers_are_named_and_other_errors_stay() -> None:
 _ONE = tl.constexpr(1)
 
 
-def add_one(words):  # type: ignore[no-untyped-def]
+def add_one(words):
     tl.store(words, tl.load(words) + _ONE)
 
 

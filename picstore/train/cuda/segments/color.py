@@ -13,7 +13,7 @@ _SIDE = tl.constexpr(words.SIDE)
 
 
 @kernel
-def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Make the pixels of ROWS rows and 4 · COLUMNS columns; the grid is (programs for the largest image, images).
 
     A lane makes four pixels side by side, so rows begin at multiples of four bytes.
@@ -56,7 +56,7 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  
 
 
 @device_function
-def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):  # type: ignore[no-untyped-def]
+def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
     """Interpolate four samples of chroma."""
     across, down = (tl.load(image + _WIDER) - 1).to(tl.int32), (tl.load(image + _TALLER) - 1).to(tl.int32)
     stride = tl.load(image + _STRIDE + COMPONENT)
@@ -90,7 +90,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
 
 
 @device_function
-def _columns(row, n, count, known):  # type: ignore[no-untyped-def]
+def _columns(row, n, count, known):
     """Load samples n - 1 to n + 2 of a row, n even; beyond its ends the first and last one are repeated."""
     two = tl.load((row + n).to(tl.pointer_type(tl.uint16)), known, 0).to(tl.int32)
     before = tl.load(row + tl.maximum(n - 1, 0), known, 0).to(tl.int32)
@@ -100,30 +100,30 @@ def _columns(row, n, count, known):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _load_four(address, known):  # type: ignore[no-untyped-def]
+def _load_four(address, known):
     return tl.load(address.to(tl.pointer_type(tl.int32)), known, 0)
 
 
 @device_function
-def _bytes(word):  # type: ignore[no-untyped-def]
+def _bytes(word):
     return word & 255, (word >> 8) & 255, (word >> 16) & 255, (word >> 24) & 255
 
 
 @device_function
-def _level(x):  # type: ignore[no-untyped-def]
+def _level(x):
     return tl.minimum(tl.maximum(x, 0), 255)
 
 
 @device_function
-def _red(y, cr):  # type: ignore[no-untyped-def]
+def _red(y, cr):
     return _level(y + ((91881 * cr + (32768 - 91881 * 128)) >> 16))
 
 
 @device_function
-def _green(y, cb, cr):  # type: ignore[no-untyped-def]
+def _green(y, cb, cr):
     return _level(y + ((-22554 * cb - 46802 * cr + (32768 + (22554 + 46802) * 128)) >> 16))
 
 
 @device_function
-def _blue(y, cb):  # type: ignore[no-untyped-def]
+def _blue(y, cb):
     return _level(y + ((116130 * cb + (32768 - 116130 * 128)) >> 16))

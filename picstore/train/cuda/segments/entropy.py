@@ -41,7 +41,7 @@ _ENOUGH = tl.constexpr(27)
 
 
 @kernel
-def make_tables(codes, places, images, tables, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def make_tables(codes, places, images, tables, LANES: tl.constexpr):
     """Make the lookup table of each Huffman table, by a program each.
 
     Args:
@@ -79,7 +79,7 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):  # type: ig
 
 
 @kernel
-def decode_segments(  # type: ignore[no-untyped-def]
+def decode_segments(
     data,
     segments,
     images,
@@ -175,9 +175,7 @@ def decode_segments(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def sum_differences(  # type: ignore[no-untyped-def]
-    segments, images, coefficients, count, image_count, SEGMENTS: tl.constexpr, BLOCKS: tl.constexpr
-):
+def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS: tl.constexpr, BLOCKS: tl.constexpr):
     """Make DC of differences to the component's last block (F.2.2.1).
 
     Args:
@@ -212,7 +210,7 @@ def sum_differences(  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _find_image(images, part, count):  # type: ignore[no-untyped-def]
+def _find_image(images, part, count):
     """Find the image of a part: the last that has at most as many parts before it, so none without parts."""
     number = part * 0
     step = 1
@@ -228,7 +226,7 @@ def _find_image(images, part, count):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _blocks_of_mcu(image):  # type: ignore[no-untyped-def]
+def _blocks_of_mcu(image):
     """Return the blocks of luma, and all blocks, of an MCU."""
     three = tl.load(image + _COMPONENTS) == 3
     luma = tl.where(three, (tl.load(image + _ACROSS) * tl.load(image + _DOWN)).to(tl.int32), 1)
@@ -236,7 +234,7 @@ def _blocks_of_mcu(image):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _refill(stream, buffer, valid, position, end):  # type: ignore[no-untyped-def]
+def _refill(stream, buffer, valid, position, end):
     """Append up to 4 bytes, fewer if a stuffed zero follows one: buffer, valid, position, no marker met."""
     word_at = stream.to(tl.pointer_type(tl.uint32)) + (position >> 2)
     wanted = (valid <= 32) & (position < end)

@@ -24,9 +24,7 @@ _ZIGZAG = tl.constexpr(tuple(_ORDER.index(k) for k in range(64)))
 
 
 @kernel
-def inverse_dct(  # type: ignore[no-untyped-def]
-    images, coefficients, quantization, planes, SIDE: tl.constexpr, LANES: tl.constexpr
-):
+def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, LANES: tl.constexpr):
     """Make the samples of LANES blocks of an image; the grid is (programs for the largest image, images).
 
     Args:
@@ -78,7 +76,7 @@ def inverse_dct(  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _store_eight(c, q, out, stride, known):  # type: ignore[no-untyped-def]
+def _store_eight(c, q, out, stride, known):
     below = (_number(c, 0) * 0).to(tl.int32)
     for k in tl.static_range(8, 64):
         below |= _number(c, _ZIGZAG[k])
@@ -96,7 +94,7 @@ def _store_eight(c, q, out, stride, known):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _store_four(c, q, out, stride, known):  # type: ignore[no-untyped-def]
+def _store_four(c, q, out, stride, known):
     """Make 4 × 4 samples, for which coefficients 4 of rows and columns do not matter (libjpeg's jidctred.c).
 
     What they make is read by nothing, so the compiler leaves it out.
@@ -116,7 +114,7 @@ def _store_four(c, q, out, stride, known):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _transform_to_four(x, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _transform_to_four(x, SHIFT: tl.constexpr):
     """Transform 8 numbers of 16 bits to 4 in one dimension; number 4 does not matter."""
     x0, x1, x2, x3, _, x5, x6, x7 = x
     first = (x0 << 14) + (1 << (SHIFT - 1))
@@ -132,7 +130,7 @@ def _transform_to_four(x, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _store_two(c, q, out, stride, known):  # type: ignore[no-untyped-def]
+def _store_two(c, q, out, stride, known):
     """Make 2 × 2 samples, for which even coefficients but 0 do not matter (libjpeg's jidctred.c)."""
     low, high = _transform_to_two(c, q, 0)
     l1, h1 = _transform_to_two(c, q, 1)
@@ -144,7 +142,7 @@ def _store_two(c, q, out, stride, known):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _transform_to_two(c, q, I: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: E741
+def _transform_to_two(c, q, I: tl.constexpr):  # noqa: E741
     """Transform the numbers of a column to 2."""
     first = _product(c, q, _ZIGZAG[I]) << 15
     odd = _product(c, q, _ZIGZAG[8 + I]) * _TWO[0] + _product(c, q, _ZIGZAG[24 + I]) * _TWO[1]
@@ -153,7 +151,7 @@ def _transform_to_two(c, q, I: tl.constexpr):  # type: ignore[no-untyped-def]  #
 
 
 @device_function
-def _store_pair(x0, x1, x3, x5, x7, out, known):  # type: ignore[no-untyped-def]
+def _store_pair(x0, x1, x3, x5, x7, out, known):
     odd = _saturated(x1, 0) * _TWO[0] + _saturated(x3, 0) * _TWO[1]
     odd += _saturated(x5, 0) * _TWO[2] + _saturated(x7, 0) * _TWO[3]
     first = (x0 << 15) + (1 << 19)
@@ -162,7 +160,7 @@ def _store_pair(x0, x1, x3, x5, x7, out, known):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _transform(x, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _transform(x, SHIFT: tl.constexpr):
     """Transform 8 numbers of 16 bits in one dimension; constants as in libjpeg's jidctint.c, with 13 bits."""
     x0, x1, x2, x3, x4, x5, x6, x7 = x
     rounding = 1 << (SHIFT - 1)
@@ -191,7 +189,7 @@ def _transform(x, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _column(c, q, flat, I: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: E741
+def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
     """Dequantize a column; ``flat`` tells of blocks of one row of coefficients, which decoders for vectors wrap."""
     first = _product(c, q, _ZIGZAG[I])
     column = (tl.where(flat, first << 18 >> 18, first),)
@@ -201,7 +199,7 @@ def _column(c, q, flat, I: tl.constexpr):  # type: ignore[no-untyped-def]  # noq
 
 
 @device_function
-def _every(made, STEP: tl.constexpr, I: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: E741
+def _every(made, STEP: tl.constexpr, I: tl.constexpr):  # noqa: E741
     """Take numbers I, I + STEP and so on of 8 columns of STEP numbers."""
     row = ()
     for k in tl.static_range(8):
@@ -210,25 +208,25 @@ def _every(made, STEP: tl.constexpr, I: tl.constexpr):  # type: ignore[no-untype
 
 
 @device_function
-def _wrapped(x):  # type: ignore[no-untyped-def]
+def _wrapped(x):
     """Wrap to 16 bits."""
     return (x << 16) >> 16
 
 
 @device_function
-def _saturated(x, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _saturated(x, SHIFT: tl.constexpr):
     """Shift, and saturate to 16 bits."""
     return tl.minimum(tl.maximum(x >> SHIFT, -32768), 32767)
 
 
 @device_function
-def _sample(x):  # type: ignore[no-untyped-def]
+def _sample(x):
     """Level of a sample."""
     return (tl.minimum(tl.maximum(x, -128), 127) + 128).to(tl.uint32)
 
 
 @device_function
-def _load_four_at_once(address, known):  # type: ignore[no-untyped-def]
+def _load_four_at_once(address, known):
     """Load 64 numbers of 16 bits as 16 words of 64 bits."""
     loaded = ()
     for k in tl.static_range(16):
@@ -237,12 +235,12 @@ def _load_four_at_once(address, known):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _number(loaded, Z: tl.constexpr):  # type: ignore[no-untyped-def]
+def _number(loaded, Z: tl.constexpr):
     """Number ``Z`` of 64, sign-extended."""
     return (loaded[Z // 4] << (48 - 16 * (Z % 4)) >> 48).to(tl.int32)
 
 
 @device_function
-def _product(c, q, Z: tl.constexpr):  # type: ignore[no-untyped-def]
+def _product(c, q, Z: tl.constexpr):
     """Coefficient ``Z``, dequantized."""
     return _wrapped(_number(c, Z) * _number(q, Z))
