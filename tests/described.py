@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from picstore.jpeg import segment_words as words
+from picstore.jpeg import gpu_segment_layout as words
 from picstore.jpeg.cut import TiledJpegs
 from picstore.jpeg.decoder.describe import describe_tiles, measure_tiles
 from picstore.jpeg.markers import parse_header

@@ -70,9 +70,9 @@ LAYERS = {
         "shuffle | verify | view | warm",
     ],
     "picstore.viewer": [
-        "background | connections | evaluation | images | kept | pages | parameters | queries | security | text_search",
+        "background | connections | evaluation | grid | images | kept | parameters | queries | security | text_search",
         "extra_texts | filters",
-        "details | drawn | ledger | records | verification",
+        "details | drawn | ledger_summary | records | verification",
         "comparison | recipes",
         "replay",
         "session",

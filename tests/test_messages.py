@@ -118,7 +118,7 @@ FINE = {
     "storage/location/local.py: {}",
     "storage/record_facts.py: {} has no record with the id {}{}",
     "train/options.py: picstore.{} has no {}",
-    "viewer/ledger.py: {} has no picture {}",
+    "viewer/ledger_summary.py: {} has no picture {}",
     "viewer/records.py: there is no record with the id {}",
 }
 

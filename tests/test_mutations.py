@@ -52,8 +52,8 @@ def test_operators_comparisons_and_numbers_change_one_at_a_time() -> None:
 
 
 def test_the_tests_of_a_module_are_the_mirrored_file_and_those_beside_it() -> None:
-    own, importing, others = mirrored_tests(Path("picstore/jpeg/decoder/decode.py"))
-    assert own == ["tests/jpeg/decoder/test_decode.py"]
+    own, importing, others = mirrored_tests(Path("picstore/jpeg/decoder/decode_baseline.py"))
+    assert own == ["tests/jpeg/decoder/test_decode_baseline.py"]
     assert importing == [f"tests/jpeg/decoder/test_{name}.py" for name in ("box", "odd_streams", "parse")]
     assert others == ["tests/jpeg/decoder/test_describe.py"]
     groups = mirrored_tests(Path("picstore/train/batching/views_reach.py"))

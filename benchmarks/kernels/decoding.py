@@ -12,7 +12,7 @@ from benchmarks.harness import MICROSECONDS, Case, Table, join, measure, tabulat
 from benchmarks.kernels.markers import pin
 from benchmarks.options import Options
 from benchmarks.photographs import cut_all, encode, mark, pillow, read_markable, summary
-from picstore.jpeg.decoder.decode import decode as decode_one
+from picstore.jpeg.decoder.decode_baseline import decode as decode_one
 
 TOLERANCE = 0.5  # levels of the mean: chroma of 4:2:0 is interpolated alike
 

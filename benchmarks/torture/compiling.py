@@ -89,7 +89,7 @@ def _start(cache: Path, prepare: Callable[[], Any] = contextlib.nullcontext) -> 
         try:
             os.setpgid(0, 0)
             signal.alarm(_LIMIT_SECONDS)
-            from picstore.kernels import cache as kernels
+            from picstore.kernels import kernel_cache as kernels
 
             os.environ["NUMBA_CACHE_DIR"] = str(cache)
             kernels.cache_folders.cache_clear()
@@ -175,7 +175,7 @@ def _limited(folder: Path, limits: tuple[int, ...]) -> Row:
 
 def _flipped(folder: Path, count: int) -> Row:
     """Flip bits of a kernel's file, without a process each: what is refused is never unpickled."""
-    from picstore.kernels import cache
+    from picstore.kernels import kernel_cache as cache
     from picstore.kernels.jit import arguments_of
     from picstore.train.cpu.mixture import add_weighted
 

@@ -186,7 +186,7 @@ def judge(image: Damaged, code: int, status: int, pixels: np.ndarray[Any, Any] |
 def decode_whole(jpeg: bytes) -> np.ndarray[Any, Any] | None:
     """Pixels of the CPU's decoder, which finds segments by their markers; None if it refuses the stream."""
     from picstore.errors import ImageError
-    from picstore.jpeg.decoder.decode import decode
+    from picstore.jpeg.decoder.decode_baseline import decode
 
     try:
         return decode(jpeg)

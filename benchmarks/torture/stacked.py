@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from picstore.jpeg import segment_words as words
+from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.cuda.segments import color, entropy, samples
 
 _LANES, _ROWS = 1 << 16, 1 << 12  # of a program, at most

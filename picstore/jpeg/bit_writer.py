@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from picstore.jpeg.bit_reader import has_byte_ff
-from picstore.jpeg.entropy import BEFORE, BEGIN, BLOCKS, DIFFERENCE, END, PER_BLOCK, STARTS, bit_length
 from picstore.jpeg.huffman import MAX_CODE_BITS
+from picstore.jpeg.restart_edits import BEFORE, BEGIN, BLOCKS, DIFFERENCE, END, PER_BLOCK, STARTS, bit_length
 from picstore.kernels.jit import device_function, inlined, kernel, load_u64, store_u8, store_u32, store_u64
 
 _u64, _u8 = np.uint64, np.uint8
@@ -111,7 +111,7 @@ def write_scan(flat, edits, columns, tables, out, lengths):
     """Write a scan with edits: runs of old bits, edited DC codes, and restart markers.
 
     Args:
-        flat, edits: as ``entropy.find_edits`` took and filled them.
+        flat, edits: as ``restart_edits.find_edits`` took and filled them.
         columns: int64 (edited blocks,), the DC table of each.
         tables: uint8 (DC tables, 272), as ``huffman.pack_tables`` makes them; symbols are at most 15.
         out: uint8, long enough.

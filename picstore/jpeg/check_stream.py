@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
-from picstore.jpeg.decoder.decode import frame_size
+from picstore.jpeg.decoder.decode_baseline import frame_size
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 

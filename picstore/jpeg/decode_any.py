@@ -14,7 +14,7 @@ import numpy as np
 from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.check_stream import check_stream
-from picstore.jpeg.decoder.decode import NotTrainingJpeg, decode
+from picstore.jpeg.decoder.decode_baseline import NotTrainingJpeg, decode
 
 
 def decode_rgb(

@@ -12,8 +12,8 @@ import numpy as np
 
 from picstore.arrays import I64, U8, U16
 from picstore.jpeg.block_starts import POSITION_SHIFT
-from picstore.jpeg.entropy import BEGIN, BLOCKS, DC_SIZES, DIFFERENCE, END, PER_BLOCK
 from picstore.jpeg.huffman import HuffmanTable
+from picstore.jpeg.restart_edits import BEGIN, BLOCKS, DC_SIZES, DIFFERENCE, END, PER_BLOCK
 
 
 def bits_after_edits(

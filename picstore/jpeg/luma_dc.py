@@ -18,7 +18,7 @@ from picstore.jpeg.decoder.coefficients import (
     read_dc,
     skip_ac,
 )
-from picstore.jpeg.decoder.decode import REASONS
+from picstore.jpeg.decoder.decode_baseline import REASONS
 from picstore.kernels.jit import device_function, kernel
 
 _u64 = np.uint64

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from picstore.arrays import F64
-from picstore.jpeg.decoder.decode import decode
+from picstore.jpeg.decoder.decode_baseline import decode
 from picstore.jpeg.luma_dc import read_luma_dc
 
 _FREQUENCIES = 8  # in each direction

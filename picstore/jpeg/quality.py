@@ -9,7 +9,7 @@ import numpy as np
 from picstore.arrays import I64
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.coefficients import ZIGZAG
-from picstore.jpeg.encoder.encode import scale_tables
+from picstore.jpeg.encoder.encode_baseline import scale_tables
 from picstore.jpeg.headers import read_coding_parameters
 from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
 

@@ -16,11 +16,12 @@ import numpy as np
 
 from picstore.arrays import I64, U8, U16
 from picstore.errors import ImageError, NotTranscodable, UsageError
-from picstore.jpeg import bit_reader, bit_writer, block_starts, entropy
+from picstore.jpeg import bit_reader, bit_writer, block_starts
 from picstore.jpeg.entry_points import bits_after_edits, distances_in_stream
 from picstore.jpeg.headers import CodingParameters, HuffmanTables, read_coding_parameters, write_headers
 from picstore.jpeg.huffman import optimal_table, pack_tables
 from picstore.jpeg.markers import EOI, Header, MarkerSegment, header_from_segments, iterate_marker_segments
+from picstore.jpeg.restart_edits import BLOCKS, DC_SIZES, PER_BLOCK, find_edits
 from picstore.jpeg.tiles import entry_interval, find_restart_segments, restart_interval
 from picstore.jpeg.transcode_lookup import make_lookups
 
@@ -329,10 +330,10 @@ class _ScanRewriter:
         blocks, self._columns = _mcu_blocks(self._parts, every=every)
         both = interval * old // gcd(interval, old)
         edited = mcus if every else -(-mcus // interval) + -(-mcus // old) - -(-mcus // both)
-        self._edits: I64 = np.empty((edited + 1, entropy.BLOCKS + entropy.PER_BLOCK * self._columns.size), np.int64)
-        self._sizes: I64 = np.empty((len(self._dc), entropy.DC_SIZES), np.int64)
+        self._edits: I64 = np.empty((edited + 1, BLOCKS + PER_BLOCK * self._columns.size), np.int64)
+        self._sizes: I64 = np.empty((len(self._dc), DC_SIZES), np.int64)
         intervals = mcus, interval, old, every
-        found = self.damage or entropy.find_edits(self._starts, blocks, intervals, self._edits, self._sizes)
+        found = self.damage or find_edits(self._starts, blocks, intervals, self._edits, self._sizes)
         if found < 0:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[found]}")
 

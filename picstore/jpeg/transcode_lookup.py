@@ -20,7 +20,7 @@ _END = 1 << 14  # END_OF_BLOCK while a table is made, above up to 12 symbols of 
 
 @lru_cache(maxsize=16)
 def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> tuple[U16, U16, U32, U32]:
-    """Make the lookup tables of ``entropy.find_edits``, DC tables first; cached, as encoders repeat themselves.
+    """Make the lookup tables of ``restart_edits.find_edits``, DC tables first; cached, as encoders repeat themselves.
 
     Returns:
         single: uint16 (tables, 2**LOOKUP_BITS), the first symbol in the next LOOKUP_BITS bits: symbol | length of its

@@ -1,6 +1,6 @@
 """Compilation of kernels ahead of their use, in as many processes as there are cores, announced on stderr.
 
-The machine code goes through the cache (``cache.py``): what one process compiles, all load.
+The machine code goes through the cache (``kernel_cache.py``): what one process compiles, all load.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import IO, Any, cast
 
 from picstore.cores import count_cores
 from picstore.helper_process import NUMBA_EXTRAS, start_helper
-from picstore.kernels.cache import cache_folders
 from picstore.kernels.jit import compile_kernel, is_cached
+from picstore.kernels.kernel_cache import cache_folders
 from picstore.kernels.numba_names import CACHE, available
 
 # Kernels that take longest to compile come first, so that processes end together: 3.5, 3.3, 2.0 and 1.4 s; the others

@@ -6,7 +6,7 @@ from typing import Any
 
 from picstore.errors import MissingDependency, PicstoreError, UsageError
 from picstore.kernels.ahead import compile_ahead
-from picstore.kernels.cache import cache_folders
+from picstore.kernels.kernel_cache import cache_folders
 from picstore.results import WarmResult
 
 

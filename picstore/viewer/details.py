@@ -12,7 +12,7 @@ from picstore.storage.annotations import Objects, parse_extra, read_objects
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import MCU_SIZES, SAMPLINGS
 from picstore.storage.format.record import Record
-from picstore.viewer.pages import column_values
+from picstore.viewer.grid import column_values
 
 _MAX_EXTRA = 100_000  # characters of an extra that are shown
 _MAX_DRAWN = 2000  # objects that are drawn, and points of their outlines

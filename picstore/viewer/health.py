@@ -12,7 +12,7 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import file_name
 from picstore.viewer.images import Picture
-from picstore.viewer.ledger import read_input
+from picstore.viewer.ledger_summary import read_input
 from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 

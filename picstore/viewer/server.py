@@ -30,9 +30,9 @@ from picstore.viewer import comparison_routes, health, images, training_routes
 from picstore.viewer.connections import Connections
 from picstore.viewer.details import find_place, read_details
 from picstore.viewer.filters import Filter, parse_filter
+from picstore.viewer.grid import MAX_PAGE, read_items
 from picstore.viewer.images import Picture
 from picstore.viewer.overview import describe
-from picstore.viewer.pages import MAX_PAGE, read_items
 from picstore.viewer.queries import Query
 from picstore.viewer.records import Records
 from picstore.viewer.security import Guard

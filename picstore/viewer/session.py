@@ -15,7 +15,7 @@ from picstore.viewer.records import Records
 if TYPE_CHECKING:
     from picstore.viewer.comparison import Comparison
     from picstore.viewer.drawn import Drawn
-    from picstore.viewer.ledger import LedgerSummary
+    from picstore.viewer.ledger_summary import LedgerSummary
     from picstore.viewer.replay import Replay
     from picstore.viewer.verification import Verification
 
@@ -60,7 +60,7 @@ class Session:
 
     def ledger(self) -> LedgerSummary:
         """The ledger, read once."""
-        from picstore.viewer.ledger import summarize_ledger
+        from picstore.viewer.ledger_summary import summarize_ledger
 
         return self._once("ledger", lambda: summarize_ledger(self.dataset))
 

@@ -36,9 +36,9 @@ MARKERS = bytes([0x00, 0x01, 0x10, 0x11, 0x7F, 0x80, 0xC0, 0xC4, 0xD0, 0xD7, 0xD
 def modules() -> dict[str, Any]:
     """Modules by name, imported late, so that a guided run can instrument them."""
     from picstore.jpeg import cut, headers, markers, tiles, transcode, transcode_lookup
-    from picstore.jpeg.decoder import decode
+    from picstore.jpeg.decoder import decode_baseline
 
-    found = (headers, cut, decode, transcode_lookup, markers, tiles, transcode)
+    found = (headers, cut, decode_baseline, transcode_lookup, markers, tiles, transcode)
     return {name.__name__.rsplit(".", 1)[1]: name for name in found}
 
 
@@ -133,7 +133,7 @@ class Exercise:
         if guarded:
             self._guard = GuardedNumpy()
             self._parts["transcode_lookup"].make_lookups.cache_clear()
-            for name in ("transcode", "cut", "transcode_lookup", "decode"):
+            for name in ("transcode", "cut", "transcode_lookup", "decode_baseline"):
                 self._parts[name].np = self._guard
 
     def __call__(self, stream: bytes, rng: random.Random) -> None:
@@ -156,8 +156,8 @@ class Exercise:
         box = left, top, rng.randrange(1, width - left + 1), rng.randrange(1, height - top + 1)
         self._call("cut", part["cut"].cut, jpeg, box)
         if self._guard:
-            part["decode"].WORKSPACE = exact_workspace(part["decode"])
-        shown = self._call("decode", part["decode"].decode, jpeg)
+            part["decode_baseline"].WORKSPACE = exact_workspace(part["decode_baseline"])
+        shown = self._call("decode", part["decode_baseline"].decode, jpeg)
         if shown is not None:
             self._call_libjpeg(stream, np.array(shown))
         self._wrong_tables(stream, header, found, rng)

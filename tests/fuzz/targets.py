@@ -34,7 +34,7 @@ from picstore.errors import Damage, ImageError, PicstoreError
 from picstore.jpeg import cut as cutting
 from picstore.jpeg import headers, luma_dc, markers, tiles, transcode
 from picstore.jpeg.decoder import box as boxes
-from picstore.jpeg.decoder import decode as decoding
+from picstore.jpeg.decoder import decode_baseline as decoding
 from picstore.prepare.convert import ledger
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg

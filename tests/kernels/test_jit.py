@@ -92,7 +92,7 @@ def test_a_change_in_any_file_of_kernels_makes_compiled_code_stale(compiled: Pat
     assert [compiles(compiled), compiles(compiled)] == [True, False]
 
 
-@pytest.mark.slow  # tests/kernels/test_cache.py has what it rests on
+@pytest.mark.slow  # tests/kernels/test_kernel_cache.py has what it rests on
 def test_after_an_upgrade_on_a_full_disk_no_earlier_code_runs(tmp_path: Path) -> None:
     path = copy_package(tmp_path) / "picstore" / "train" / "cpu" / "mixture.py"
     assert mix(tmp_path) == "50.0"

@@ -20,9 +20,9 @@ from picstore.kernels import simd
 # The most instructions that each may have; AVX2, of twice the width, takes 368, 74, 447, 105, 62, 77 and 116.
 FUNCTIONS = {
     "jpeg.decoder.idct": {"inverse_dct": 760},
-    "jpeg.decoder.color": {"_to_rgb": 110},
+    "jpeg.decoder.ycc_to_rgb": {"_to_rgb": 110},
     "jpeg.encoder.fdct": {"forward_dct": 600},
-    "jpeg.encoder.samples": {"_convert_pixels": 110},
+    "jpeg.encoder.rgb_to_ycc": {"_convert_pixels": 110},
     "kernels.resample_passes": {"_transpose_columns": 90, "_sum_rows": 185, "_sum_columns": 180},
 }
 CASES = [(module, name, most) for module, names in FUNCTIONS.items() for name, most in names.items()]

@@ -16,7 +16,7 @@ from PIL import Image
 
 import picstore
 from picstore.errors import ImageError
-from picstore.jpeg.encoder.encode import encode
+from picstore.jpeg.encoder.encode_baseline import encode
 from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 

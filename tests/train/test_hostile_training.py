@@ -133,7 +133,7 @@ def test_an_image_that_takes_more_memory_than_there_is_is_damage(
 
 def small_workspace() -> tuple[Any, ...]:
     """A decoder's arrays, too small for any image."""
-    from picstore.jpeg.decoder.decode import WORKSPACE
+    from picstore.jpeg.decoder.decode_baseline import WORKSPACE
 
     frame, tables, plan, block, _, _ = WORKSPACE.arrays
     return frame, tables, plan, block, np.empty(16, np.uint8), np.empty(2, np.int64)

@@ -18,7 +18,7 @@ from view_page import BASE, TOKEN
 
 import picstore
 from picstore.errors import UsageError
-from picstore.viewer.ledger import read_input, summarize_ledger
+from picstore.viewer.ledger_summary import read_input, summarize_ledger
 from picstore.viewer.records import Records
 from picstore.viewer.server import make_app
 from picstore.viewer.session import Session
@@ -161,7 +161,7 @@ def test_the_ledger_is_summed_up_by_reason_with_its_inputs(converted: tuple[Path
 def test_a_ledger_of_many_reasons_keeps_a_bounded_number_apart(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("picstore.viewer.ledger._MAX_COUNTED", 20)
+    monkeypatch.setattr("picstore.viewer.ledger_summary._MAX_COUNTED", 20)
     path = make_dataset(20)
     write_ledger(path, [("failed", f"reason {number}") for number in range(1000)])
     summary = summarize_ledger(picstore.Dataset(path))

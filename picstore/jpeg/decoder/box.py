@@ -23,7 +23,7 @@ from picstore.jpeg.cut import (
     tile_row_ranges,
 )
 from picstore.jpeg.decoder import parse, scan
-from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, begin, decode_rows, has_room
+from picstore.jpeg.decoder.decode_baseline import BUFFER_TOO_SMALL, WORKSPACE, begin, decode_rows, has_room
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, inlined, kernel
 
@@ -74,17 +74,17 @@ def decode_box(
     "int16[::1], uint8[::1], int64[::1])), int64[::1])"
 )
 def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
-    """Parse a stream up to the first pixel of a box, which ``decode.decode_rows`` decodes; kernels may call it too.
+    """Parse a stream up to the first pixel of a box, which ``decode_rows`` decodes; kernels may call it too.
 
     Args:
         addresses, sizes, tiling: one row of each array of ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
-        factor, workspace: as ``decode.open_stream`` takes them.
+        factor, workspace: as ``decode_baseline.open_stream`` takes them.
         rect: int64 (4,), takes left, top, width and height of the decoded pixels, which contain the box. Rows above
             the box are not written.
 
     Returns:
-        As ``decode.open_stream``, or NO_GRID, or OUTSIDE.
+        As ``decode_baseline.open_stream``, or NO_GRID, or OUTSIDE.
     """
     frame, tables, _, _, scratch, segments = workspace
     source = array_at(addresses[0], sizes[0], np.uint8)
@@ -136,7 +136,7 @@ def has_tiling(frame, tiling):
 def least_width(factor):
     """Return the least pixels of a row, unless the image has fewer, decoded at a scale of 1 / factor.
 
-    They become more chroma samples than ``decoder.color`` takes for a row too narrow to interpolate, as the image's may
+    They become more chroma samples than ``ycc_to_rgb`` takes for a row too narrow to interpolate, as the image's may
     not be.
     """
     return (MIN_CUT_WIDTH - 1) * factor + 1

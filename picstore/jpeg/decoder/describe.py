@@ -1,8 +1,8 @@
 """Tiles of JPEGs described for a decoder of segments on a GPU: their bytes as they are, and tables of numbers.
 
 For each image the headers and the rows of tiles that a box touches are copied, without a change: what is held is the
-JPEG of these rows, but for its height (``box.py`` decodes it too). Rows of ``segment_words.py`` say where the box's
-segments, or the parts between their entry points, lie in them, and which blocks they make. Codes stay as in the
+JPEG of these rows, but for its height (``box.py`` decodes it too). Rows of ``gpu_segment_layout.py`` say where the
+box's segments, or the parts between their entry points, lie in them, and which blocks they make. Codes stay as in the
 headers; the GPU makes lookup tables of them.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.jpeg import segment_words as words
+from picstore.jpeg import gpu_segment_layout as words
 from picstore.jpeg.bit_reader import BAD_MARKER, TOO_SHORT
 from picstore.jpeg.cut import holds_box, is_grid
 from picstore.jpeg.decoder import parse

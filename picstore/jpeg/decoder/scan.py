@@ -26,7 +26,6 @@ from picstore.jpeg.decoder.coefficients import (
     read_dc,
     skip_ac,
 )
-from picstore.jpeg.decoder.color import STEP, to_grey, to_rgb, upsample
 from picstore.jpeg.decoder.idct import inverse_dct, inverse_dct_reduced
 from picstore.jpeg.decoder.parse import (
     AC,
@@ -42,6 +41,7 @@ from picstore.jpeg.decoder.parse import (
     blocks_of_mcu,
     count_mcus,
 )
+from picstore.jpeg.decoder.ycc_to_rgb import STEP, to_grey, to_rgb, upsample
 from picstore.kernels.jit import device_function, inlined, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from picstore.jpeg.bit_reader import unstuff
 from picstore.jpeg.bit_writer import write_scan
 from picstore.jpeg.block_starts import describe_scan, find_block_starts
-from picstore.jpeg.decoder.decode import decode_rows, open_stream
+from picstore.jpeg.decoder.decode_baseline import decode_rows, open_stream
 from picstore.jpeg.encoder.symbols import choose_codes, find_symbols, write_symbols
-from picstore.jpeg.entropy import find_edits
+from picstore.jpeg.restart_edits import find_edits
 from picstore.jpeg.transcode_lookup import fill_tables
 from picstore.kernels.resample import resample_box
 

@@ -18,7 +18,7 @@ from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
-from picstore.jpeg.decoder.decode import decode as decode_baseline
+from picstore.jpeg.decoder.decode_baseline import decode as decode_baseline
 from picstore.jpeg.headers import find_orientation, read_coding_parameters
 from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
 from picstore.prepare.engine import stderr_capture

@@ -7,7 +7,7 @@ from PIL import Image
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
-from picstore.jpeg.encoder.encode import encode_strips
+from picstore.jpeg.encoder.encode_baseline import encode_strips
 from picstore.jpeg.transcode import TranscodedJpeg
 from picstore.prepare.image.decode_image import Decoded, decode_bounded, decode_file, decode_image, foreign_errors
 from picstore.prepare.image.encode_settings import EncodeSettings

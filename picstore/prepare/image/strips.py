@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from picstore.arrays import U8
-from picstore.jpeg.encoder.encode import strip_height
+from picstore.jpeg.encoder.encode_baseline import strip_height
 
 
 def strip_boxes(size: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:

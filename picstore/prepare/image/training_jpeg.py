@@ -9,7 +9,7 @@ from PIL import Image
 
 from picstore.arrays import U8
 from picstore.errors import NotTranscodable
-from picstore.jpeg.encoder.encode import encode_strips
+from picstore.jpeg.encoder.encode_baseline import encode_strips
 from picstore.jpeg.markers import Header
 from picstore.jpeg.transcode import TranscodedJpeg, read_marker_segments, transcode_all
 from picstore.prepare.image.encode import decode_any, encode

@@ -13,7 +13,7 @@ import numpy as np
 
 from picstore.arrays import I64, U8, Array
 from picstore.errors import Damage
-from picstore.jpeg import segment_words as words
+from picstore.jpeg import gpu_segment_layout as words
 from picstore.storage.edits.columns import Values
 from picstore.train.batching.parameters import TransformParams
 
@@ -92,7 +92,7 @@ class SegmentLayout:
 
 @dataclass(slots=True, eq=False)
 class SegmentTables:
-    """Describes a batch's tiles to a GPU's decoder; their rows lie in the batch's bytes. See ``jpeg.segment_words``.
+    """Describes a batch's tiles to a GPU's decoder; their rows lie in the batch's bytes. See ``gpu_segment_layout``.
 
     Images that the GPU does not decode have their pixels here.
     """

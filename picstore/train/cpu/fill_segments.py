@@ -15,7 +15,7 @@ import numpy as np
 from picstore.arrays import I64, U8
 from picstore.errors import Damage, ImageError
 from picstore.jpeg.decoder.box import OUTSIDE
-from picstore.jpeg.decoder.decode import REASONS
+from picstore.jpeg.decoder.decode_baseline import REASONS
 from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS, describe_tiles, measure_tiles
 from picstore.jpeg.tiles import HEIGHT, MCU_HEIGHT
 from picstore.train.batching.gather import BatchRecords

@@ -15,7 +15,7 @@ import numpy as np
 
 from picstore.arrays import I64, Bools
 from picstore.jpeg.decoder.box import NO_GRID, open_box
-from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, FRAME, WORKSPACE, decode_rows, open_stream
+from picstore.jpeg.decoder.decode_baseline import BUFFER_TOO_SMALL, FRAME, WORKSPACE, decode_rows, open_stream
 from picstore.jpeg.decoder.parse import HEIGHT, WIDTH
 from picstore.jpeg.decoder.scan import MOST_SURPLUS_ROWS, OUT, RING
 from picstore.kernels.filter_weights import most_taps

@@ -18,7 +18,7 @@ import torch
 
 from picstore.arrays import I64, U8, Bools
 from picstore.errors import Corrupt, Damage, ImageError, PicstoreError
-from picstore.jpeg.segment_words import BLOCKS, HELD
+from picstore.jpeg.gpu_segment_layout import BLOCKS, HELD
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.host_batch import EncodedBatch, HostBatch, SegmentTables

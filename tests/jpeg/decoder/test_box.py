@@ -16,7 +16,7 @@ from samples import picture
 import picstore
 from picstore.jpeg.cut import TiledJpegs, cut_all
 from picstore.jpeg.decoder.box import OUTSIDE, decode_box
-from picstore.jpeg.decoder.decode import decode
+from picstore.jpeg.decoder.decode_baseline import decode
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import find_restart_segments
 

@@ -14,7 +14,7 @@ from described import Described, describe
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picstore.jpeg import segment_words as words
+from picstore.jpeg import gpu_segment_layout as words
 from picstore.jpeg.cut import cut
 from picstore.jpeg.decoder.box import NO_GRID
 from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS

@@ -17,7 +17,7 @@ from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.coefficients import PAIRS, SINGLES
-from picstore.jpeg.decoder.decode import WORKSPACE, decode
+from picstore.jpeg.decoder.decode_baseline import WORKSPACE, decode
 from picstore.jpeg.luma_dc import read_luma_dc
 from picstore.jpeg.transcode import add_restart_markers
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from coefficients import FACTORS, least
 
-from picstore.jpeg.decoder import decode as decoding
+from picstore.jpeg.decoder import decode_baseline as decoding
 from picstore.jpeg.decoder import parse
-from picstore.jpeg.decoder.decode import frame_size
+from picstore.jpeg.decoder.decode_baseline import frame_size
 from picstore.jpeg.headers import read_coding_parameters
 from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
 

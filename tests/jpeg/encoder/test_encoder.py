@@ -14,7 +14,7 @@ from pictures import smooth
 from PIL import Image, features
 
 from picstore.errors import UsageError
-from picstore.jpeg.encoder.encode import encode, encode_strips, strip_height
+from picstore.jpeg.encoder.encode_baseline import encode, encode_strips, strip_height
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import make_image_info, parse_image_info
 

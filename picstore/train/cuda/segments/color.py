@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from picstore.jpeg import segment_words as words
+from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 _WORDS, _WIDTH, _HEIGHT = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.WIDTH), tl.constexpr(words.HEIGHT)

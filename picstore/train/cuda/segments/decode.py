@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from picstore.arrays import I64
-from picstore.jpeg import segment_words as words
+from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.batching.host_batch import SegmentTables
 from picstore.train.cuda.decoded import DecodedImages
 from picstore.train.cuda.segments.color import to_rgb

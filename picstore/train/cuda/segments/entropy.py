@@ -13,7 +13,7 @@ so: the first part begins with the segment, so all parts begin where an MCU does
 
 from __future__ import annotations
 
-from picstore.jpeg import segment_words as words
+from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 # What is wrong with a segment; an image's word has the bits of all its segments.

@@ -7,7 +7,7 @@ pixels. Coefficients stay in zigzag order: all indexes are constants of the code
 from __future__ import annotations
 
 from picstore.jpeg import dct_constants
-from picstore.jpeg import segment_words as words
+from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 _WORDS, _ACROSS, _DOWN = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.ACROSS), tl.constexpr(words.DOWN)

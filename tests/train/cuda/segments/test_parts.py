@@ -7,7 +7,7 @@ import pytest
 from described import describe
 from grids import slow_except
 
-from picstore.jpeg.decoder.decode import decode
+from picstore.jpeg.decoder.decode_baseline import decode
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.transcode import add_restart_markers, find_entry_points
 

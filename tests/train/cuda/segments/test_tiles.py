@@ -15,7 +15,7 @@ from grids import slow_except
 from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.jpeg.decoder.decode import decode
+from picstore.jpeg.decoder.decode_baseline import decode
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import find_restart_segments
 from picstore.jpeg.transcode import add_restart_markers

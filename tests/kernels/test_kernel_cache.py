@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from grids import slow_except
 
-from picstore.kernels import cache
-from picstore.kernels.cache import Unusable, read_trusted
+from picstore.kernels import kernel_cache as cache
+from picstore.kernels.kernel_cache import Unusable, read_trusted
 from picstore.train.cpu.mixture import add_weighted
 
 # Adds by the smallest kernel, in a second or less; the last word is whether it was compiled.

@@ -19,9 +19,9 @@ from PIL import Image
 
 import picstore
 from picstore.errors import ImageError, UsageError
-from picstore.jpeg.decoder import decode as decoding
+from picstore.jpeg.decoder import decode_baseline as decoding
 from picstore.jpeg.decoder import scan
-from picstore.jpeg.decoder.decode import decode
+from picstore.jpeg.decoder.decode_baseline import decode
 
 AC_TABLE = bytes([0] * 7 + [162] + [0] * 8), bytes([0, 0xF0, *(r << 4 | s for r in range(16) for s in range(1, 11))])
 SAMPLINGS = ("444", "422", "440", "420")
