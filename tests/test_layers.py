@@ -70,15 +70,12 @@ LAYERS = {
         "shuffle | verify | view | warm",
     ],
     "picstore.viewer": [
-        "background | connections | evaluation | grid | images | kept | parameters | queries | security | text_search",
-        "extra_texts | filters",
-        "details | drawn | ledger_summary | records | verification",
-        "comparison | recipes",
-        "replay",
+        "background | drawn | evaluation | images | queries | security | text_search",
+        "records | replay",
         "session",
-        "comparison_routes | health | overview | training_routes",
+        "comparison | grid | health | ledger_summary | training_routes",
+        "details",
         "server",
-        "page",
     ],
 }
 # Libraries that take long to import, or are extras: the packages that may import them.

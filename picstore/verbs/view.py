@@ -14,7 +14,7 @@ from picstore.storage.location.resolve import Where
 from picstore.verbs.selection import open_selection
 
 if TYPE_CHECKING:
-    from picstore.viewer.page import Page
+    from picstore.viewer.server import Page
 
 
 def view(
@@ -87,12 +87,12 @@ def open_page(
     """Make the page, which answers once it is started; arguments and errors: see :func:`view`."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise MissingDependency("the page needs Starlette and uvicorn: pip install 'picstore[view]'")
-    from picstore.viewer.page import Page
     from picstore.viewer.records import Records
+    from picstore.viewer.server import Page
     from picstore.viewer.session import Session
 
     if recipe is not None:
-        from picstore.viewer.recipes import Recipe
+        from picstore.viewer.drawn import Recipe
 
         Recipe.find(recipe)  # what cannot be used is refused here, not on the page
     if isinstance(state, (str, os.PathLike)):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from picstore.cores import count_cores
+from picstore.errors import UsageError
 from picstore.prepare.upkeep.compare_datasets import compare_classes, compare_images, compare_qualities, compare_sizes
-from picstore.prepare.upkeep.near_duplicates import hash_images
+from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE, hash_images
+from picstore.prepare.upkeep.hamming import MAX_DISTANCE
 from picstore.results import SharedImages
 from picstore.storage.dataset import Dataset
 from picstore.viewer import background
 from picstore.viewer.background import Background
+from picstore.viewer.queries import Query
 from picstore.viewer.records import Records
+from picstore.viewer.session import Session
 
 _MAX_CLASSES = 1000  # that are listed, the most different ones
 _MAX_PAIRS = 300  # of images that are shown
@@ -138,3 +143,36 @@ class _Both:
     def advance(self, count: int) -> None:
         """Count images."""
         self._search.advance(count)
+
+
+def _comparison(session: Session) -> Comparison:
+    if session.other is None:
+        raise UsageError(f"{session.dataset.path} alone is shown; write picstore view DATASET OTHER")
+    other = session.other.records
+    return session.once("comparison", lambda: Comparison(session.records, other))
+
+
+def start_search(session: Session, query: Query) -> Any:
+    """Begin to look for images that both have."""
+    search = _comparison(session)
+    search.start(distance=query.integer("distance", DEFAULT_DISTANCE, most=MAX_DISTANCE))
+    return search.report
+
+
+def cancel_search(session: Session, _: Query) -> Any:
+    """End the search."""
+    search = _comparison(session)
+    search.cancel()
+    return search.report
+
+
+JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
+    "/api/compare/classes": lambda session, _: _comparison(session).classes(),
+    "/api/compare/sizes": lambda session, _: _comparison(session).sizes(),
+    "/api/compare/quality": lambda session, _: _comparison(session).quality(),
+    "/api/compare/search": lambda session, _: _comparison(session).report,
+}
+POST_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
+    "/api/compare/start": start_search,
+    "/api/compare/cancel": cancel_search,
+}

@@ -2,20 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from picstore.errors import ImageError
+from picstore.errors import ImageError, UsageError
 from picstore.storage.annotations import Objects, parse_extra, read_objects
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import MCU_SIZES, SAMPLINGS
 from picstore.storage.format.record import Record
+from picstore.viewer import images
 from picstore.viewer.grid import column_values
+from picstore.viewer.images import Picture
+from picstore.viewer.queries import Query
+from picstore.viewer.session import Session
 
+_HAS_SQL = find_spec("duckdb") is not None and find_spec("pyarrow") is not None
+_MAX_THUMBNAIL = 2048  # pixels
 _MAX_EXTRA = 100_000  # characters of an extra that are shown
 _MAX_DRAWN = 2000  # objects that are drawn, and points of their outlines
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A data set as a whole.
+
+    Attributes:
+        stored: number of stored records: deleted ones and ones outside of the selection included.
+        numbers: names of columns that hold numbers, the index's too.
+        outcome: what ``convert`` did with the inputs, by status.
+        beside: the name of the data set beside it, empty for none.
+        sql: whether conditions in SQL are possible.
+    """
+
+    path: str
+    uuid: str
+    images: int
+    stored: int
+    deleted: int
+    bytes: int
+    streams: int
+    files: int
+    containers: int
+    classes: list[str]
+    columns: list[str]
+    numbers: list[str]
+    attachments: list[str]
+    encode: dict[str, Any] | None
+    outcome: dict[str, Any]
+    shuffled: bool
+    references: str
+    beside: str
+    sql: bool = _HAS_SQL
+
+
+def describe_dataset(session: Session) -> Overview:
+    """Describe a data set from its manifest."""
+    dataset = session.dataset
+    manifest = dataset.manifest
+    edits = () if manifest.edits is None else manifest.edits.columns
+    outcome = manifest.provenance.get("outcome")
+    return Overview(
+        path=str(dataset.path),
+        uuid=dataset.uuid,
+        images=len(dataset),
+        stored=manifest.images,
+        deleted=len(dataset.live.deleted),
+        bytes=manifest.bytes,
+        streams=manifest.streams,
+        files=len(manifest.files),
+        containers=manifest.containers,
+        classes=dataset.classes,
+        columns=list(dataset.columns),
+        numbers=["width", "height", "bytes", *(entry.name for entry in edits if entry.kind == "numbers")],
+        attachments=list(manifest.attachments),
+        encode=manifest.encode,
+        outcome=outcome if isinstance(outcome, dict) else {},
+        shuffled=bool(manifest.shuffle),
+        references="" if manifest.references is None else manifest.references.root,
+        beside="" if session.other is None else str(session.other.dataset.path),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +221,38 @@ def drawn_objects(objects: Objects) -> dict[str, Any]:
     if objects.keypoints is not None:
         drawn["keypoints"] = [points.tolist() for points in objects.keypoints[:_MAX_DRAWN]]
     return drawn
+
+
+def _open(session: Session, query: Query) -> tuple[Record, str]:
+    """The record that a request names, and the name of its file, whose extension may be all that tells its format."""
+    position = session.position(query)
+    record = session.dataset[position]
+    return record, find_place(session.dataset, position).file if record.info.foreign else ""
+
+
+def answer_thumbnail(session: Session, query: Query) -> Picture:
+    """A small picture of an image."""
+    size = query.integer("size", 256, least=16, most=_MAX_THUMBNAIL)
+    return images.thumbnail(*_open(session, query), size)
+
+
+def answer_attachment(session: Session, query: Query) -> Picture:
+    """An attachment of an image, as a picture."""
+    record = session.dataset[session.position(query)]
+    name = query.text("name")
+    if name not in record.attachments:
+        raise UsageError(f"the record has no attachment {name!r}; it has {list(record.attachments)}")
+    return images.attachment(record, name)
+
+
+JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
+    "/api/dataset": lambda session, _: describe_dataset(session),
+    "/api/image": lambda session, query: read_details(session.dataset, session.position(query)),
+    "/api/cut": lambda session, query: images.measure_cut(session.dataset[session.position(query)], query.box()),
+}
+PICTURE_ANSWERS: Mapping[str, Callable[[Session, Query], Picture]] = {
+    "/thumbnail": answer_thumbnail,
+    "/picture": lambda session, query: images.whole(*_open(session, query)),
+    "/crop": lambda session, query: images.crop(*_open(session, query), query.box()),
+    "/attachment": answer_attachment,
+}

@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from picstore.arrays import U8, Array
+from picstore import recipes
+from picstore.arrays import F64, U8, Array
+from picstore.storage.dataset import Dataset
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
-from picstore.viewer.parameters import describe, frame_of, normalization
+from picstore.train.buffers import BufferPool
+from picstore.train.order.epoch import Samples
+from picstore.train.order.requests import SourceRequest, TrainingSource
+from picstore.train.single_batch import make_images, read_records
+from picstore.train.transforms import opcodes
+from picstore.train.transforms.color_program import ColorProgram
+from picstore.train.transforms.compose import plan_transforms
+from picstore.train.transforms.geometry import Geometry
+
+MAX_DRAWS = 64
+# A training; the first in the list is the evaluation, which draws nothing.
+DEFAULT_RECIPE = "torchvision_resnet50_v2"
+
+_NAMES: dict[int, Callable[[Sequence[float]], str]] = {
+    opcodes.SCALE: lambda o: f"brightness × {o[0]:.3g}",
+    opcodes.CONTRAST: lambda o: f"contrast × {o[0]:.3g}",
+    opcodes.SATURATION: lambda o: f"saturation × {o[0]:.3g}" if o[0] else "grey",
+    opcodes.HUE: lambda o: f"hue {360 * o[0]:+.0f}°",
+    opcodes.SOLARIZE: lambda o: f"solarize from {o[0]:.0f}",
+    opcodes.POSTERIZE: lambda o: f"posterize to {256 / o[0]:.0f} levels",
+    opcodes.SOLARIZE_ADD: lambda o: f"add {o[0]:.0f} below {o[1]:.0f}",
+    opcodes.PERMUTE: lambda _: "channels permuted",
+    opcodes.AUTOCONTRAST: lambda _: "autocontrast",
+    opcodes.EQUALIZE: lambda _: "equalize",
+    opcodes.SHARPNESS: lambda o: f"sharpness × {o[0]:.3g}",
+    opcodes.WARP: lambda o: _describe_warp(o),
+    opcodes.ELASTIC: lambda o: f"elastic, {o[0]:.3g} and {o[1]:.3g} pixels",
+    opcodes.MIX: lambda o: f"chain of weight {o[0]:.2f}",
+    opcodes.NOISE: lambda o: f"noise of {o[1]:.3g} levels",
+    opcodes.BLUR: lambda o: f"blur, σ {o[2]:.2f} pixels",
+    opcodes.ERASE: lambda o: f"erased {_box(o)}",
+    opcodes.ERASE_RANDOM: lambda o: f"noise in {_box(o)}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +128,126 @@ def to_levels(image: Array, params: TransformParams, row: int) -> U8:
     mean, deviation = normalization(params.program, row)
     levels = (image.astype(np.float32) * deviation.astype(np.float32) + mean.astype(np.float32)) * 255
     return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
+
+
+def describe(geometry: Geometry, program: ColorProgram, row: int) -> list[str]:
+    """Describe what is done to an image: where it was cut out, its turns, and the steps of color."""
+    steps = zip(program.opcode[row].tolist(), program.operands[row].tolist(), strict=True)
+    named = [_NAMES[code](operands) for code, operands in steps if code in _NAMES]
+    return [*_describe_geometry(geometry, row), *named]
+
+
+def frame_of(geometry: Geometry, row: int) -> list[list[float]]:
+    """Corners of the region that becomes the output, in pixels of the image, clockwise from the output's left top."""
+    across, down, corner = geometry.frame[row].T
+    corners: F64 = np.stack([corner, corner + across, corner + across + down, corner + down])
+    return np.round(corners, 2).tolist()  # type: ignore[no-any-return]
+
+
+def normalization(program: ColorProgram, row: int) -> tuple[F64, F64]:
+    """Means and deviations by which an image's values were normalized, float64 (3,) each; 0 and 1 if they were not."""
+    found = np.flatnonzero(program.opcode[row] == opcodes.NORMALIZE)
+    operands = program.operands[row, found[-1]] if len(found) else np.array([0, 0, 0, 1, 1, 1.0])
+    return operands[:3], operands[3:6]
+
+
+def _describe_geometry(geometry: Geometry, row: int) -> list[str]:
+    if not geometry.upright[row]:
+        (ax, ay), (bx, by) = geometry.frame[row, :, 0], geometry.frame[row, :, 1]
+        turned = np.degrees(np.arctan2(ay, ax))
+        sides = f"{np.hypot(ax, ay):.0f} × {np.hypot(bx, by):.0f}"
+        mirrored = ["mirrored"] if ax * by - ay * bx < 0 else []
+        return [sides, f"turned by {turned:.0f}°", *mirrored]
+    left, top, across, down = geometry.box[row].tolist()
+    flips = zip(geometry.flip[row].tolist(), ("mirrored", "upside down"), strict=True)
+    return [
+        f"{across:.0f} × {down:.0f} at {left:.0f}, {top:.0f}",
+        *(name for flipped, name in flips if flipped),
+    ]
+
+
+def _describe_warp(operands: Sequence[float]) -> str:
+    a, b, _, d, e, _, g, h = operands[:8]
+    if g or h:
+        return "perspective"
+    if abs(a * a + d * d - 1) < 1e-3 and abs(a - e) < 1e-3 and abs(b + d) < 1e-3 and (b or d):
+        return f"rotated by {np.degrees(np.arctan2(d, a)):.0f}°"
+    return "sheared" if b or d else "shifted"
+
+
+def _box(operands: Sequence[float]) -> str:
+    left, top, right, bottom = operands[:4]
+    return f"{right - left:.0f} × {bottom - top:.0f} at {left:.0f}, {top:.0f}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Transforms by name, and the options of a loader that a file gives with them."""
+
+    name: str
+    transform: Any
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls, given: str) -> Recipe:
+        """Find a recipe as ``--recipe`` names it; of a file, its first list. UsageError for an unknown one."""
+        lists, options = recipes.find_recipe(given)
+        return cls(given, lists[0], options)
+
+    @cached_property
+    def steps(self) -> list[str]:
+        """Its transforms in words, by group of views."""
+        groups = getattr(self.transform, "groups", {"": (1, self.transform)})
+        named = []
+        for name, (count, transforms) in groups.items():
+            head = f"{name} × {count}: " if name else ""
+            named.append(head + ", ".join(getattr(each, "name", type(each).__name__) for each in transforms))
+        return named
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A recipe in the page's list, with the first paragraph of what its function says of it."""
+
+    name: str
+    about: str
+
+
+def offered_recipes(given: str | None) -> list[Offered]:
+    """The recipe that the command was given, and all named recipes."""
+    first = {} if given is None else {given: "The recipe of --recipe."}
+    named = {
+        name: " ".join((made.__doc__ or "").partition("\n\n")[0].replace("``", "").split())
+        for name, made in recipes.NAMED.items()
+    }
+    return [Offered(name, named.get(name, about)) for name, about in (first | named).items()]
+
+
+def draw_epochs(dataset: Dataset, recipe: Recipe, position: int, *, seed: int, epochs: Sequence[int]) -> Drawn:
+    """Make what a recipe draws for a record in each of some epochs: the images of a loader with this seed.
+
+    Steps that take whole batches, such as MixUp, are left out. UsageError if a transform refuses the image, Damage if
+    it is damaged.
+    """
+    targets = tuple(recipe.options.get("targets", ()))
+    plan, callables = plan_transforms(
+        recipe.transform,
+        targets=targets,
+        columns=dataset.columns,
+        reducing_gap=recipe.options.get("reducing_gap"),
+    )
+    source = TrainingSource(dataset, seed, plan=plan)
+    output = OutputSpec.from_plans([plan])
+    containers, within = dataset.live.find(np.array([position]))
+    unused = np.zeros(1, dtype=np.int64)
+    drawn = Drawn([], [], {"steps": recipe.steps, "left_out": [type(each).__name__ for each in callables]})
+    for number, epoch in enumerate(epochs):
+        request = [SourceRequest(0, epoch, Samples(containers, within, unused, unused), np.arange(1))]
+        records = read_records(request, (source,))
+        made = make_images(records, request, (source,), output=output, blocks=BufferPool(0))
+        for damage in (*made.host.damage, *made.problems.values()):
+            raise damage
+        one = draw_views(made.host.images, made.host, made.params, output, slots=range(1))
+        drawn.images.extend(replace(each, slot=number, position=position) for each in one.images)
+        drawn.pixels.extend(one.pixels)
+    return drawn

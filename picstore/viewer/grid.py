@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,10 @@ from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import LABEL
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import FOREIGN, SAMPLINGS
+from picstore.viewer.queries import Query, parse_filter
+from picstore.viewer.session import Session
 
-MAX_PAGE = 1000  # records
+_MAX_PAGE = 1000  # records
 _MAX_TEXT = 300  # characters of an extra or a value in the grid
 _MAX_NUMBERS = 8  # of a value that is an array
 
@@ -113,3 +115,29 @@ def plain(value: Any, limit: int = _MAX_TEXT) -> Any:
 def shortened(text: str, limit: int = _MAX_TEXT) -> str:
     """Cut a text off after some characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def answer_records(session: Session, query: Query) -> dict[str, Any]:
+    """The number of records that a filter leaves, and the items of some of them."""
+    chosen = parse_filter(query.text("filter"))
+    count = query.integer("count", 100, least=1, most=_MAX_PAGE)
+    positions = session.records.positions(chosen, query.integer("start", 0), count, query.gone)
+    total, items = session.records.count(chosen, query.gone), read_items(session.dataset, positions)
+    return {"total": total, "items": items, "extras": session.records.extras.read if chosen.text else None}
+
+
+def answer_histograms(session: Session, query: Query) -> Any:
+    """Histograms of all records, and of those that a filter leaves."""
+    return session.records.histograms(parse_filter(query.text("filter")), query.gone)
+
+
+def answer_find(session: Session, query: Query) -> dict[str, int]:
+    """The position of the record with an id."""
+    return {"position": session.records.position_of(query.integer("id", most=(1 << 64) - 1))}
+
+
+JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
+    "/api/records": answer_records,
+    "/api/histograms": answer_histograms,
+    "/api/find": answer_find,
+}

@@ -1,18 +1,20 @@
-"""Answers about the health of a data set: its files and containers, its verification, its ledger."""
+"""Answers about the health of a dataset: its files and containers, and their verification in the background."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from picstore.cores import count_cores
 from picstore.errors import UsageError
+from picstore.prepare.upkeep.verify_dataset import Finding, verify
 from picstore.storage.dataset import Dataset
-from picstore.storage.location.resolve import file_name
-from picstore.viewer.images import Picture
-from picstore.viewer.ledger_summary import read_input
+from picstore.storage.location.resolve import Location, file_name
+from picstore.viewer import background
+from picstore.viewer.background import Background
 from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
@@ -50,6 +52,47 @@ def list_files(dataset: Dataset) -> list[FileOnMap]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Report(background.Report):
+    """How far a verification is, and what it found.
+
+    Attributes:
+        verified: uuid of the version that was read.
+    """
+
+    decode: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    verified: str = ""
+
+
+class Verification(Background[Report]):
+    """The verification of a data set; threads may share it."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        super().__init__("verification", Report())
+        self._dataset = dataset
+
+    def start(self, *, decode: bool) -> None:
+        """Begin in the background; UsageError while one runs, or if several data sets are shown as one."""
+        path = self._dataset.path
+        if not isinstance(path, Location):
+            raise UsageError(f"{path} are several data sets that are read as one; verify each by `picstore verify`")
+        self.begin(Report(decode=decode), lambda: self._verify(path, decode))
+
+    def _verify(self, path: Location, decode: bool) -> dict[str, Any]:
+        found = verify(
+            path,
+            root=self._dataset.references,
+            decode=decode,
+            workers=count_cores(),
+            progress=self,
+        )
+        total = found.manifest.images
+        told = {"findings": found.findings, "remarks": found.remarks, "verified": found.manifest.uuid}
+        return {"done": total, "total": total, **told}
+
+
 def answer_map(session: Session, _: Query) -> dict[str, Any]:
     """The files, the number of files left out, and whether inputs can be shown."""
     files = list_files(session.dataset)
@@ -75,52 +118,33 @@ def answer_file(session: Session, query: Query) -> list[dict[str, int]]:
     ]
 
 
-def answer_ledger(session: Session, _: Query) -> dict[str, Any]:
-    """The ledger by status and reason, with the positions of the examples that became records."""
-    summary = session.ledger()
-    ids = [line.id for reason in summary.reasons for line in reason.examples]
-    positions = dict(zip(ids, session.records.positions_of(ids), strict=True))
-    told = asdict(summary)
-    for reason in told["reasons"]:
-        for line in reason["examples"]:
-            line["position"] = positions[line["id"]]
-    return told
+def _verification(session: Session) -> Verification:
+    return session.once("verification", lambda: Verification(session.dataset))
 
 
 def answer_verification(session: Session, _: Query) -> Any:
     """How far the verification is."""
-    return session.verification().report
+    return _verification(session).report
 
 
 def start_verification(session: Session, query: Query) -> Any:
     """Begin to verify."""
-    session.verification().start(decode=query.text("decode") == "true")
-    return session.verification().report
+    _verification(session).start(decode=query.text("decode") == "true")
+    return _verification(session).report
 
 
 def cancel_verification(session: Session, _: Query) -> Any:
     """End the verification."""
-    session.verification().cancel()
-    return session.verification().report
-
-
-def answer_input(session: Session, query: Query) -> Picture:
-    """An input of the conversion that is in the ledger."""
-    name = query.text("name")
-    known = any(line.input == name for reason in session.ledger().reasons for line in reason.examples)
-    if session.inputs is None or not known:
-        raise UsageError(f"the input {name!r} is not shown: give --inputs DIR, and one of the ledger's examples")
-    return read_input(session.inputs, name)
+    _verification(session).cancel()
+    return _verification(session).report
 
 
 JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
     "/api/health": answer_map,
     "/api/health/file": answer_file,
-    "/api/health/ledger": answer_ledger,
     "/api/health/verification": answer_verification,
 }
 POST_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
     "/api/health/verify": start_verification,
     "/api/health/cancel": cancel_verification,
 }
-PICTURE_ANSWERS: Mapping[str, Callable[[Session, Query], Picture]] = {"/input": answer_input}

@@ -1,11 +1,13 @@
-"""The ledger of a conversion, summed up by status and reason, with examples of each."""
+"""Answers about the ledger of a conversion: inputs by status and reason, with examples, and the failed pictures."""
 
 from __future__ import annotations
 
 import logging
 import mimetypes
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.convert.ledger import LedgerLine, Tally, read_lines
@@ -13,6 +15,8 @@ from picstore.storage.dataset import Dataset
 from picstore.storage.joined_reader import JoinedFolders
 from picstore.storage.location.resolve import LEDGER
 from picstore.viewer.images import Picture
+from picstore.viewer.queries import Query
+from picstore.viewer.session import Session
 
 _EXAMPLES = 120  # lines that are kept of each reason
 _MAX_REASONS = 500  # that are shown
@@ -80,3 +84,32 @@ def read_input(folder: Path, name: str) -> Picture:
     if not inside or media_type is None or not media_type.startswith("image/"):
         raise UsageError(f"{folder} has no picture {name!r}")
     return Picture(media_type, path.read_bytes())
+
+
+def _ledger(session: Session) -> LedgerSummary:
+    return session.once("ledger", lambda: summarize_ledger(session.dataset))
+
+
+def answer_ledger(session: Session, _: Query) -> dict[str, Any]:
+    """The ledger by status and reason, with the positions of the examples that became records."""
+    summary = _ledger(session)
+    ids = [line.id for reason in summary.reasons for line in reason.examples]
+    positions = dict(zip(ids, session.records.positions_of(ids), strict=True))
+    told = asdict(summary)
+    for reason in told["reasons"]:
+        for line in reason["examples"]:
+            line["position"] = positions[line["id"]]
+    return told
+
+
+def answer_input(session: Session, query: Query) -> Picture:
+    """An input of the conversion that is in the ledger."""
+    name = query.text("name")
+    known = any(line.input == name for reason in _ledger(session).reasons for line in reason.examples)
+    if session.inputs is None or not known:
+        raise UsageError(f"the input {name!r} is not shown: give --inputs DIR, and one of the ledger's examples")
+    return read_input(session.inputs, name)
+
+
+JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {"/api/health/ledger": answer_ledger}
+PICTURE_ANSWERS: Mapping[str, Callable[[Session, Query], Picture]] = {"/input": answer_input}

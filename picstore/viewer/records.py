@@ -15,9 +15,8 @@ from picstore.errors import MissingDependency, UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import SAMPLINGS
 from picstore.viewer.evaluation import Interrupted, evaluate
-from picstore.viewer.extra_texts import ExtraTexts
-from picstore.viewer.filters import Filter
-from picstore.viewer.text_search import texts_with
+from picstore.viewer.queries import Filter
+from picstore.viewer.text_search import ExtraTexts, texts_with
 
 STAYS = threading.Event()  # never set: a client that does not go
 _KEPT_FILTERS = 4  # results, 4 bytes a record each at most

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.text_files import text_of_file
-from picstore.viewer.drawn import Drawn, draw_views
+from picstore.viewer.drawn import Drawn, Recipe, draw_views
 from picstore.viewer.queries import Query
-from picstore.viewer.recipes import Recipe
 
 if TYPE_CHECKING:
     from picstore.train.batch import Batch

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import math
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,17 +26,11 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from picstore.errors import ImageError, MissingDependency, PicstoreError, UsageError
-from picstore.storage.format.record import Record
-from picstore.viewer import comparison_routes, health, images, training_routes
-from picstore.viewer.connections import Connections
-from picstore.viewer.details import find_place, read_details
-from picstore.viewer.filters import Filter, parse_filter
-from picstore.viewer.grid import MAX_PAGE, read_items
+from picstore.viewer import comparison, details, grid, health, ledger_summary, training_routes
 from picstore.viewer.images import Picture
-from picstore.viewer.overview import describe
 from picstore.viewer.queries import Query
 from picstore.viewer.records import Records
-from picstore.viewer.security import Guard
+from picstore.viewer.security import Connections, Guard, new_token
 from picstore.viewer.session import Session
 
 Answer: TypeAlias = Callable[[Session, Query], Any]
@@ -43,9 +38,9 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _STATIC = Path(__file__).parent / "static"
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}  # 422 of damage too
-_MAX_THUMBNAIL = 2048  # pixels
 _KEPT_SECONDS = 86_400  # by the browser
 _MAX_HEADERS = 1 << 16  # bytes; a filter of 10,000 ids is in the address
+_HEIGHT = 800  # pixels of a notebook's frame
 _BACKLOG = 64  # waiting connections, all accepted at once, before their number is known
 
 
@@ -62,28 +57,11 @@ def make_app(session: Session, *, token: str, embed: bool = False) -> Starlette:
 
 def _routes(session: Session) -> list[BaseRoute]:
     """Make the routes of a data set's page, its files among them."""
-    json_routes: Mapping[str, Answer] = {
-        "/api/dataset": lambda session, _: describe(session),
-        "/api/records": _answer_records,
-        "/api/histograms": lambda session, query: session.records.histograms(_filter_of(query), query.gone),
-        "/api/find": lambda session, query: {
-            "position": session.records.position_of(query.integer("id", most=(1 << 64) - 1))
-        },
-        "/api/image": lambda session, query: read_details(session.dataset, _position_of(session, query)),
-        "/api/cut": _answer_cut,
-        **training_routes.JSON_ANSWERS,
-        **health.JSON_ANSWERS,
-        **comparison_routes.JSON_ANSWERS,
-    }
-    picture_routes: Mapping[str, Callable[[Session, Query], Picture]] = {
-        "/thumbnail": _answer_thumbnail,
-        "/picture": lambda session, query: images.whole(*_opened(session, query)),
-        "/crop": lambda session, query: images.crop(*_opened(session, query), query.box()),
-        "/attachment": _answer_attachment,
-        **training_routes.PICTURE_ANSWERS,
-        **health.PICTURE_ANSWERS,
-    }
-    posts = {**health.POST_ANSWERS, **comparison_routes.POST_ANSWERS}
+    topics = grid, details, health, ledger_summary, comparison, training_routes
+    json_routes = {path: answer for topic in topics for path, answer in topic.JSON_ANSWERS.items()}
+    pictures = details, ledger_summary, training_routes
+    picture_routes = {path: answer for topic in pictures for path, answer in topic.PICTURE_ANSWERS.items()}
+    posts = {**health.POST_ANSWERS, **comparison.POST_ANSWERS}
     return [
         Route("/", lambda _: FileResponse(_STATIC / "index.html", headers={"cache-control": "no-store"})),
         *(Route(path, _json_endpoint(session, answer)) for path, answer in json_routes.items()),
@@ -173,6 +151,57 @@ class Server:
             self._ended()
 
 
+class Page:
+    """The web page of a data set; a context manager, which closes it at the end.
+
+    Attributes:
+        shown: path or URL, and number of images, of each data set.
+        address: below which all of the page lies; whoever knows it sees the data set.
+    """
+
+    def __init__(self, session: Session, *, port: int, embed: bool) -> None:
+        token = new_token()
+        listening = bind(port)
+        datasets = [each.dataset for each in (session, session.other) if each is not None]
+        self.shown = [(str(dataset.path), len(dataset)) for dataset in datasets]
+        self._title = " and ".join(name for name, _ in self.shown)
+        self._embed = embed
+        self._server = Server(session, listening, token=token, embed=embed)
+        # A notebook's address mostly has this name, and browsers keep less from a frame of the same site.
+        host = "localhost" if embed else "127.0.0.1"
+        self.address = f"http://{host}:{listening.getsockname()[1]}/{token}/"
+
+    def start(self) -> None:
+        """Begin to answer, in a thread."""
+        self._server.start()
+
+    def serve(self) -> int:
+        """Answer until SIGINT or SIGTERM; see :meth:`Server.serve`."""
+        return self._server.serve()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.close()
+
+    def __enter__(self) -> Page:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Page({self._title} at {self.address})"
+
+    def _repr_html_(self) -> str:
+        title = html.escape(self._title)
+        if not self._embed:
+            return f'<a href="{self.address}" target="_blank" rel="noopener">{title}</a>'
+        return (
+            f'<iframe src="{self.address}" title="{title}" width="100%" height="{_HEIGHT}" '
+            'style="border: 1px solid #8886; border-radius: 6px" allow=""></iframe>'
+        )
+
+
 def end_by(number: int) -> None:
     """End this process by a signal, as if it had not been caught; threads are not waited for."""
     signal.signal(number, signal.SIG_DFL)
@@ -254,43 +283,3 @@ def _refuse_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     text = f"{request.method} is no method of this address" if status == 405 else "there is no such page"
     return _Json({"error": text}, status, getattr(error, "headers", None))
-
-
-def _filter_of(query: Query) -> Filter:
-    return parse_filter(query.text("filter"))
-
-
-def _position_of(session: Session, query: Query) -> int:
-    return query.integer("position", most=len(session.dataset) - 1)
-
-
-def _opened(session: Session, query: Query) -> tuple[Record, str]:
-    """The record that a request names, and the name of its file, whose extension may be all that tells its format."""
-    position = _position_of(session, query)
-    record = session.dataset[position]
-    return record, find_place(session.dataset, position).file if record.info.foreign else ""
-
-
-def _answer_records(session: Session, query: Query) -> dict[str, Any]:
-    chosen = _filter_of(query)
-    count = query.integer("count", 100, least=1, most=MAX_PAGE)
-    positions = session.records.positions(chosen, query.integer("start", 0), count, query.gone)
-    total, items = session.records.count(chosen, query.gone), read_items(session.dataset, positions)
-    return {"total": total, "items": items, "extras": session.records.extras.read if chosen.text else None}
-
-
-def _answer_cut(session: Session, query: Query) -> images.Cut:
-    return images.measure_cut(session.dataset[_position_of(session, query)], query.box())
-
-
-def _answer_thumbnail(session: Session, query: Query) -> Picture:
-    size = query.integer("size", 256, least=16, most=_MAX_THUMBNAIL)
-    return images.thumbnail(*_opened(session, query), size)
-
-
-def _answer_attachment(session: Session, query: Query) -> Picture:
-    record = session.dataset[_position_of(session, query)]
-    name = query.text("name")
-    if name not in record.attachments:
-        raise UsageError(f"the record has no attachment {name!r}; it has {list(record.attachments)}")
-    return images.attachment(record, name)

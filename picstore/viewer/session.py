@@ -1,25 +1,43 @@
-"""What a server holds: the data set, and what its pages share."""
+"""The state that requests share: the dataset, and what is made once or kept for a while."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from picstore.storage.dataset import Dataset
-from picstore.viewer.kept import Kept
+from picstore.viewer.queries import Query
 from picstore.viewer.records import Records
 
 if TYPE_CHECKING:
-    from picstore.viewer.comparison import Comparison
     from picstore.viewer.drawn import Drawn
-    from picstore.viewer.ledger_summary import LedgerSummary
-    from picstore.viewer.replay import Replay
-    from picstore.viewer.verification import Verification
 
 T = TypeVar("T")
+
+# Sets of images, of at most 100 MB each.
+_KEPT = 4
+
+
+class Kept(Generic[T]):
+    """The last few results by request, because a page asks for the images of a batch one by one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, T] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the result that is kept under ``key``, or make it; one result is made at a time."""
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = make()
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(key)
+            return self._kept[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +64,12 @@ class Session:
     def dataset(self) -> Dataset:
         return self.records.dataset
 
-    def replay(self) -> Replay:
-        """Trainings on the data set, which need torch."""
-        from picstore.viewer.replay import Replay
+    def position(self, query: Query) -> int:
+        """Return the position of the record that a request names."""
+        return query.integer("position", most=len(self.dataset) - 1)
 
-        return self._once("replay", lambda: Replay(self.dataset))
-
-    def verification(self) -> Verification:
-        """The verification of the data set."""
-        from picstore.viewer.verification import Verification
-
-        return self._once("verification", lambda: Verification(self.dataset))
-
-    def ledger(self) -> LedgerSummary:
-        """The ledger, read once."""
-        from picstore.viewer.ledger_summary import summarize_ledger
-
-        return self._once("ledger", lambda: summarize_ledger(self.dataset))
-
-    def comparison(self, other: Session) -> Comparison:
-        """Both data sets beside each other."""
-        from picstore.viewer.comparison import Comparison
-
-        return self._once("comparison", lambda: Comparison(self.records, other.records))
-
-    def _once(self, name: str, make: Callable[[], T]) -> T:
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what ``make`` returned for ``name`` the first time."""
         with self._lock:
             if name not in self._made:
                 self._made[name] = make()

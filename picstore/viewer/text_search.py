@@ -1,14 +1,108 @@
-"""Search for a text in a column of texts, by arithmetic on its bytes."""
+"""Search for a text in texts: in a column's, and in the extras of all records, which a thread reads for it."""
 
 from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
 
 import numpy as np
 
 from picstore.arrays import I64, U8, Bools
+from picstore.errors import Damage, NotADataset
+from picstore.storage.dataset import Dataset
 
-_CHUNK = 8 << 20  # bytes that are searched at a time
+MAX_BYTES = 1 << 29  # of extras that are kept
+_BLOCK_BYTES = 1 << 20  # of extras that are searched together
+# Bytes that are searched at a time.
+_CHUNK = 8 << 20
+# For each byte the byte to compare: of a capital letter the small one.
 _CAPITALS = np.arange(256, dtype=np.uint8)
-_CAPITALS[ord("A") : ord("Z") + 1] += 32  # to small letters
+_CAPITALS[ord("A") : ord("Z") + 1] += 32
+IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtrasRead:
+    """How many containers' extras can be looked through; ``full`` where the others would take too much memory."""
+
+    state: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Extras of consecutive records: the first one's position, their UTF-8, and where each ends in it."""
+
+    first: int
+    values: U8
+    ends: I64
+
+
+class ExtraTexts:
+    """Extras as texts; threads may share it. Containers' tables hold them, so no image is read."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._lock = threading.Lock()
+        self._blocks: tuple[_Block, ...] = ()
+        self._read = ExtrasRead(IDLE, 0, len(dataset.rows))
+
+    @property
+    def read(self) -> ExtrasRead:
+        """How far the reading is."""
+        with self._lock:
+            return self._read
+
+    def start(self) -> None:
+        """Begin to read, if that has not begun."""
+        with self._lock:
+            if self._read.state != IDLE:
+                return
+            self._read = ExtrasRead(READING if self._read.total else DONE, 0, self._read.total)
+        threading.Thread(target=self._read_all, daemon=True).start()
+
+    def mark(self, text: str) -> Bools:
+        """Mark the records whose extra, as far as it was read, contains a text: bool (records,)."""
+        self.start()
+        found = np.zeros(len(self._dataset), dtype=np.bool_)
+        with self._lock:
+            blocks = self._blocks
+        for block in blocks:
+            wanted = json.dumps(text, ensure_ascii=False)[1:-1]  # as it stands in the extra
+            found[block.first : block.first + len(block.ends)] = texts_with(block.values, block.ends, wanted)
+        return found
+
+    def _read_all(self) -> None:
+        total, live = len(self._dataset.rows), self._dataset.live
+        starts = np.concatenate(([0], np.cumsum(live.counts)))
+        texts: list[bytes] = []
+        first = size = kept = 0
+        for number in range(total):
+            texts += self._extras_of(number)
+            size = sum(map(len, texts))
+            if size >= _BLOCK_BYTES or number == total - 1:
+                kept += size
+                block = _Block(
+                    first, np.frombuffer(b"".join(texts), np.uint8), np.cumsum([len(each) for each in texts])
+                )
+                state = DONE if number == total - 1 else FULL if kept >= MAX_BYTES else READING
+                with self._lock:
+                    self._blocks = (*self._blocks, block)
+                    self._read = ExtrasRead(state, number + 1, total)
+                if state == FULL:
+                    return
+                texts, first = [], int(starts[number + 1])
+
+    def _extras_of(self, number: int) -> list[bytes]:
+        """Return the extras of a container's live records; of a damaged one they are empty."""
+        records = np.flatnonzero(self._dataset.live.mask(number)).tolist()
+        try:
+            container = self._dataset.containers.index(number)
+            return [container.extra_json(k) if container.good[k] else b"" for k in records]
+        except (Damage, NotADataset):
+            return [b""] * len(records)
 
 
 def texts_with(values: U8, ends: I64, text: str) -> Bools:

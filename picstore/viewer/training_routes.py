@@ -12,13 +12,14 @@ from picstore.viewer.session import Session
 
 if TYPE_CHECKING:
     from picstore.viewer.drawn import Drawn
+    from picstore.viewer.replay import Replay
 
 Answer = Callable[[Session, Query], Any]
 
 
 def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
     """The recipes that can be chosen, the one to begin with, a file's options, and the state of ``--state``."""
-    from picstore.viewer.recipes import DEFAULT_RECIPE, Recipe, offered_recipes
+    from picstore.viewer.drawn import DEFAULT_RECIPE, Recipe, offered_recipes
 
     options = Recipe.find(session.recipe).options if session.recipe is not None else {}
     given = {name: value for name, value in options.items() if isinstance(value, (int, float, str))}
@@ -50,7 +51,7 @@ def answer_position(session: Session, query: Query) -> dict[str, int]:
     """Epoch and step of the last batch before a loader's state."""
     from picstore.viewer.replay import Run, find_state
 
-    epoch, step = session.replay().position(Run.from_query(query), find_state(query.json("state")))
+    epoch, step = _replay(session).position(Run.from_query(query), find_state(query.json("state")))
     return {"epoch": epoch, "step": step}
 
 
@@ -58,15 +59,21 @@ def answer_steps(session: Session, query: Query) -> list[dict[str, Any]]:
     """The steps at which an image is seen."""
     from picstore.viewer.replay import Run
 
-    position = query.integer("position", most=len(session.dataset) - 1)
+    position = session.position(query)
     epochs = query.integer("epochs", 10, least=1, most=1000)
-    return session.replay().steps_of(Run.from_query(query), position, first=query.integer("epoch", 0), epochs=epochs)
+    return _replay(session).steps_of(Run.from_query(query), position, first=query.integer("epoch", 0), epochs=epochs)
+
+
+def _replay(session: Session) -> Replay:
+    from picstore.viewer.replay import Replay
+
+    return session.once("replay", lambda: Replay(session.dataset))
 
 
 def _draw_recipe(session: Session, query: Query) -> Drawn:
-    from picstore.viewer.recipes import MAX_DRAWS, draw_epochs
+    from picstore.viewer.drawn import MAX_DRAWS, draw_epochs
 
-    position = query.integer("position", most=len(session.dataset) - 1)
+    position = session.position(query)
     name, seed, first = query.text("recipe"), query.integer("seed", 0), query.integer("epoch", 0)
     count = query.integer("count", 16, least=1, most=MAX_DRAWS)
 
@@ -79,7 +86,7 @@ def _draw_recipe(session: Session, query: Query) -> Drawn:
 
 def _find_recipe(session: Session, name: str) -> Any:
     """Find a recipe by its name; a file's recipe only if ``--recipe`` gave the file."""
-    from picstore.viewer.recipes import Recipe, offered_recipes
+    from picstore.viewer.drawn import Recipe, offered_recipes
 
     names = [each.name for each in offered_recipes(session.recipe)]
     if name not in names:
@@ -93,7 +100,7 @@ def _draw_batch(session: Session, query: Query) -> Drawn:
     run = Run.from_query(query)
     _find_recipe(session, run.recipe)
     epoch, step, first = query.integer("epoch", 0), query.integer("step", 0), query.integer("first", 0)
-    return session.kept.get((run, epoch, step, first), lambda: session.replay().draw(run, epoch, step, first=first))
+    return session.kept.get((run, epoch, step, first), lambda: _replay(session).draw(run, epoch, step, first=first))
 
 
 def _told(drawn: Drawn) -> dict[str, Any]:

@@ -225,7 +225,7 @@ class Application:
     """The application, called as uvicorn calls it."""
 
     def __init__(self, work: Path) -> None:
-        from picstore.viewer.connections import Connections
+        from picstore.viewer.security import Connections
         from picstore.viewer.server import make_app
 
         session = make_session(work)

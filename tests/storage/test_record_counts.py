@@ -200,7 +200,7 @@ def test_info_of_a_selection_counts_its_images(many: Path, monkeypatch: pytest.M
 
 
 def test_a_summary_and_the_page_count_every_sound_record_once(many: Path) -> None:
-    from picstore.viewer.filters import Filter
+    from picstore.viewer.queries import Filter
     from picstore.viewer.records import Records
 
     dataset = picstore.Dataset(many)

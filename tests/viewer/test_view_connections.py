@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from picstore.viewer.connections import Connections
+from picstore.viewer.security import Connections
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:

@@ -23,7 +23,7 @@ import picstore
 from picstore.errors import UsageError
 from picstore.viewer import evaluation
 from picstore.viewer.evaluation import Interrupted, evaluate
-from picstore.viewer.filters import parse_filter
+from picstore.viewer.queries import parse_filter
 from picstore.viewer.records import Records
 from picstore.viewer.server import make_app
 from picstore.viewer.session import Session

@@ -19,10 +19,9 @@ from picstore.display.histograms import bin_edges
 from picstore.errors import UsageError
 from picstore.storage.edits.columns import make_column
 from picstore.storage.format.record import Record
-from picstore.viewer.extra_texts import ExtrasRead
-from picstore.viewer.filters import parse_filter, parse_ids
+from picstore.viewer.queries import parse_filter, parse_ids
 from picstore.viewer.records import Records
-from picstore.viewer.text_search import texts_with
+from picstore.viewer.text_search import ExtrasRead, texts_with
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_extras_beyond_the_memory_for_them_are_left_out(
     dataset: picstore.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MAX_BYTES", "_BLOCK_BYTES"):
-        monkeypatch.setattr(f"picstore.viewer.extra_texts.{name}", 1)
+        monkeypatch.setattr(f"picstore.viewer.text_search.{name}", 1)
     records = Records(dataset)
     assert len(search(records, "file")) < len(dataset) and len(dataset.rows) > 1
     assert records.extras.read == ExtrasRead("full", 1, len(dataset.rows))

@@ -18,11 +18,11 @@ from view_page import BASE, TOKEN
 
 import picstore
 from picstore.errors import UsageError
+from picstore.viewer.health import Verification
 from picstore.viewer.ledger_summary import read_input, summarize_ledger
 from picstore.viewer.records import Records
 from picstore.viewer.server import make_app
 from picstore.viewer.session import Session
-from picstore.viewer.verification import Verification
 
 Make = Callable[..., Path]
 
@@ -108,7 +108,7 @@ def test_data_sets_that_are_shown_as_one_are_not_verified(make_dataset: Make) ->
 
 
 def test_one_verification_runs_at_a_time_and_is_cancelled(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from picstore.viewer import verification
+    from picstore.viewer import health
 
     def endless(_: Any, *, progress: Any, **__: Any) -> None:
         progress.set_total(10, 0)
@@ -116,7 +116,7 @@ def test_one_verification_runs_at_a_time_and_is_cancelled(make_dataset: Make, mo
             progress.advance(1)
             time.sleep(0.01)
 
-    monkeypatch.setattr(verification, "verify", endless)
+    monkeypatch.setattr(health, "verify", endless)
     client = client_of(make_dataset(20))
     assert client.post("/api/health/verify").json()["state"] == "running"
     assert client.post("/api/health/verify").status_code == 400
@@ -130,7 +130,7 @@ def test_one_verification_runs_at_a_time_and_is_cancelled(make_dataset: Make, mo
 def test_cancelling_ends_the_processes(make_dataset: Make) -> None:
     from multiprocessing import active_children
 
-    from picstore.viewer.verification import Verification
+    from picstore.viewer.health import Verification
 
     running = Verification(picstore.Dataset(make_dataset(400)))
     running.start(decode=True)

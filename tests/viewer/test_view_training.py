@@ -19,7 +19,7 @@ from view_page import BASE, COUNT, TOKEN
 import picstore
 from picstore import recipes
 from picstore.errors import UsageError
-from picstore.viewer.recipes import Recipe
+from picstore.viewer.drawn import Recipe
 from picstore.viewer.records import Records
 from picstore.viewer.replay import find_state, read_state
 from picstore.viewer.server import make_app
