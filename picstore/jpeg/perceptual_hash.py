@@ -1,4 +1,7 @@
-"""Perceptual hash of a JPEG, pHash: signs of its lowest frequencies, from its DC coefficients."""
+"""Perceptual hash of a JPEG, pHash: signs of its lowest frequencies, from the DC coefficients of its luma.
+
+The DC coefficients are the image at 1/8, and its Huffman codes alone give them (ITU-T T.81, F.2).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,26 @@ from functools import lru_cache
 
 import numpy as np
 
-from picstore.arrays import F64
-from picstore.jpeg.decoder.decode_baseline import decode
-from picstore.jpeg.luma_dc import read_luma_dc
+from picstore.arrays import F64, Array
+from picstore.errors import ImageError
+from picstore.jpeg.bit_reader import BAD_CODE, PADDING, TOO_SHORT, refill, unstuff
+from picstore.jpeg.decoder import parse
+from picstore.jpeg.decoder.coefficients import (
+    BY_LENGTH,
+    BY_LENGTHS,
+    LOOKUP_BITS,
+    PAIRS,
+    SINGLES,
+    TABLES,
+    read_dc,
+    skip_ac,
+)
+from picstore.jpeg.decoder.decode_baseline import REASONS, decode
+from picstore.kernels.jit import device_function, kernel
 
 _FREQUENCIES = 8  # in each direction
 _MIN_SIDE = 128  # pixels, 16 blocks: with fewer, blocks are too coarse for these frequencies
+_u64 = np.uint64
 _LUMA = np.array([0.299, 0.587, 0.114])  # T.871, 7
 
 
@@ -46,3 +63,90 @@ def _cosine_integrals(length: int, block: int, count: int) -> F64:
     k = np.arange(1, _FREQUENCIES)[:, None]
     waves = np.diff(np.sin(np.pi * k * edges) / (np.pi * k), axis=1)
     return np.vstack([np.diff(edges), waves])
+
+
+def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
+    """Read the DC coefficients of the luma of a training JPEG, of all blocks that hold pixels.
+
+    AC coefficients are skipped: 0.43 ms for a photograph of 107 KB, which takes 0.79 ms to decode.
+
+    Returns:
+        int32 (rows, columns), 8 times the mean of each block less 128, in units of its quantization step; and the
+        image's width and height in pixels.
+
+    Raises:
+        ImageError: the stream is damaged or no training JPEG.
+    """
+    source = np.frombuffer(jpeg, np.uint8)
+    frame = np.empty(parse.FRAME, np.int64)
+    code, dc = read_scan(_u64(source.ctypes.data), source.size, frame)
+    if code:
+        raise ImageError(f"does not decode: {REASONS[code]}")
+    width, height = frame[[parse.WIDTH, parse.HEIGHT]].tolist()
+    return dc[: -(-height // 8), : -(-width // 8)], width, height
+
+
+@kernel("(uint64, int64, int64[::1])")
+def read_scan(address, size, frame):
+    """Read a stream by its address: 0 or negative for damage; the DC of whole MCUs, int32.
+
+    ``frame`` is filled by ``parse.parse_frame``.
+    """
+    tables, nothing = np.empty(TABLES, np.uint8), np.empty((0, 0), np.int32)
+    code = parse.parse_frame(_u64(address), size, frame, _u64(tables.ctypes.data))
+    if code:
+        return code, nothing
+    left = size - frame[parse.START]
+    expected = parse.count_segments(frame, left)
+    if expected < 0:
+        return expected, nothing
+    flat, segments = np.empty(left + PADDING, np.uint8), np.empty(expected + 1, np.int64)
+    count, length, _ = unstuff(_u64(address), size, frame[parse.START], flat, segments)
+    if count != expected:
+        return count if count < 0 else TOO_SHORT, nothing
+    flat[length : length + PADDING] = 0
+    columns, rows = parse.count_mcus(frame)
+    dc = np.empty((rows * frame[parse.VERTICAL], columns * frame[parse.HORIZONTAL]), np.int32)
+    return _read_segments(flat, segments, frame, tables, dc), dc
+
+
+@device_function
+def _make_plan(frame, tables):
+    """Make the addresses of the tables of each block of an MCU: DC codes, DC by length, AC codes, AC by length."""
+    plan, base = np.empty((parse.blocks_of_mcu(frame), 4), np.uint64), _u64(tables.ctypes.data)
+    for b in range(plan.shape[0]):
+        c = max(b - frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 1, 0)
+        dc, ac = frame[parse.DC + c], frame[parse.AC + c]
+        plan[b, 0] = base + _u64(SINGLES + (2 << LOOKUP_BITS) * dc)
+        plan[b, 1] = base + _u64(BY_LENGTHS + 4 * BY_LENGTH * dc)
+        plan[b, 2] = base + _u64(PAIRS + (8 << LOOKUP_BITS) * ac)
+        plan[b, 3] = base + _u64(BY_LENGTHS + 4 * BY_LENGTH * (2 + ac))
+    return plan
+
+
+@device_function
+def _read_segments(flat, segments, frame, tables, dc):
+    """Read all segments into ``dc``; returns 0, or negative for damage.
+
+    numba frees an array after its last mention, so it takes the tables, which are read by their address.
+    """
+    h, v, interval = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.INTERVAL]
+    plan, address = _make_plan(frame, tables), _u64(flat.ctypes.data)
+    columns, mcus = dc.shape[1] // h, dc.size // (h * v)
+    for segment in range(segments.size - 1):
+        accumulator, valid, byte = refill(address, _u64(0), 0, segments[segment])
+        previous = 0
+        for mcu in range(segment * interval, min((segment + 1) * interval, mcus)):
+            row, column = mcu // columns * v, mcu % columns * h
+            for b in range(plan.shape[0]):
+                codes = plan[b, 0], plan[b, 1]
+                accumulator, valid, byte, difference, good = read_dc(address, codes, accumulator, valid, byte)
+                if b < h * v:
+                    previous += difference
+                    dc[row + b // h, column + b % h] = previous
+                accumulator, valid, byte, sound = skip_ac(address, (plan[b, 2], plan[b, 3]), accumulator, valid, byte)
+                if not (good and sound):
+                    return BAD_CODE
+            if byte * 8 - valid > 8 * segments[segment + 1]:
+                return TOO_SHORT
+    return 0

@@ -17,11 +17,17 @@ import numpy as np
 from picstore.arrays import I64, U8, U16
 from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg import bit_reader, bit_writer, block_starts
-from picstore.jpeg.entry_points import bits_after_edits, distances_in_stream
 from picstore.jpeg.headers import CodingParameters, HuffmanTables, read_coding_parameters, write_headers
 from picstore.jpeg.huffman import optimal_table, pack_tables
 from picstore.jpeg.markers import EOI, Header, MarkerSegment, header_from_segments, iterate_marker_segments
-from picstore.jpeg.restart_edits import BLOCKS, DC_SIZES, PER_BLOCK, find_edits
+from picstore.jpeg.restart_edits import (
+    BLOCKS,
+    DC_SIZES,
+    PER_BLOCK,
+    bits_after_edits,
+    distances_in_stream,
+    find_edits,
+)
 from picstore.jpeg.tiles import entry_interval, find_restart_segments, restart_interval
 from picstore.jpeg.transcode_lookup import make_lookups
 

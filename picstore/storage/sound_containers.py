@@ -13,8 +13,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from picstore.arrays import U32, Table
-from picstore.kernels.c_functions import close_file, extend_checksum, open_file, read_at
-from picstore.kernels.jit import compile_kernel, device_function, kernel, load_function
+from picstore.kernels.jit import (
+    close_file,
+    compile_kernel,
+    device_function,
+    extend_checksum,
+    kernel,
+    load_function,
+    open_file,
+    read_at,
+)
 from picstore.kernels.simd import load_native_u64, load_u8, load_u32
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c_address

@@ -32,7 +32,7 @@ from PIL import Image
 
 from picstore.errors import Damage, ImageError, PicstoreError
 from picstore.jpeg import cut as cutting
-from picstore.jpeg import headers, luma_dc, markers, tiles, transcode
+from picstore.jpeg import headers, markers, perceptual_hash, tiles, transcode
 from picstore.jpeg.decoder import box as boxes
 from picstore.jpeg.decoder import decode_baseline as decoding
 from picstore.prepare.convert import ledger
@@ -356,7 +356,7 @@ def check_decoder(stream: bytes) -> bool:
     try:
         pixels = np.array(decoding.decode(jpeg_, factor=factor))
     except ImageError:
-        accepted(lambda: luma_dc.read_luma_dc(jpeg_))
+        accepted(lambda: perceptual_hash.read_luma_dc(jpeg_))
         return False
     finally:
         decoding.np, decoding.WORKSPACE = np, plain
@@ -365,7 +365,7 @@ def check_decoder(stream: bytes) -> bool:
     expected = pixels_by_libjpeg(stream, factor, pixels.shape)
     if expected is None or not np.array_equal(pixels, expected):
         raise Difference("libjpeg refuses the stream" if expected is None else "the pixels are not libjpeg's")
-    luma_dc.read_luma_dc(stream)
+    perceptual_hash.read_luma_dc(stream)
     return True
 
 

@@ -12,8 +12,8 @@ from pictures import saved, smooth
 
 import picstore
 from picstore.errors import ImageError
-from picstore.jpeg.luma_dc import read_luma_dc
 from picstore.jpeg.markers import parse_header
+from picstore.jpeg.perceptual_hash import read_luma_dc
 
 
 def expected(jpeg: bytes) -> np.ndarray:

@@ -21,6 +21,7 @@ from picstore.jpeg.encoder.symbols import MAX_SYMBOLS, choose_codes, find_symbol
 from picstore.jpeg.headers import CodingParameters, TableSelector, write_headers
 from picstore.jpeg.huffman import HuffmanTable
 from picstore.jpeg.markers import EOI, Component, Header
+from picstore.jpeg.quality_tables import scale_tables
 from picstore.jpeg.tiles import restart_interval
 from picstore.jpeg.transcode import TranscodedJpeg
 
@@ -31,16 +32,6 @@ _MAX_BYTES = 7  # that the 16 + 11 bits of a symbol take, all of them stuffed
 _END = bytes([0xFF, EOI])
 _JFIF = b"JFIF\0\1\1\0\0\1\0\1\0\0"  # version 1.01, square pixels, no thumbnail
 _SAMPLING_FACTORS = {"444": (1, 1), "422": (2, 1), "420": (2, 2)}  # of luma
-# T.81, tables K.1 and K.2, row by row.
-_LUMA = (
-    *(16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56),
-    *(14, 17, 22, 29, 51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92),
-    *(49, 64, 78, 87, 103, 121, 120, 101, 72, 92, 95, 98, 112, 100, 103, 99),
-)
-_CHROMA = (
-    *(17, 18, 24, 47, 99, 99, 99, 99, 18, 21, 26, 66, 99, 99, 99, 99, 24, 26, 56, 99, 99, 99, 99, 99),
-    *(47, 66, 99, 99, 99, 99, 99, 99, *(32 * (99,))),
-)
 
 
 def encode(pixels: U8, *, quality: int, subsampling: str, interval: int | None = None) -> TranscodedJpeg:
@@ -178,12 +169,6 @@ class _Scan:
             before += segments
         jpeg = b"".join([*pieces, _END])
         return TranscodedJpeg(jpeg, replace(header, length=len(headers)), np.concatenate(lengths))
-
-
-def scale_tables(quality: int) -> list[list[int]]:
-    """Scale the tables of T.81 for luma and chroma to a quality as libjpeg does, each row by row."""
-    percent = 5000 // quality if quality < 50 else 200 - 2 * quality
-    return [[min(max((k * percent + 50) // 100, 1), 255) for k in table] for table in (_LUMA, _CHROMA)]
 
 
 @lru_cache(maxsize=16)

@@ -1,6 +1,6 @@
 """Forward DCT and quantization of an 8 × 8 block, equal to libjpeg-turbo's "islow" bit for bit.
 
-Constants (``dct_constants``) have 13 fractional bits; of the two passes, rows come first and keep 2 fractional bits.
+Its constants are the inverse transform's, in ``idct.py``. Of the two passes, rows come first.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import U16
-from picstore.jpeg.dct_constants import FRACTION, ONES, PASS_FRACTION, TWOS, A, B, C, D
 from picstore.jpeg.decoder.coefficients import ZIGZAG
+from picstore.jpeg.decoder.idct import FRACTION, ONES, PASS_FRACTION, TWOS, A, B, C, D
 from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
 
 

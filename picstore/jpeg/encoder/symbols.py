@@ -10,8 +10,8 @@ import numpy as np
 
 from picstore.jpeg.bit_writer import append_bits, flush_bits
 from picstore.jpeg.encoder.fdct import forward_dct
-from picstore.jpeg.encoder.optimal_codes import optimal_codes
 from picstore.jpeg.encoder.rgb_to_ycc import STEP, convert_row, halve_row
+from picstore.jpeg.huffman import optimal_codes
 from picstore.kernels.jit import device_function, inlined, kernel, memcpy, store_u8
 from picstore.kernels.simd import leading_zeros, load_u32, store_i32, trailing_zeros
 

@@ -11,7 +11,7 @@ import numpy as np
 from picstore.arrays import F64, Array, Table
 from picstore.display.histograms import bin_edges
 from picstore.errors import Damage, ImageError, NotADataset
-from picstore.jpeg.quality import estimate_quality
+from picstore.jpeg.quality_tables import estimate_quality
 from picstore.prepare.upkeep.near_duplicates import Hashes, find_duplicates
 from picstore.results import ClassCounts, Distribution, Duplicate, DuplicateGroup, SharedImages
 from picstore.storage.dataset import Dataset

@@ -11,8 +11,7 @@ import numpy as np
 
 from picstore.arrays import I64, U64
 from picstore.errors import Damage, ImageError, NotADataset, UsageError
-from picstore.jpeg.luma_dc import read_scan
-from picstore.jpeg.perceptual_hash import perceptual_hash
+from picstore.jpeg.perceptual_hash import perceptual_hash, read_scan
 from picstore.kernels.ahead import compile_ahead
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback

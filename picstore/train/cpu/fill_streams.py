@@ -8,8 +8,8 @@ import numpy as np
 
 from picstore.arrays import U8
 from picstore.errors import Damage, ImageError
-from picstore.jpeg.check_stream import check_stream
 from picstore.jpeg.cut import TiledJpegs, cut_batch
+from picstore.jpeg.decode_any import check_stream
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, GroupTargets, ViewImages
 from picstore.train.batching.parameters import TransformParams

@@ -18,7 +18,7 @@ from PIL import Image
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.coefficients import PAIRS, SINGLES
 from picstore.jpeg.decoder.decode_baseline import WORKSPACE, decode
-from picstore.jpeg.luma_dc import read_luma_dc
+from picstore.jpeg.perceptual_hash import read_luma_dc
 from picstore.jpeg.transcode import add_restart_markers
 
 # All sizes that AC coefficients of 8-bit samples have, after any run of zeros.

@@ -6,8 +6,8 @@ pixels. Coefficients stay in zigzag order: all indexes are constants of the code
 
 from __future__ import annotations
 
-from picstore.jpeg import dct_constants
 from picstore.jpeg import gpu_segment_layout as words
+from picstore.jpeg.decoder import idct
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 _WORDS, _ACROSS, _DOWN = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.ACROSS), tl.constexpr(words.DOWN)
@@ -15,8 +15,8 @@ _COMPONENTS, _INTERVAL = tl.constexpr(words.COMPONENTS), tl.constexpr(words.INTE
 _PER_ROW, _FIRST_BLOCK = tl.constexpr(words.PER_ROW), tl.constexpr(words.FIRST_BLOCK)
 _BLOCKS, _QUANTIZATION = tl.constexpr(words.BLOCKS), tl.constexpr(words.QUANTIZATION)
 _PLANE, _STRIDE, _SIDE = tl.constexpr(words.PLANE), tl.constexpr(words.STRIDE), tl.constexpr(words.SIDE)
-_FOUR_EVEN, _TWO = tl.constexpr(dct_constants.FOUR_EVEN), tl.constexpr(dct_constants.TWO)
-_INNER, _OUTER = (tl.constexpr(each) for each in dct_constants.FOUR)
+_FOUR_EVEN, _TWO = tl.constexpr(idct.FOUR_EVEN), tl.constexpr(idct.TWO)
+_INNER, _OUTER = (tl.constexpr(each) for each in idct.FOUR)
 
 # Position in zigzag order of each coefficient of a block (T.81, figure A.6).
 _ORDER = sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8)))

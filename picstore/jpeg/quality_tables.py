@@ -1,4 +1,4 @@
-"""Quality of a JPEG on libjpeg's scale, estimated from its quantization table."""
+"""Quantization tables of a quality on libjpeg's scale, and the quality of a JPEG by its table."""
 
 from __future__ import annotations
 
@@ -9,9 +9,25 @@ import numpy as np
 from picstore.arrays import I64
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.coefficients import ZIGZAG
-from picstore.jpeg.encoder.encode_baseline import scale_tables
 from picstore.jpeg.headers import read_coding_parameters
 from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
+
+# T.81, tables K.1 and K.2, row by row.
+_LUMA = (
+    *(16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56),
+    *(14, 17, 22, 29, 51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92),
+    *(49, 64, 78, 87, 103, 121, 120, 101, 72, 92, 95, 98, 112, 100, 103, 99),
+)
+_CHROMA = (
+    *(17, 18, 24, 47, 99, 99, 99, 99, 18, 21, 26, 66, 99, 99, 99, 99, 24, 26, 56, 99, 99, 99, 99, 99),
+    *(47, 66, 99, 99, 99, 99, 99, 99, *(32 * (99,))),
+)
+
+
+def scale_tables(quality: int) -> list[list[int]]:
+    """Scale the tables of T.81 for luma and chroma to a quality as libjpeg does, each row by row."""
+    percent = 5000 // quality if quality < 50 else 200 - 2 * quality
+    return [[min(max((k * percent + 50) // 100, 1), 255) for k in table] for table in (_LUMA, _CHROMA)]
 
 
 def estimate_quality(jpeg: bytes | memoryview) -> int:

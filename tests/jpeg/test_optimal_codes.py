@@ -10,7 +10,7 @@ from grids import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picstore.jpeg.encoder import optimal_codes as module
+from picstore.jpeg import huffman as module
 
 FIBONACCI = [1, 1]
 while len(FIBONACCI) < 40:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.jpeg.quality import estimate_quality
+from picstore.jpeg.quality_tables import estimate_quality
 
 
 def encoded(quality: int, **options: object) -> bytes:
