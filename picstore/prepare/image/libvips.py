@@ -57,7 +57,7 @@ class LargeImage:
     """A large upright TIFF or PNG in grey or RGB, whose strips are decoded as they are asked for.
 
     Attributes:
-        strips: as ``jpeg.encoder.encode.encode_strips`` takes them; raises FaultFound where they cannot be decoded.
+        strips: as ``encode_strips`` takes them; raises FaultFound where they cannot be decoded.
         size: width and height.
         origin: "TIFF" or "PNG".
     """
