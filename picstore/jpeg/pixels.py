@@ -33,7 +33,7 @@ def decode(
     """Decode a JPEG, or a box of it, to RGB at a size, with the pixels of a loader that crops and resizes alike.
 
     With restart markers, as ``convert`` writes them, only the tiles under the box are decoded. An orientation in the
-    headers is not applied; images of a data set are upright.
+    headers is not applied; images of a dataset are upright.
 
     Args:
         jpeg: one stream of any kind: baseline or progressive, grey, color or CMYK.

@@ -28,7 +28,7 @@ def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
     return (8, 8) if components == 1 else sizes[subsampling]
 
 
-@lru_cache(maxsize=256)  # most images of a data set have one of a few widths; 8 us each
+@lru_cache(maxsize=256)  # most images of a dataset have one of a few widths; 8 us each
 def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WIDTH) -> int:
     """Choose the MCUs between restart markers: the divisor of ``columns`` whose tile is nearest to ``tile_width``.
 

@@ -1,1 +1,1 @@
-"""Internal: a local web page that shows a data set, what transforms make of it, and the batches of a training."""
+"""Internal: a local web page that shows a dataset, what transforms make of it, and the batches of a training."""

@@ -1,4 +1,4 @@
-"""Work that a page starts and polls: one run at a time, in the background, with its progress; it can be cancelled."""
+"""Work that a page starts, polls and may cancel: one run at a time, in a thread."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ IDLE, RUNNING, DONE, CANCELLED, FAILED = "idle", "running", "done", "cancelled",
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How far the work is.
+    """Progress of some work.
 
     Attributes:
-        total, done: records.
-        problem: why it failed.
+        total, done: numbers of records.
+        problem: the reason why the work failed.
     """
 
     state: str = IDLE
@@ -31,15 +31,15 @@ R = TypeVar("R", bound=Report)
 
 
 class _Cancelled(PicstoreError):
-    """Ends the processes of the work."""
+    """Ends the work's processes."""
 
 
 class Background(Generic[R]):
-    """Work with a report; threads may share it. It is the progress that the work tells of itself.
+    """Work with a report, which threads may share. The work gets this object as its ``progress``.
 
     Args:
-        name: of the work, for the message of a second start.
-        idle: the report before the first start.
+        name: name of the work, for the message if it is started twice.
+        idle: report before the first start.
     """
 
     def __init__(self, name: str, idle: R) -> None:
@@ -50,12 +50,12 @@ class Background(Generic[R]):
 
     @property
     def report(self) -> R:
-        """Its state now."""
+        """The report as of now."""
         with self._lock:
             return self._report
 
     def begin(self, report: R, work: Callable[[], dict[str, Any]]) -> None:
-        """Run ``work`` in a thread; it returns the fields of the last report. UsageError while another one runs."""
+        """Run ``work``, which returns fields of the last report, in a thread; UsageError if such work runs already."""
         with self._lock:
             if self._report.state == RUNNING:
                 raise UsageError(f"a {self._name} runs already; wait for its end, or use Cancel before another one")
@@ -64,18 +64,18 @@ class Background(Generic[R]):
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
 
     def cancel(self) -> None:
-        """Make it end within a moment; nothing happens where none runs."""
+        """End the work within a moment, if any runs."""
         self._cancel.set()
 
     def begin_stage(self, stage: str) -> None:
-        """Do nothing; called by the work."""
+        """Do nothing; the work calls this."""
 
     def set_total(self, total: int, done: int) -> None:
-        """Note the number of records; called by the work."""
+        """Note the number of records; the work calls this."""
         self._set(total=total, done=done)
 
     def advance(self, count: int) -> None:
-        """Count records; called by the work."""
+        """Count records; the work calls this."""
         if self._cancel.is_set():
             raise _Cancelled("cancelled")
         self._set(done=self.report.done + count)

@@ -1,4 +1,4 @@
-"""Two data sets beside each other, and the search for images that both have."""
+"""Answers about two datasets beside each other: differences, and the search for images that both have."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from picstore.viewer.queries import Query
 from picstore.viewer.records import Records
 from picstore.viewer.session import Session
 
-_MAX_CLASSES = 1000  # that are listed, the most different ones
-_MAX_PAIRS = 300  # of images that are shown
+_MAX_CLASSES = 1000  # classes in the list
+_MAX_PAIRS = 300  # pairs of images on the page
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An image that both data sets have: positions, names of the classes, and bits by which the hashes differ."""
+    """An image that both datasets have: its positions and classes, and the number of bits that differ."""
 
     position: int
     other_position: int
@@ -36,12 +36,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Report(background.Report):
-    """How far a search is, and what it found.
+    """Progress of a search, and its result.
 
     Attributes:
         shared, repeated, other_repeated: see :class:`picstore.results.SharedImages`.
         differing: shared images whose classes differ in name.
-        pairs: at most 300; pairs of different classes come first, then the nearest.
+        pairs: at most 300 pairs; those of different classes come first, then the nearest.
     """
 
     shared: int = 0
@@ -52,7 +52,7 @@ class Report(background.Report):
 
 
 class Comparison(Background[Report]):
-    """Two data sets and the search for shared images; threads may share it."""
+    """Two datasets and the search for shared images; threads may share it."""
 
     def __init__(self, one: Records, other: Records) -> None:
         super().__init__("search", Report())
@@ -60,12 +60,12 @@ class Comparison(Background[Report]):
 
     @property
     def datasets(self) -> tuple[Dataset, Dataset]:
-        """Both data sets."""
+        """Both datasets."""
         one, other = self._sides
         return one.dataset, other.dataset
 
     def classes(self) -> dict[str, Any]:
-        """The classes by the difference of their shares, at most 1,000."""
+        """Return the classes whose shares differ most, at most 1,000."""
         one, other = self.datasets
         counted = [each for each in compare_classes(one, other) if each.images or each.other_images]
 
@@ -84,15 +84,15 @@ class Comparison(Background[Report]):
         }
 
     def sizes(self) -> list[dict[str, Any]]:
-        """Distributions of sizes."""
+        """Return the distributions of sizes."""
         return [asdict(each) for each in compare_sizes(*self.datasets)]
 
     def quality(self) -> dict[str, Any]:
-        """The distribution of qualities."""
+        """Return the distribution of qualities."""
         return asdict(compare_qualities(*self.datasets))
 
     def start(self, *, distance: int) -> None:
-        """Begin to look for shared images in the background; UsageError while a search runs."""
+        """Begin to look for shared images in a thread; UsageError if a search runs."""
         self.begin(Report(), lambda: self._search(distance))
 
     def _search(self, distance: int) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Comparison(Background[Report]):
 
 
 class _Both:
-    """Progress of two stages as one."""
+    """Progress of the hashing of two datasets as one."""
 
     def __init__(self, search: Comparison, total: int) -> None:
         self._search = search
@@ -138,7 +138,7 @@ class _Both:
         """Do nothing."""
 
     def set_total(self, total: int, done: int) -> None:
-        """Do nothing: the number of both is known."""
+        """Do nothing: the number of records of both datasets is known."""
 
     def advance(self, count: int) -> None:
         """Count images."""
@@ -147,13 +147,13 @@ class _Both:
 
 def _comparison(session: Session) -> Comparison:
     if session.other is None:
-        raise UsageError(f"{session.dataset.path} alone is shown; write picstore view DATASET OTHER")
+        raise UsageError(f"only {session.dataset.path} is shown; write picstore view DATASET OTHER")
     other = session.other.records
     return session.once("comparison", lambda: Comparison(session.records, other))
 
 
 def start_search(session: Session, query: Query) -> Any:
-    """Begin to look for images that both have."""
+    """Begin to look for images that both datasets have."""
     search = _comparison(session)
     search.start(distance=query.integer("distance", DEFAULT_DISTANCE, most=MAX_DISTANCE))
     return search.report

@@ -1,4 +1,4 @@
-"""Details of one image: tiles, annotations, and where its bytes lie."""
+"""Answers about the dataset as a whole, and about one image: its tiles, annotations, bytes and pictures."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from picstore.viewer.session import Session
 
 _HAS_SQL = find_spec("duckdb") is not None and find_spec("pyarrow") is not None
 _MAX_THUMBNAIL = 2048  # pixels
-_MAX_EXTRA = 100_000  # characters of an extra that are shown
-_MAX_DRAWN = 2000  # objects that are drawn, and points of their outlines
+_MAX_EXTRA = 100_000  # characters of an extra
+_MAX_DRAWN = 2000  # objects of an image
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A data set as a whole.
+    """Facts of a dataset as a whole.
 
     Attributes:
-        stored: number of stored records: deleted ones and ones outside of the selection included.
-        numbers: names of columns that hold numbers, the index's too.
-        outcome: what ``convert`` did with the inputs, by status.
-        beside: the name of the data set beside it, empty for none.
+        stored: number of stored records, with deleted ones and those outside of the selection.
+        numbers: names of the columns that hold numbers, with those of the index.
+        outcome: numbers of inputs by what ``convert`` did with them.
+        beside: path of the dataset beside it; empty for none.
         sql: whether conditions in SQL are possible.
     """
 
@@ -60,7 +60,7 @@ class Overview:
 
 
 def describe_dataset(session: Session) -> Overview:
-    """Describe a data set from its manifest."""
+    """Describe the session's dataset by its manifest."""
     dataset = session.dataset
     manifest = dataset.manifest
     edits = () if manifest.edits is None else manifest.edits.columns
@@ -89,7 +89,7 @@ def describe_dataset(session: Session) -> Overview:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Restart tiles: width and height in pixels, columns and rows, and the bytes of each, row by row."""
+    """Restart tiles of an image: their size in pixels, numbers of columns and rows, and bytes of each, row by row."""
 
     width: int
     height: int
@@ -100,7 +100,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A named stretch of a file or container."""
+    """A named range of bytes in a file or container."""
 
     name: str
     offset: int
@@ -110,13 +110,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record lies.
+    """The place of a record.
 
     Attributes:
-        file, offset, size: of its image.
-        container, record: numbers of its container in stored order and of the record in it.
-        containers: all of its file, its own marked as chosen.
-        records: images of its container by offset in it, its own marked as chosen.
+        file, offset, size: place of its image.
+        container, record: number of its container in stored order, and of the record in the container.
+        containers: all containers of the file; the record's own is chosen.
+        records: all images of the container by offset; the record's own is chosen.
         crc: CRC-32C of the image.
     """
 
@@ -132,7 +132,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """All that is shown of one image beside its pixels; ``problem`` tells why objects are not drawn."""
+    """Facts of one image beside its pixels; ``problem`` is the reason why its objects are not drawn."""
 
     position: int
     id: str
@@ -152,7 +152,7 @@ class Details:
 
 
 def read_details(dataset: Dataset, position: int) -> Details:
-    """Read the details of a record; errors: see ``dataset[position]``."""
+    """Read the details of a record; errors are those of ``dataset[position]``."""
     record = dataset[position]
     info = record.info
     objects, problem = Objects(), ""
@@ -180,7 +180,7 @@ def read_details(dataset: Dataset, position: int) -> Details:
 
 
 def tiles_of(record: Record) -> Tiles | None:
-    """The grid of restart tiles; None where the markers form none."""
+    """Return the grid of restart tiles; None if the restart markers form no grid."""
     info = record.info
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not info.restart_interval or not mcu_width or not len(info.segments):
@@ -193,7 +193,7 @@ def tiles_of(record: Record) -> Tiles | None:
 
 
 def find_place(dataset: Dataset, position: int) -> Place:
-    """Find where a record lies, by the indexes alone."""
+    """Find the place of a record by the indexes, without reading the record."""
     (number,), (k,) = (each.tolist() for each in dataset.live.find(np.array([position])))
     container = dataset.containers.index(number)
     entry, rows = container.index[k], dataset.rows
@@ -210,7 +210,7 @@ def find_place(dataset: Dataset, position: int) -> Place:
 
 
 def drawn_objects(objects: Objects) -> dict[str, Any]:
-    """Boxes, labels, outlines and keypoints as lists; the first 2,000 objects."""
+    """Return boxes, labels, outlines and keypoints of the first 2,000 objects as lists."""
     drawn: dict[str, Any] = {"count": objects.count}
     for name in ("boxes", "labels"):
         values = getattr(objects, name)
@@ -224,20 +224,20 @@ def drawn_objects(objects: Objects) -> dict[str, Any]:
 
 
 def _open(session: Session, query: Query) -> tuple[Record, str]:
-    """The record that a request names, and the name of its file, whose extension may be all that tells its format."""
+    """Return the record of a request, and the name of its file: the extension may be needed to tell the format."""
     position = session.position(query)
     record = session.dataset[position]
     return record, find_place(session.dataset, position).file if record.info.foreign else ""
 
 
 def answer_thumbnail(session: Session, query: Query) -> Picture:
-    """A small picture of an image."""
+    """Return a small picture of an image."""
     size = query.integer("size", 256, least=16, most=_MAX_THUMBNAIL)
     return images.thumbnail(*_open(session, query), size)
 
 
 def answer_attachment(session: Session, query: Query) -> Picture:
-    """An attachment of an image, as a picture."""
+    """Return an attachment of an image as a picture."""
     record = session.dataset[session.position(query)]
     name = query.text("name")
     if name not in record.attachments:

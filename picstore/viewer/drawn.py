@@ -1,4 +1,4 @@
-"""Images that transforms make, as the page shows them: what a recipe draws, and the batches of a training."""
+"""Images that transforms make, as the page shows them: those of a recipe, and those of a training's batches."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ _NAMES: dict[int, Callable[[Sequence[float]], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class DrawnImage:
-    """An image that was made of a record.
+    """An image that was made from a record.
 
     Attributes:
-        group, view: name of its group of views, "" for a list of transforms, and its number there.
-        id, label: of its record.
-        frame: corners of what was cut out, in pixels of the record's image.
-        parameters: what was done to it, in words.
+        group, view: name of its group of views, "" for a list of transforms, and the view's number in the group.
+        id, label: id and label of its record.
+        frame: corners of the region that was cut out, in pixels of the record's image.
+        parameters: the transforms that were applied, in words.
         note: remark, e.g. that the record replaces a damaged one.
     """
 
@@ -78,7 +78,7 @@ class DrawnImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Images and their pixels, uint8 (height, width, 3) each; ``facts`` says more of all of them."""
+    """Images, their pixels, uint8 (height, width, 3) each, and facts about all of them."""
 
     images: list[DrawnImage]
     pixels: list[U8]
@@ -91,9 +91,9 @@ def draw_views(
     """Describe the images of some slots of a batch, by group, view and slot.
 
     Args:
-        images: by group and view, of all slots: arrays (3, H, W), normalized or not.
+        images: by group, view and slot: arrays (3, H, W), normalized or not.
         host: the batch.
-        slots: the slots to show, all views of each.
+        slots: slots to describe, with all their views.
     """
     made, pixels = [], []
     for slot in slots:
@@ -121,7 +121,7 @@ def draw_views(
 
 
 def to_levels(image: Array, params: TransformParams, row: int) -> U8:
-    """Turn an image (3, H, W) back into levels, uint8 (H, W, 3): that is, undo its normalization."""
+    """Undo the normalization of an image (3, H, W): uint8 levels (H, W, 3)."""
     image = image.transpose(1, 2, 0)
     if image.dtype == np.uint8:
         return np.ascontiguousarray(image)
@@ -182,7 +182,7 @@ def _box(operands: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Transforms by name, and the options of a loader that a file gives with them."""
+    """A named list of transforms, and the options of a loader that its file gives."""
 
     name: str
     transform: Any
@@ -190,13 +190,13 @@ class Recipe:
 
     @classmethod
     def find(cls, given: str) -> Recipe:
-        """Find a recipe as ``--recipe`` names it; of a file, its first list. UsageError for an unknown one."""
+        """Find the recipe that ``--recipe`` names, or the first list of a file; UsageError for an unknown name."""
         lists, options = recipes.find_recipe(given)
         return cls(given, lists[0], options)
 
     @cached_property
     def steps(self) -> list[str]:
-        """Its transforms in words, by group of views."""
+        """The transforms in words, by group of views."""
         groups = getattr(self.transform, "groups", {"": (1, self.transform)})
         named = []
         for name, (count, transforms) in groups.items():
@@ -207,14 +207,14 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A recipe in the page's list, with the first paragraph of what its function says of it."""
+    """A recipe in the page's list, with the first paragraph of its docstring."""
 
     name: str
     about: str
 
 
 def offered_recipes(given: str | None) -> list[Offered]:
-    """The recipe that the command was given, and all named recipes."""
+    """List the recipe that the command was given, and all named recipes."""
     first = {} if given is None else {given: "The recipe of --recipe."}
     named = {
         name: " ".join((made.__doc__ or "").partition("\n\n")[0].replace("``", "").split())
@@ -224,10 +224,10 @@ def offered_recipes(given: str | None) -> list[Offered]:
 
 
 def draw_epochs(dataset: Dataset, recipe: Recipe, position: int, *, seed: int, epochs: Sequence[int]) -> Drawn:
-    """Make what a recipe draws for a record in each of some epochs: the images of a loader with this seed.
+    """Make the images that a loader with a seed makes from a record in each of some epochs.
 
     Steps that take whole batches, such as MixUp, are left out. UsageError if a transform refuses the image, Damage if
-    it is damaged.
+    the image is damaged.
     """
     targets = tuple(recipe.options.get("targets", ()))
     plan, callables = plan_transforms(

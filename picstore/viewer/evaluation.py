@@ -1,4 +1,4 @@
-"""Conditions of the page, evaluated while a client waits for them and for a limited time."""
+"""Evaluation of the page's conditions in SQL, given up if the client goes or the time is over."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from picstore.errors import UsageError
 from picstore.storage.conditions import Condition
 from picstore.storage.record_table import RecordTable
 
-SECONDS = 30.0  # a million records take less than 1
-_POLL = 0.05  # seconds; DuckDB forgets an interruption that comes before the evaluation
-_GRACE = 1.0  # seconds that DuckDB has to end after an interruption
-_running = threading.BoundedSemaphore(4)  # evaluations, endless ones included
+# Seconds that an evaluation may take; a million records take less than 1.
+SECONDS = 30.0
+_POLL = 0.05  # seconds between looks at the client
+# DuckDB forgets an interruption that comes before its evaluation, so it is interrupted again for this many seconds.
+_GRACE = 1.0
+# At most four evaluations run at a time, endless ones included.
+_running = threading.BoundedSemaphore(4)
 
 
 class Interrupted(UsageError):
-    """The evaluation was given up, as its client has gone."""
+    """The evaluation was given up because its client has gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """How long an evaluation is waited for: until a client has gone, or a time by the monotonic clock."""
+    """Limits of an evaluation: the client's patience, and an end by the monotonic clock after ``limit`` seconds."""
 
     gone: threading.Event
     limit: float
     end: float
 
     def over(self) -> UsageError | None:
-        """Why it is given up; None while it is waited for."""
+        """Return why the evaluation is given up, if it is."""
         if self.gone.is_set():
-            return Interrupted("the condition was given up, as nobody waits for it")
+            return Interrupted("the condition was given up because nobody waits for it")
         if time.monotonic() >= self.end:
             return UsageError(f"the condition took more than {self.limit:g} s and was ended; write a simpler one")
         return None
@@ -44,11 +47,11 @@ def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: f
 
     Args:
         gone: set when nobody waits for the result.
-        seconds: limit of time; by default 30.
+        seconds: most seconds that it may take; 30 by default.
 
     Raises:
-        Interrupted: the client has gone; DuckDB is interrupted.
-        UsageError: the time is over, DuckDB is interrupted, or ``table.where`` raises it.
+        Interrupted: the client has gone.
+        UsageError: the time is over, or ``table.where`` raises it.
         MissingDependency: ``table.where`` raises it.
     """
     limit = SECONDS if seconds is None else seconds
@@ -86,7 +89,7 @@ def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
 
 
 def _interrupt(condition: Condition, result: Future[Bools]) -> None:
-    """Interrupt DuckDB until it ends; an evaluation that does not is left to its thread."""
+    """Interrupt DuckDB until the evaluation ends; after a second it is left to its thread."""
     last = time.monotonic() + _GRACE
     while not result.done() and time.monotonic() < last:
         condition.interrupt()

@@ -1,4 +1,4 @@
-"""Pages of the grid: what is shown of each record beside its picture."""
+"""Answers for the page's grid: the items of some records, their histograms, and the search for an id."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from picstore.viewer.queries import Query, parse_filter
 from picstore.viewer.session import Session
 
 _MAX_PAGE = 1000  # records
-_MAX_TEXT = 300  # characters of an extra or a value in the grid
-_MAX_NUMBERS = 8  # of a value that is an array
+_MAX_TEXT = 300  # characters of an extra or value
+_MAX_NUMBERS = 8  # elements of an array
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Item:
     """A record in the grid.
 
     Attributes:
-        position: as in ``dataset[position]``.
-        id: as text, since JavaScript's numbers have 53 bits.
+        position: position in ``dataset[position]``.
+        id: the id as text, because JavaScript's numbers have 53 bits.
         extra: JSON, cut off after 300 characters.
-        columns: values, shortened.
-        damage: why there is no picture, empty for a sound record.
+        columns: values by column, shortened.
+        damage: the reason why there is not a picture; empty for a sound record.
     """
 
     position: int
@@ -49,7 +49,7 @@ class Item:
 
 
 def read_items(dataset: Dataset, positions: I64) -> list[Item]:
-    """Read the items of records, of each container its tables once, and no image."""
+    """Read the items of records: the tables of each container once, and none of its images."""
     containers, within = dataset.live.find(positions)
     items: dict[int, Item] = {}
     for number in np.unique(containers).tolist():
@@ -60,7 +60,7 @@ def read_items(dataset: Dataset, positions: I64) -> list[Item]:
 
 
 def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> Iterator[Item]:
-    """Items of some records of a container, given as position and number in it."""
+    """Read the items of some records of a container, given as pairs of position and number in the container."""
     try:
         container = dataset.containers.index(number)
     except (Damage, NotADataset) as error:
@@ -94,14 +94,14 @@ def _item_of(dataset: Dataset, container: Container, position: int, k: int) -> I
 
 
 def column_values(dataset: Dataset, id_: int, limit: int = _MAX_TEXT) -> dict[str, Any]:
-    """Values of a record's columns but for its label, fit for JSON; missing values are left out."""
+    """Return the values of a record's columns except the label, as JSON; missing values are left out."""
     names = [name for name in dataset.columns if name != LABEL]
     values = {name: dataset.column(name).get(id_) for name in names}
     return {name: plain(value, limit) for name, value in values.items() if value is not None}
 
 
 def plain(value: Any, limit: int = _MAX_TEXT) -> Any:
-    """Make JSON of a column's value: numbers that JSON lacks are texts, long ones are cut off."""
+    """Convert a column's value to JSON: long values are cut off, and numbers that JSON lacks become texts."""
     if isinstance(value, str):
         return shortened(value, limit)
     array: Array = np.asarray(value)
@@ -113,12 +113,12 @@ def plain(value: Any, limit: int = _MAX_TEXT) -> Any:
 
 
 def shortened(text: str, limit: int = _MAX_TEXT) -> str:
-    """Cut a text off after some characters."""
+    """Cut a text off after ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def answer_records(session: Session, query: Query) -> dict[str, Any]:
-    """The number of records that a filter leaves, and the items of some of them."""
+    """Return the number of records that a filter leaves, and the items of some of these records."""
     chosen = parse_filter(query.text("filter"))
     count = query.integer("count", 100, least=1, most=_MAX_PAGE)
     positions = session.records.positions(chosen, query.integer("start", 0), count, query.gone)
@@ -127,12 +127,12 @@ def answer_records(session: Session, query: Query) -> dict[str, Any]:
 
 
 def answer_histograms(session: Session, query: Query) -> Any:
-    """Histograms of all records, and of those that a filter leaves."""
+    """Return histograms of all records, and of those that a filter leaves."""
     return session.records.histograms(parse_filter(query.text("filter")), query.gone)
 
 
 def answer_find(session: Session, query: Query) -> dict[str, int]:
-    """The position of the record with an id."""
+    """Return the position of the record with an id."""
     return {"position": session.records.position_of(query.integer("id", most=(1 << 64) - 1))}
 
 

@@ -23,7 +23,7 @@ _MAX_FILES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class FileOnMap:
-    """A file of the data set."""
+    """A file of the dataset, for the map of files."""
 
     name: str
     stream: int
@@ -54,7 +54,7 @@ def list_files(dataset: Dataset) -> list[FileOnMap]:
 
 @dataclass(frozen=True, slots=True)
 class Report(background.Report):
-    """How far a verification is, and what it found.
+    """Progress of a verification, and its result.
 
     Attributes:
         verified: uuid of the version that was read.
@@ -67,17 +67,17 @@ class Report(background.Report):
 
 
 class Verification(Background[Report]):
-    """The verification of a data set; threads may share it."""
+    """The verification of a dataset, which threads may share."""
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__("verification", Report())
         self._dataset = dataset
 
     def start(self, *, decode: bool) -> None:
-        """Begin in the background; UsageError while one runs, or if several data sets are shown as one."""
+        """Begin to verify in a thread; UsageError if a verification runs, or several datasets are shown as one."""
         path = self._dataset.path
         if not isinstance(path, Location):
-            raise UsageError(f"{path} are several data sets that are read as one; verify each by `picstore verify`")
+            raise UsageError(f"{path} are several datasets that are read as one; verify each with `picstore verify`")
         self.begin(Report(decode=decode), lambda: self._verify(path, decode))
 
     def _verify(self, path: Location, decode: bool) -> dict[str, Any]:
@@ -94,14 +94,14 @@ class Verification(Background[Report]):
 
 
 def answer_map(session: Session, _: Query) -> dict[str, Any]:
-    """The files, the number of files left out, and whether inputs can be shown."""
+    """Return the files, the number of files left out, and whether inputs can be shown."""
     files = list_files(session.dataset)
     left = len(session.dataset.manifest.files) - len(files)
     return {"files": [asdict(each) for each in files], "left": left, "inputs": session.inputs is not None}
 
 
 def answer_file(session: Session, query: Query) -> list[dict[str, int]]:
-    """The containers of a file in their order: offset, size, records, and the position of the first live one."""
+    """Return the containers of a file in order: offset, size, records, and the position of the first live record."""
     rows, live = session.dataset.rows, session.dataset.live
     stream, file = query.integer("stream"), query.integer("file")
     mine = np.flatnonzero((rows["stream"] == stream) & (rows["file"] == file))
@@ -123,7 +123,7 @@ def _verification(session: Session) -> Verification:
 
 
 def answer_verification(session: Session, _: Query) -> Any:
-    """How far the verification is."""
+    """Return the progress of the verification."""
     return _verification(session).report
 
 

@@ -26,22 +26,25 @@ from picstore.storage.format.record import Record
 
 JPEG, PNG = "image/jpeg", "image/png"
 _QUALITY = 85
-_SEND_AS_STORED_UP_TO = 2  # × the requested size
-_MAX_PIXELS = 1 << 26  # that are decoded for a picture: 0.2 GB as RGB
-_MAX_CROP = 1 << 22  # pixels of a crop that is sent
-_PHI = 0.618034  # of a turn of hue between two values of a mask, so that neighbors differ
+# An image of at most this many times the requested size is sent as it is stored.
+_SEND_AS_STORED_UP_TO = 2
+# Pixels that may be decoded at a time: 0.2 GB as RGB.
+_MAX_PIXELS = 1 << 26
+_MAX_CROP = 1 << 22  # pixels
+# Turns of hue between two values of a mask; neighbors differ because it is the golden ratio.
+_PHI = 0.618034
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A file that a browser shows."""
+    """A file that a browser can show."""
 
     media_type: str
     data: bytes
 
 
 class _Budget:
-    """Pixels that may be decoded at a time; a browser asks for six pictures at once."""
+    """Budget of pixels that may be decoded at a time, because a browser asks for six pictures at once."""
 
     def __init__(self, pixels: int) -> None:
         self._left = pixels
@@ -49,9 +52,9 @@ class _Budget:
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        """Wait until ``pixels`` more may be decoded; ImageError if one image alone has too many."""
+        """Wait until ``pixels`` more may be decoded; ImageError if one image has more than the budget."""
         if pixels > _MAX_PIXELS:
-            raise ImageError(f"{pixels:,} pixels; the page decodes {_MAX_PIXELS:,} at most for a picture")
+            raise ImageError(f"{pixels:,} pixels; the page decodes at most {_MAX_PIXELS:,} for a picture")
         with self._changed:
             self._changed.wait_for(lambda: self._left >= pixels)
             self._left -= pixels
@@ -67,12 +70,12 @@ _decoding = _Budget(_MAX_PIXELS)
 
 
 def thumbnail(record: Record, name: str, size: int) -> Picture:
-    """Make a small picture of a record, its longer side at least ``size`` pixels if the image has as many.
+    """Make a small picture of a record, with at least ``size`` pixels on the longer side if the image has as many.
 
     A JPEG is decoded at 1/8, 1/4 or 1/2 of its size. ImageError if it does not decode, or has too many pixels.
 
     Args:
-        name: of its file, if it is no JPEG.
+        name: name of its file, if the file is not a JPEG.
     """
     longer = max(record.width, record.height)
     if record.info.foreign:
@@ -85,16 +88,16 @@ def thumbnail(record: Record, name: str, size: int) -> Picture:
 
 
 def whole(record: Record, name: str) -> Picture:
-    """The stored JPEG; of an image in another format, its pixels as a PNG. ImageError if these do not decode."""
+    """Return the stored JPEG, or the pixels of a file in another format as PNG; ImageError if it does not decode."""
     return _encode(_decode_foreign(record, name), PNG) if record.info.foreign else Picture(JPEG, bytes(record.jpeg))
 
 
 def crop(record: Record, name: str, box: Box) -> Picture:
-    """Decode a box of an image, by its tiles alone, to a PNG; a large one at a reduced size.
+    """Decode a box of an image, and only the tiles under it, to a PNG; a large box at a reduced size.
 
     Raises:
         UsageError: the box is empty or not within the image.
-        ImageError: it does not decode, or has too many pixels.
+        ImageError: the image does not decode, or has too many pixels.
     """
     left, top, width, height = _checked_box(record, box)
     if record.info.foreign:
@@ -107,12 +110,12 @@ def crop(record: Record, name: str, box: Box) -> Picture:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a crop takes of an image's bytes.
+    """Size of the JPEG that is cut out for a crop.
 
     Attributes:
-        bytes, of: of the JPEG that is cut out, and of the whole one.
-        rect: left, top, width and height of what is decoded, in pixels of the image.
-        tiles, of_tiles: restart segments in it, and in the image.
+        bytes, of: bytes of the cut, and of the whole JPEG.
+        rect: left, top, width and height of the decoded region, in pixels of the image.
+        tiles, of_tiles: restart segments of the cut, and of the image.
     """
 
     bytes: int
@@ -123,7 +126,7 @@ class Cut:
 
 
 def measure_cut(record: Record, box: Box) -> Cut:
-    """Cut a box out of an image's bytes and measure the result; errors: see :func:`crop`."""
+    """Cut a box out of an image's bytes and measure the result; errors are those of :func:`crop`."""
     stream, (x, y) = picstore.cut(record.jpeg, _checked_box(record, box))
     header = parse_header(stream)
     columns, rows = header.mcus
@@ -140,14 +143,14 @@ def _checked_box(record: Record, box: Box) -> Box:
 
 
 def attachment(record: Record, name: str) -> Picture:
-    """Show an attachment: a JPEG as it is, a mask with a color for each value but 0, which is transparent.
+    """Show an attachment: a JPEG as it is, a mask with a color for each value except 0, which is transparent.
 
-    ImageError if it is no picture.
+    ImageError if the attachment is not a picture.
     """
     blob = bytes(record.attachments[name])
     if blob.startswith(b"\xff\xd8"):
         return Picture(JPEG, blob)
-    with foreign_errors(f"{name} is no picture"):
+    with foreign_errors(f"{name} is not a picture"):
         bare = leave_out_metadata(blob).data
         image = open_by_pillow(bare, ["PNG", "TIFF", "BMP", "GIF"])
         check_size(*image.size, max_pixels=_MAX_PIXELS)
@@ -157,9 +160,10 @@ def attachment(record: Record, name: str) -> Picture:
 
 
 def mask_colors(values: Array) -> U8:
-    """Color each value of a mask, (height, width), by itself: uint8 (height, width, 4), 0 transparent."""
+    """Give each value of a mask, (height, width), a color: uint8 (height, width, 4), with 0 transparent."""
     if values.dtype == np.uint8:
-        distinct, number = np.arange(256), values  # 4 bytes a pixel; the others' search takes 40
+        # This takes 4 bytes a pixel; the search for distinct values takes 40.
+        distinct, number = np.arange(256), values
     else:
         distinct, number = np.unique(values, return_inverse=True)
     hue = distinct.astype(np.float64) * _PHI % 1
@@ -172,7 +176,7 @@ def mask_colors(values: Array) -> U8:
 
 
 def encode_pixels(pixels: U8) -> Picture:
-    """Encode RGB as PNG, of every pixel as it is."""
+    """Encode RGB as PNG, without loss."""
     return _encode(pixels, PNG)
 
 
@@ -184,10 +188,10 @@ def _encode(pixels: U8, media_type: str = JPEG) -> Picture:
 
 
 def _decode_foreign(record: Record, name: str, resize: Size | None = None) -> U8:
-    """Decode a file of an index that is no upright JPEG, as ``picstore convert`` does.
+    """Decode a file of an index that is not an upright JPEG, as ``picstore convert`` does.
 
-    In a process of its own: some decoders keep Python's lock, and no request would be answered and no signal seen.
-    ImageError if it does not decode, or has too many pixels.
+    It decodes in a process of its own, because some decoders keep Python's lock, which requests and signals need.
+    ImageError if the file does not decode, or has too many pixels.
     """
     pixels = record.width * record.height
     with _decoding.take(pixels):

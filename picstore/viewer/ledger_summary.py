@@ -18,18 +18,19 @@ from picstore.viewer.images import Picture
 from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
-_EXAMPLES = 120  # lines that are kept of each reason
-_MAX_REASONS = 500  # that are shown
-_MAX_COUNTED = 10_000  # reasons that are told apart: in a stranger's ledger each may be another
+_EXAMPLES = 120  # lines of each reason
+_MAX_REASONS = 500  # reasons in the summary
+# Reasons that are told apart. A stranger's ledger may have a different reason in each line.
+_MAX_COUNTED = 10_000
 _OTHERS = "other"
-_MAX_INPUT = 1 << 28  # bytes of a picture that failed
+_MAX_INPUT = 1 << 28  # bytes of a failed picture
 
 logger = logging.getLogger("picstore")
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Inputs of one status and reason: their number and bytes, and the first ones as they are in the ledger."""
+    """Inputs of one status and reason: their number and bytes, and the lines of the first ones."""
 
     status: str
     reason: str
@@ -41,17 +42,17 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """A ledger: inputs by status, and by reason, the most frequent first. Without a ledger all are empty."""
+    """Summary of a ledger: inputs by status, and by reason, the most frequent first; empty without a ledger."""
 
     statuses: dict[str, int]
     reasons: list[Reason]
 
 
 def summarize_ledger(dataset: Dataset) -> LedgerSummary:
-    """Read the ledger beside a data set, once through; damaged lines are left out."""
+    """Summarize the ledger beside a dataset in one pass; damaged lines are left out."""
     tally, examples = Tally(), dict[tuple[str, str], list[LedgerLine]]()
     try:
-        # Several data sets have a ledger each, whose ids differ from the joined one's.
+        # Datasets that are joined have a ledger each, with other ids than the joined records.
         if not isinstance(dataset.path, JoinedFolders) and (path := dataset.path / LEDGER).is_file():
             for line in read_lines(path, skip_damaged=True):
                 if (line.status, line.reason) not in tally.reasons and len(tally.reasons) >= _MAX_COUNTED:
@@ -71,15 +72,16 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
 
 
 def read_input(folder: Path, name: str) -> Picture:
-    """Read an input of a conversion for the browser, which may show a part of it though picstore cannot.
+    """Read an input of a conversion for the browser, which may show a part of a picture that picstore refuses.
 
-    The ledger may come from a stranger: nothing outside of the folder is read. UsageError if there is no such picture.
+    The ledger may come from a stranger, so nothing outside of the folder is read. UsageError without such a picture.
     """
     media_type, _ = mimetypes.guess_type(name)
     try:
         path = (folder / name).resolve(strict=True)
         inside = path.is_relative_to(folder.resolve()) and path.is_file() and path.stat().st_size <= _MAX_INPUT
-    except (OSError, ValueError):  # a loop of links, a zero byte
+    # A loop of links, or a zero byte in the name.
+    except (OSError, ValueError):
         inside = False
     if not inside or media_type is None or not media_type.startswith("image/"):
         raise UsageError(f"{folder} has no picture {name!r}")
@@ -91,7 +93,7 @@ def _ledger(session: Session) -> LedgerSummary:
 
 
 def answer_ledger(session: Session, _: Query) -> dict[str, Any]:
-    """The ledger by status and reason, with the positions of the examples that became records."""
+    """Return the ledger by status and reason, with the positions of the examples that became records."""
     summary = _ledger(session)
     ids = [line.id for reason in summary.reasons for line in reason.examples]
     positions = dict(zip(ids, session.records.positions_of(ids), strict=True))
@@ -103,7 +105,7 @@ def answer_ledger(session: Session, _: Query) -> dict[str, Any]:
 
 
 def answer_input(session: Session, query: Query) -> Picture:
-    """An input of the conversion that is in the ledger."""
+    """Return the picture of an input that is an example in the ledger's summary."""
     name = query.text("name")
     known = any(line.input == name for reason in _ledger(session).reasons for line in reason.examples)
     if session.inputs is None or not known:

@@ -1,4 +1,4 @@
-"""Parameters of a request, checked, and the filter that tells which records the page shows."""
+"""Parameters of a request, checked; the filter of records among them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from picstore.errors import UsageError
 from picstore.jpeg.pixels import Box
 
 _MOST = (1 << 63) - 1
-_MAX_DIGITS = 20  # of 64 bits
+_MAX_DIGITS = 20  # digits of 64 bits
 _MAX_IDS = 10_000  # ids and ranges of a filter
 _MAX_TEXT = 10_000  # characters of a filter's condition or text
 _SPAN = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
@@ -22,10 +22,10 @@ _INTEGER = re.compile(rf"-?[0-9]{{1,{_MAX_DIGITS}}}")
 
 
 class Query:
-    """Parameters of a request by name; UsageError for one of another type or range.
+    """Parameters of a request by name; UsageError for a value of another type or range.
 
     Attributes:
-        gone: set when the client has gone, so that nobody waits for the answer.
+        gone: set when the client has gone and nobody waits for the answer.
     """
 
     def __init__(self, values: Mapping[str, str], gone: threading.Event | None = None) -> None:
@@ -33,14 +33,14 @@ class Query:
         self.gone = threading.Event() if gone is None else gone
 
     def text(self, name: str, default: str = "") -> str:
-        """A text without halves of UTF-16 pairs."""
+        """Return a text; UsageError if it has halves of UTF-16 pairs."""
         text = self._values.get(name, default)
         if any("\ud800" <= each <= "\udfff" for each in text):
             raise UsageError(f"{name} is {shortened(text)}; give Unicode text")
         return text
 
     def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MOST) -> int:
-        """An integer in a range; without a default it is required."""
+        """Return an integer from ``least`` to ``most``; the parameter is required unless it has a default."""
         text = self._values.get(name, "" if default is None else str(default))
         if not _INTEGER.fullmatch(text):
             raise UsageError(f"{name} is {shortened(text)}; give an integer of at most {_MAX_DIGITS} digits")
@@ -50,7 +50,7 @@ class Query:
         return value
 
     def number(self, name: str, default: float) -> float:
-        """A finite number."""
+        """Return a finite number."""
         text = self._values.get(name, str(default))
         try:
             value = float(text)
@@ -61,22 +61,23 @@ class Query:
         return value
 
     def json(self, name: str) -> Any:
-        """The value of a text in JSON; see :func:`parse_json`."""
+        """Return the value of a parameter in JSON, as :func:`parse_json`."""
         return parse_json(name, self.text(name))
 
     def box(self) -> Box:
-        """Left, top, width and height."""
+        """Return left, top, width and height of a box."""
         left, top = self.integer("left"), self.integer("top")
         return left, top, self.integer("width", least=1), self.integer("height", least=1)
 
 
 def parse_json(name: str, text: str) -> Any:
-    """Parse JSON of a request, with integers of 64 bits at most and Unicode texts; UsageError for any other."""
+    """Parse JSON whose integers have at most 64 bits and whose texts are Unicode; UsageError for anything else."""
     try:
         value = json.loads(text, parse_int=_bounded_integer)
-        json.dumps(value, ensure_ascii=False).encode()  # refuses halves of UTF-16 pairs
+        # Encoding refuses halves of UTF-16 pairs.
+        json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the {name} is no JSON: {str(error)[:200]}") from error
+        raise UsageError(f"the {name} is not JSON: {str(error)[:200]}") from error
     return value
 
 
@@ -88,19 +89,19 @@ def _bounded_integer(digits: str) -> int:
 
 
 def shortened(text: str) -> str:
-    """A text in quotes for a message, escaped, and cut off after 60 characters."""
+    """Quote a text for a message, escaped, and cut off after 60 characters."""
     return ascii(text if len(text) <= 60 else f"{text[:60]}…")
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions that all hold for a record; one that is empty holds for all.
+    """Conditions on records, all of which must hold; an empty condition always holds.
 
     Attributes:
-        labels, samplings: values of which a record has one.
-        ids: inclusive ranges, of which one holds a record's id.
-        ranges: name of a column of numbers, and its least and greatest value, None for no limit.
-        text: part of the name of its class or of a text in a column, in small or capital letters.
+        labels, samplings: values, of which a record must have one.
+        ids: inclusive ranges, of which one must hold the record's id.
+        ranges: names of columns of numbers, each with its least and greatest value, or None for no limit.
+        text: part of the class's name or of a text in a column or extra, in small or capital letters.
         where: condition in SQL.
     """
 
@@ -116,12 +117,12 @@ class Filter:
 
 
 def parse_filter(text: str) -> Filter:
-    """Parse a filter as the page writes it: a JSON object with members named as the attributes.
+    """Parse a filter as the page writes it: a JSON object whose members are the attributes of :class:`Filter`.
 
-    ``ids`` is a text such as ``"7, 100-200"``, ``ranges`` an object of ``[least, greatest]`` by column.
+    ``ids`` is a text such as ``"7, 100-200"``, and ``ranges`` an object of ``[least, greatest]`` by column.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not such a filter.
     """
     if not text:
         return Filter()
@@ -147,7 +148,7 @@ def parse_ids(text: str) -> tuple[tuple[int, int], ...]:
     for part in filter(None, re.split(r"[,;\s]+", re.sub(r"\s*-\s*", "-", text))):
         match = _SPAN.fullmatch(part)
         if match is None:
-            raise UsageError(f"ids: {shortened(part)} is no number and no range; write 7 or 100-200")
+            raise UsageError(f"ids: {shortened(part)} is neither a number nor a range; write 7 or 100-200")
         first = int(match[1])
         last = int(match[2] or first)
         if max(first, last) >= 1 << 64:
@@ -161,7 +162,7 @@ def parse_ids(text: str) -> tuple[tuple[int, int], ...]:
 def _text_of(given: dict[str, Any], name: str) -> str:
     value = given.get(name, "")
     if not isinstance(value, str) or len(value) > _MAX_TEXT:
-        raise UsageError(f"{name} is no text of at most {_MAX_TEXT:,} characters")
+        raise UsageError(f"{name} is not a text of at most {_MAX_TEXT:,} characters")
     return value
 
 

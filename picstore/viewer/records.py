@@ -1,4 +1,4 @@
-"""Records of a data set by filter: which hold, and their histograms, kept for the pages that follow."""
+"""Records of a dataset by filter: their positions and histograms, kept for the pages that follow."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from picstore.viewer.evaluation import Interrupted, evaluate
 from picstore.viewer.queries import Filter
 from picstore.viewer.text_search import ExtraTexts, texts_with
 
-STAYS = threading.Event()  # never set: a client that does not go
-_KEPT_FILTERS = 4  # results, 4 bytes a record each at most
+# Event that is never set, for callers that wait for the end.
+STAYS = threading.Event()
+_KEPT_FILTERS = 4  # results of 4 bytes a record
 
 
 class Records:
-    """The records of a data set, by filter. Threads may share it.
+    """The records of a dataset by filter, which threads may share.
 
-    The first filter or histogram reads the indexes of all containers; pages without a filter need none.
+    The first filter or histogram reads the indexes of all containers; pages without a filter do not need them.
     """
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self._table = dataset.table
-        self._lock = threading.Lock()  # of all below
+        # The lock of all attributes below.
+        self._lock = threading.Lock()
         self.extras = ExtraTexts(dataset)
         self._found: OrderedDict[tuple[Filter, int], Future[Array]] = OrderedDict()
         self._binned: dict[str, Binned] | None = None
@@ -40,24 +42,25 @@ class Records:
         self._texts = [name for name in dataset.columns if dataset.column(name).ends is not None]
 
     def read(self) -> None:
-        """Read what filters need, ahead of the first one."""
+        """Read the indexes that filters need, before the first filter."""
         with self._lock:
             _ = self._table["id"]
         with contextlib.suppress(MissingDependency):
-            self._table.where("id = 0")  # imports DuckDB and pyarrow, in 0.4 s
+            # This imports DuckDB and pyarrow, which takes 0.4 s.
+            self._table.where("id = 0")
 
     def count(self, chosen: Filter, gone: threading.Event = STAYS) -> int:
-        """Number of records that a filter leaves; Interrupted when ``gone`` is set."""
+        """Return the number of records that a filter leaves; Interrupted if ``gone`` is set."""
         return len(self._positions(chosen, gone)) if chosen else len(self.dataset)
 
     def positions(self, chosen: Filter, start: int, count: int, gone: threading.Event = STAYS) -> I64:
-        """Positions in the data set of some records that a filter leaves, from the ``start``-th on."""
+        """Return the positions of ``count`` records that a filter leaves, from the ``start``-th on."""
         if not chosen:
             return np.arange(min(start, len(self.dataset)), min(start + count, len(self.dataset)))
         return self._positions(chosen, gone)[start : start + count].astype(np.int64)
 
     def position_of(self, id_: int) -> int:
-        """Position of the record with an id; UsageError for an unknown id."""
+        """Return the position of the record with an id; UsageError for an unknown id."""
         with self._lock:
             found = np.flatnonzero(self._table["id"] == np.uint64(id_).astype(np.int64))
         if not len(found):
@@ -65,7 +68,7 @@ class Records:
         return int(found[0])
 
     def positions_of(self, ids: list[int]) -> list[int]:
-        """Positions of the records with some ids; -1 for an unknown id."""
+        """Return the positions of the records with some ids; -1 for an unknown id."""
         wanted = np.array(ids, dtype=np.uint64).astype(np.int64)
         with self._lock:
             stored = self._numbers("id")
@@ -74,7 +77,7 @@ class Records:
         return [found.get(number, -1) for number in wanted.tolist()]
 
     def class_names(self, positions: list[int]) -> list[str]:
-        """Names of the classes of the records at some positions; empty for no label, and for the position -1."""
+        """Return the names of the classes of records; empty for a record without a label, and for the position -1."""
         with self._lock:
             labels = self._numbers("label")
         numbers = [int(labels[position]) if position >= 0 else -1 for position in positions]
@@ -84,7 +87,7 @@ class Records:
         ]
 
     def histograms(self, chosen: Filter, gone: threading.Event = STAYS) -> list[Histogram]:
-        """Histograms of classes, sizes, bytes, sampling and columns: of all records, and of the filtered ones.
+        """Return histograms of classes, sizes, bytes, sampling and columns: of all records, and of the filtered ones.
 
         Bins come from all records, so that they stay while a filter changes.
         """
@@ -99,7 +102,7 @@ class Records:
         return [binned[name].count(positions, self._whole[name]) for name in binned]
 
     def _bin_columns(self) -> dict[str, Binned]:
-        """Bins of the columns of numbers; records whose index entry is damaged are in none."""
+        """Make the bins of the columns of numbers; records whose index entry is damaged are not counted."""
         binned, known = {}, self._numbers("id") != -1
         for name in self._table.names:
             if name == "id" or name in self._texts:
@@ -112,7 +115,7 @@ class Records:
         return binned
 
     def _numbers(self, name: str) -> Array:
-        """A column as an array, the sampling as codes; a column of texts is one of objects."""
+        """Return a column as an array: the sampling as codes, texts as objects."""
         if name != "sampling":
             return np.asarray(self._table[name])
         if self._samplings is None:
@@ -123,9 +126,10 @@ class Records:
         return self._samplings
 
     def _positions(self, chosen: Filter, gone: threading.Event) -> Array:
-        """Positions that a filter leaves, found by the first of its requests; the others wait for it."""
+        """Return the positions that a filter leaves, which its first request finds; other requests wait for it."""
         while True:
-            key = (chosen, self.extras.read.done if chosen.text else 0)  # more is found when more was read
+            # With a text, more is found when more extras have been read.
+            key = (chosen, self.extras.read.done if chosen.text else 0)
             with self._lock:
                 found = self._found.get(key)
                 mine = found is None
@@ -137,7 +141,8 @@ class Records:
             if not mine:
                 try:
                     return found.result()
-                except Interrupted:  # the client of the first has gone
+                except Interrupted:
+                    # The client of the first request has gone.
                     continue
             try:
                 marks = self._mark(chosen, gone)
@@ -152,16 +157,17 @@ class Records:
                 raise
 
     def _mark(self, chosen: Filter, gone: threading.Event) -> Bools:
-        """Mark the records for which a filter holds; other filters do not wait for a condition."""
+        """Mark the records for which a filter holds. Other filters do not wait for its condition in SQL."""
         with self._lock:
             marks = self._mark_columns(chosen)
-            _ = self._table["id"]  # reads the indexes, once
+            # This reads the indexes, once.
+            _ = self._table["id"]
         if chosen.where:
             marks &= evaluate(self._table, chosen.where, gone=gone)
         return marks
 
     def _mark_columns(self, chosen: Filter) -> Bools:
-        """Mark the records for which all of a filter but its condition holds."""
+        """Mark the records for which a filter holds, except its condition in SQL."""
         marks = np.ones(len(self.dataset), dtype=np.bool_)
         if chosen.labels:
             marks &= np.isin(self._numbers("label"), chosen.labels)
@@ -187,7 +193,7 @@ class Records:
     def _mark_range(self, name: str, low: float | None, high: float | None) -> Bools:
         values = self._numbers(name)
         if values.ndim > 1 or name == "sampling" or values.dtype.kind not in "iuf":
-            raise UsageError(f"the column {name!r} holds no numbers; use a condition")
+            raise UsageError(f"the column {name!r} does not hold numbers; use a condition")
         marks = np.ones(len(values), dtype=np.bool_)
         if low is not None:
             marks &= values >= low
@@ -196,7 +202,7 @@ class Records:
         return marks
 
     def _mark_text(self, text: str) -> Bools:
-        """Mark records by the names of their classes, their texts in columns, and the extras that were read."""
+        """Mark the records that have a text in their class's name, in a column, or in the extras read so far."""
         wanted = text.lower()
         labels = [label for label, name in enumerate(self.dataset.classes) if wanted in name.lower()]
         marks: Bools = np.isin(self._numbers("label"), labels)

@@ -1,4 +1,4 @@
-"""Replay: the batch that a training saw at a step, drawn afterwards from seed, epoch and step."""
+"""Replay of a training: the batch of a step, made again from seed, epoch and step."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
     from picstore.train.batch import Batch
     from picstore.train.loader import Loader
 
-MAX_SHOWN = 64  # slots at a time
+MAX_SHOWN = 64  # slots of a batch
 _MAX_BATCH = 4096
 _MAX_EPOCHS = 1000
 _MAX_CHECKPOINT = 1 << 28  # bytes
-_FIELDS = {"seed", "epoch", "samples", "dataset", "lanes", "shuffle"}  # of a Loader's state
+# Members by which a Loader's state is recognized.
+_FIELDS = {"seed", "epoch", "samples", "dataset", "lanes", "shuffle"}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Options of a training's Loader that decide what its batches are; 0 lanes are the default.
+    """Options of a training's Loader on which its batches depend; 0 lanes stand for the default.
 
-    ``global_batch_size`` is in place of ``batch_size`` unless it is 0.
+    ``global_batch_size`` replaces ``batch_size`` unless it is 0.
     """
 
     recipe: str
@@ -49,7 +50,7 @@ class Run:
 
     @classmethod
     def from_query(cls, query: Query) -> Run:
-        """Read the options of a request; UsageError for one that is none."""
+        """Read the options of a request; UsageError for an impossible value."""
         return cls(
             recipe=query.text("recipe"),
             batch_size=query.integer("batch_size", 256, least=1, most=_MAX_BATCH),
@@ -68,18 +69,19 @@ class Run:
 
 
 class Replay:
-    """Batches of trainings on a data set. Threads may share it."""
+    """Batches of trainings on a dataset; threads may share this object."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._loader = lru_cache(maxsize=4)(self._make_loader)
 
     def loader(self, run: Run) -> Loader:
-        """The loader of a training, which makes single batches and is not iterated; UsageError for wrong options."""
+        """Return the loader of a training, which makes single batches; UsageError for wrong options."""
         return self._loader(run)
 
     def _make_loader(self, run: Run) -> Loader:
-        from picstore.train.loader import Loader  # with torch: 1 s and 200 MB, which looking at a data set does without
+        # This imports torch, which takes 1 s and 200 MB that the rest of the page does not need.
+        from picstore.train.loader import Loader
 
         recipe = Recipe.find(run.recipe)
         return Loader(
@@ -103,10 +105,10 @@ class Replay:
         )
 
     def draw(self, run: Run, epoch: int, step: int, *, first: int = 0) -> Drawn:
-        """Make the batch of a step, and show up to 64 of its slots from ``first`` on.
+        """Make the batch of a step, and return up to 64 of its slots from ``first`` on.
 
         Raises:
-            UsageError: there is no such step, or the options do not fit together.
+            UsageError: the epoch has no such step, or the options do not fit together.
             Damage: the batch has no sound record.
         """
         loader = self.loader(run)
@@ -125,7 +127,7 @@ class Replay:
         return drawn
 
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
-        """The steps of some epochs at which a record is seen, by any rank; an epoch that leaves it out has none."""
+        """Return for some epochs the steps at which any rank sees a record; an empty list if the epoch skips it."""
         order = self.loader(run).order
         found = []
         for epoch in range(first, first + min(epochs, _MAX_EPOCHS)):
@@ -136,7 +138,7 @@ class Replay:
         return found
 
     def position(self, run: Run, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Epoch and step of the last batch before a state, or the first of all; UsageError for another run's state."""
+        """Return epoch and step of the last batch before a state, or (0, 0); UsageError for another run's state."""
         epoch, batch = self.loader(run).position_of(state)
         if batch:
             return epoch, batch - 1
@@ -144,7 +146,7 @@ class Replay:
 
 
 def find_state(value: Any) -> dict[str, Any]:
-    """Find a Loader's state in a checkpoint's JSON, however deep; UsageError if it holds none."""
+    """Find a Loader's state at any depth of a checkpoint's JSON; UsageError without one."""
     waiting = [value]
     while waiting:
         each = waiting.pop(0)
@@ -154,7 +156,7 @@ def find_state(value: Any) -> dict[str, Any]:
             waiting.extend(each.values())
         elif isinstance(each, list):
             waiting.extend(each)
-    raise UsageError("no loader's state; give an object with the members of loader.state_dict()")
+    raise UsageError("there is no loader's state; give an object with the members of loader.state_dict()")
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -172,7 +174,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list[list[list[Any]]]:
-    """Images of a batch by group, view and slot; a list of transforms has its views one after the other."""
+    """Return the images of a batch by group, view and slot; a list of transforms has its views one after the other."""
     found = []
     for name, count in groups:
         images = batch.views[name] if name else batch.images
@@ -185,7 +187,7 @@ def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list
 
 
 def _mixed_labels(batch: Batch, slots: range) -> list[list[tuple[int, float]]]:
-    """Shares of the classes in labels that MixUp or CutMix mixed, the two largest; empty without them."""
+    """Return the two largest shares of classes in labels that MixUp or CutMix mixed; empty for other labels."""
     if batch.labels.ndim == 1:
         return []
     values, labels = batch.labels[slots.start : slots.stop].topk(min(2, batch.labels.shape[1]))

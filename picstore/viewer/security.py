@@ -1,9 +1,9 @@
-"""Who may ask the page's server: whoever has its address, and no web site that the browser shows besides.
+"""Protection of the page's server from other users and other web sites, and limits of its connections.
 
-The server is reachable by every user and every web page of the machine. Its address begins with a secret path,
-``/TOKEN/``, below which all pages and pictures lie. A browser sends a path to the server that it belongs to, whereas a
-cookie goes to every port of the host, where another user may listen. Links, pictures, reloads and bookmarks need
-nothing besides their address.
+Every user and every web page of the machine can reach the server. All pages and pictures lie below a secret path,
+``/TOKEN/``; whoever knows the address may see the dataset. A browser sends a path only to the server that it belongs
+to, but a cookie to every port of the host, where another user may listen. Links, pictures, reloads and bookmarks work
+because their address is enough.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _Address: TypeAlias = tuple[Any, ...]  # host and port of a client
 
-_MOST = 128  # connections; a browser opens six
-_SECONDS = 10.0  # for the line and headers of a request
+# Connections; a browser opens six.
+_MOST = 128
+# Seconds within which a connection must send the line and headers of a request.
+_SECONDS = 10.0
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -41,10 +43,10 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-# With ``embed``, pages of this machine may hold the page in a frame: a notebook's, on whatever port. Another program's
-# page must know the address, which is the secret.
+# With ``embed``, pages of this machine may hold the page in a frame, such as a notebook's, on any port. The page of
+# another program would have to know the secret address. X-Frame-Options cannot list several origins.
 _EMBEDDED = _HEADERS | {"content-security-policy": f"{_POLICY}http://localhost:* http://127.0.0.1:*"}
-del _EMBEDDED["x-frame-options"]  # which knows no list
+del _EMBEDDED["x-frame-options"]
 _REDIRECT = """<!doctype html>
 <html lang="en">
   <head><meta charset="utf-8" /><meta http-equiv="refresh" content="0; url={address}" /><title>picstore</title></head>
@@ -60,12 +62,12 @@ def new_token() -> str:
 
 @contextlib.contextmanager
 def redirecting_file(address: str) -> Iterator[str]:
-    """Write a page that leads to an address, and yield its URL; it is removed at the end.
+    """Write a file that redirects to an address, and yield its URL; the file is removed at the end.
 
-    The browser is started with this URL, as every user sees the arguments of a process. Only the user himself can open
-    the file.
+    The browser is started with this URL because every user sees the arguments of a process. The folder has mode 0700,
+    so only this user can open the file.
     """
-    with tempfile.TemporaryDirectory(prefix="picstore-view-") as folder:  # of mode 0700
+    with tempfile.TemporaryDirectory(prefix="picstore-view-") as folder:
         file = Path(folder) / "open.html"
         file.touch(mode=0o600)
         file.write_text(_REDIRECT.format(address=address), encoding="utf-8")
@@ -73,7 +75,7 @@ def redirecting_file(address: str) -> Iterator[str]:
 
 
 class Guard:
-    """Middleware that answers requests of other hosts, of other sites and outside the secret path by 403.
+    """Middleware that answers 403 to requests of other hosts, of other sites, and outside of the secret path.
 
     Args:
         embed: let pages of this machine show the page in a frame.
@@ -85,7 +87,8 @@ class Guard:
         self._shown_in = ("document", "iframe") if embed else ("document",)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # the lifespan; the server has no web sockets
+        # Besides HTTP only the lifespan is passed on; the server has no web sockets.
+        if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
@@ -101,23 +104,24 @@ class Guard:
         problem = self._problem(token, is_page=not path, scope=scope)
         if problem:
             await JSONResponse({"error": problem}, 403)(scope, receive, send_guarded)
-        elif not slash:  # the page's files lie below an address that ends in one
+        elif not slash:
+            # The page's files lie below an address that ends in a slash.
             await RedirectResponse(f"/{token}/")(scope, receive, send_guarded)
         else:
             await self._app({**scope, "root_path": f"/{token}"}, receive, send_guarded)
 
     def _problem(self, token: str, *, is_page: bool, scope: Scope) -> str:
-        """Why a request is refused; empty where it is not."""
+        """Return why a request is refused; empty if it is allowed."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if not is_local(host):
-            return "This server answers to localhost alone."
+            return "This server answers only to localhost."
         if not hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._token.encode()):
             return "Open the address that `picstore view` has printed; it holds a token."
         if origin not in (None, f"http://{host}"):
             return "Requests of other sites are refused."
-        # "none" is an address that was typed or a bookmark. A link to the page may stand anywhere: a terminal in a
-        # browser, the file that --open makes.
+        # "none" stands for a typed address or a bookmark. A link to the page may be anywhere: in a terminal that a
+        # browser shows, or in the file that --open makes.
         site = headers.get("sec-fetch-site", "same-origin")
         navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") in self._shown_in
         link = is_page and navigates
@@ -128,18 +132,18 @@ class Guard:
 
 
 def is_local(host: str) -> bool:
-    """Whether a Host header names this machine's loopback, with any port: a tunnel's differs from the server's."""
+    """Return whether a Host header names the loopback interface, with any port, because a tunnel may use another."""
     return _HOST.fullmatch(host) is not None
 
 
 class Connections:
-    """Open connections by client address, and the waiting ones, the longest waiting first.
+    """The server's open connections, which every user of the machine can open without a token.
 
     A connection without a request for some seconds is ended, whatever bytes it has sent. A connection beyond the
-    allowed number ends the one that has waited longest. So waiting connections, however many, keep no client out.
+    allowed number ends the one that has waited longest. So no number of waiting connections keeps a client out.
 
-    Wraps the server's ASGI application, to know when a connection has a request, and makes the protocols of the
-    server's connections.
+    This object wraps the server's ASGI application, to know when a connection has a request, and makes the protocols
+    of the server's connections.
     """
 
     def __init__(self, app: ASGIApp, *, most: int = _MOST, seconds: float = _SECONDS) -> None:
@@ -158,11 +162,11 @@ class Connections:
             self._begin_wait(address)
 
     def wrap(self, make: Callable[..., asyncio.Protocol]) -> Callable[..., asyncio.Protocol]:
-        """Make protocols as ``make`` does, whose connections count here."""
+        """Return a maker of protocols as ``make``, whose connections are counted here."""
         return lambda *values, **options: _Connection(make(*values, **options), self)
 
     def opened(self, connection: _Connection) -> None:
-        """Count a connection; end one if there are too many."""
+        """Count a connection, and end one if there are too many."""
         if len(self._open) >= self.most:
             longest = next(iter(self._waiting), connection.address)
             self._open.get(longest, connection).abort()
@@ -173,7 +177,7 @@ class Connections:
         self._begin_wait(connection.address)
 
     def closed(self, address: _Address) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection."""
         self._end_wait(address)
         self._open.pop(address, None)
 
@@ -190,7 +194,7 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """A protocol inside another, which counts its connection."""
+    """A protocol around another one, which counts the connection."""
 
     def __init__(self, inner: asyncio.Protocol, connections: Connections) -> None:
         self._inner, self._connections = inner, connections
@@ -201,7 +205,7 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # of a TCP connection
+        self._transport = cast(asyncio.Transport, transport)
         self.address = tuple(transport.get_extra_info("peername") or (id(self), 0))[:2]
         self._connections.opened(self)
         self._inner.connection_made(transport)

@@ -1,4 +1,4 @@
-"""The server of the page: its routes, and running it on the loopback interface."""
+"""The server of the page on the loopback interface, its routes, and the page as Python and notebooks have it."""
 
 from __future__ import annotations
 
@@ -37,26 +37,31 @@ Answer: TypeAlias = Callable[[Session, Query], Any]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _STATIC = Path(__file__).parent / "static"
-_STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}  # 422 of damage too
-_KEPT_SECONDS = 86_400  # by the browser
-_MAX_HEADERS = 1 << 16  # bytes; a filter of 10,000 ids is in the address
+# Any other error, such as damage, has the status 422 too.
+_STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}
+# Seconds for which a browser keeps pictures.
+_KEPT_SECONDS = 86_400
+# Bytes of a request's headers; a filter of 10,000 ids is in the address.
+_MAX_HEADERS = 1 << 16
 _HEIGHT = 800  # pixels of a notebook's frame
-_BACKLOG = 64  # waiting connections, all accepted at once, before their number is known
+# Connections that wait to be accepted. All are accepted at once, before they are counted.
+_BACKLOG = 64
 
 
 def make_app(session: Session, *, token: str, embed: bool = False) -> Starlette:
-    """Make the server's application; of two data sets the other one's page lies below ``/other/``."""
+    """Make the server's application; a second dataset's page lies below ``/other/``."""
     app = Starlette(
         routes=_routes(session),
         middleware=[Middleware(Guard, token=token, embed=embed)],
         exception_handlers={PicstoreError: _refuse, HTTPException: _refuse_route},
     )
-    app.router.redirect_slashes = False  # its redirections repeat what the request holds
+    # Starlette's redirections would repeat what the request holds.
+    app.router.redirect_slashes = False
     return app
 
 
 def _routes(session: Session) -> list[BaseRoute]:
-    """Make the routes of a data set's page, its files among them."""
+    """Make the routes of a dataset's page, and of its static files."""
     topics = grid, details, health, ledger_summary, comparison, training_routes
     json_routes = {path: answer for topic in topics for path, answer in topic.JSON_ANSWERS.items()}
     pictures = details, ledger_summary, training_routes
@@ -73,13 +78,14 @@ def _routes(session: Session) -> list[BaseRoute]:
 
 
 def bind(port: int) -> socket.socket:
-    """Listen on the loopback interface; port 0 is any free one. UsageError if it is taken."""
-    # Of sockets whose protocol is not given, asyncio does not turn off Nagle's algorithm: 40 ms an answer.
+    """Listen on a port of the loopback interface, 0 for any free one; UsageError if the port is taken."""
+    # The protocol is given because asyncio turns off Nagle's algorithm only then; it costs 40 ms an answer.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
-        listening.listen(_BACKLOG)  # so that a request waits until the server runs
+        # From now on a request waits until the server runs.
+        listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
         raise UsageError(f"port {port} cannot be used, {error.strerror}; choose another, or 0 for any") from error
@@ -87,11 +93,11 @@ def bind(port: int) -> socket.socket:
 
 
 class Server:
-    """The page's server: it runs in a thread of its own.
+    """The page's server, which runs in a thread of its own.
 
     Args:
-        listening: see :func:`bind`.
-        token: of the secret path.
+        listening: socket of :func:`bind`.
+        token: name of the secret path.
         embed: let pages of this machine show the page in a frame.
     """
 
@@ -102,7 +108,8 @@ class Server:
             connections,
             http=connections.wrap(H11Protocol),  # type: ignore[arg-type]
             ws="none",
-            log_level="error",  # every user of the machine can send what is worth a warning
+            # Every user of the machine can cause warnings.
+            log_level="error",
             access_log=False,
             proxy_headers=False,
             backlog=_BACKLOG,
@@ -119,7 +126,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering, within two seconds; a thread may still decode then. A second call does nothing."""
+        """Stop answering within two seconds; threads may still decode then. A second call does nothing."""
         self._server.should_exit = True
         self._thread.join(2)
         self._listening.close()
@@ -127,16 +134,16 @@ class Server:
     def serve(self) -> int:
         """Answer until SIGINT or SIGTERM; return the signal's number.
 
-        Threads may still decode and evaluate then: let :func:`end_by` end the process, which waits for none.
+        Threads may still decode and evaluate then. :func:`end_by` ends the process without waiting for them.
         """
-        # The thread that the system interrupts writes the bytes; a function of Python's would wait for this one.
+        # The system's signal handler writes a byte in any thread; one of Python's would have to wait for this thread.
         ends, signals = socket.socketpair()
         signals.setblocking(False)
         signal.set_wakeup_fd(signals.fileno())
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: None)
         self._ended = lambda: signals.send(b"\0")
-        # The main thread waits for signals alone, so that nothing delays their end.
+        # The main thread only waits for signals, so that nothing delays it.
         self.start()
         while (number := ends.recv(1)[0]) not in (0, signal.SIGINT, signal.SIGTERM):
             continue
@@ -152,11 +159,11 @@ class Server:
 
 
 class Page:
-    """The web page of a data set; a context manager, which closes it at the end.
+    """The web page of a dataset; as a context manager it closes itself at the end.
 
     Attributes:
-        shown: path or URL, and number of images, of each data set.
-        address: below which all of the page lies; whoever knows it sees the data set.
+        shown: path or URL, and number of images, of each dataset.
+        address: URL of the page; whoever knows it can see the dataset.
     """
 
     def __init__(self, session: Session, *, port: int, embed: bool) -> None:
@@ -167,16 +174,16 @@ class Page:
         self._title = " and ".join(name for name, _ in self.shown)
         self._embed = embed
         self._server = Server(session, listening, token=token, embed=embed)
-        # A notebook's address mostly has this name, and browsers keep less from a frame of the same site.
+        # Most notebooks have addresses of localhost, and browsers restrict a frame of the same site less.
         host = "localhost" if embed else "127.0.0.1"
         self.address = f"http://{host}:{listening.getsockname()[1]}/{token}/"
 
     def start(self) -> None:
-        """Begin to answer, in a thread."""
+        """Begin to answer in a thread."""
         self._server.start()
 
     def serve(self) -> int:
-        """Answer until SIGINT or SIGTERM; see :meth:`Server.serve`."""
+        """Answer until SIGINT or SIGTERM, as :meth:`Server.serve`."""
         return self._server.serve()
 
     def close(self) -> None:
@@ -203,13 +210,13 @@ class Page:
 
 
 def end_by(number: int) -> None:
-    """End this process by a signal, as if it had not been caught; threads are not waited for."""
+    """End this process by a signal, as if the signal had not been caught, without waiting for threads."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
 
 
 def _read_ahead(records: Records) -> None:
-    """Read the indexes while the first page is looked at; the first filter reports what fails."""
+    """Read the indexes while the user looks at the first page; the first filter reports any error."""
     try:
         records.read()
     except PicstoreError:
@@ -224,7 +231,7 @@ def _json_endpoint(session: Session, answer: Answer) -> Endpoint:
 
 
 def _picture_endpoint(session: Session, answer: Callable[[Session, Query], Picture]) -> Endpoint:
-    """Pictures are functions of their URL, whose token is the server's: browsers need not ask again."""
+    """Make an endpoint of pictures. They depend only on the URL with its token, so browsers may keep them."""
     headers = {"etag": f'"{session.dataset.uuid}"', "cache-control": f"private, max-age={_KEPT_SECONDS}"}
 
     def respond(query: Query) -> Response:
@@ -240,12 +247,12 @@ def _picture_endpoint(session: Session, answer: Callable[[Session, Query], Pictu
 
 
 async def _answered(request: Request, respond: Callable[[Query], Response]) -> Response:
-    """Run an answer in a thread; its query is told when the client goes."""
+    """Run an answer in a thread, and set the query's ``gone`` if the client goes."""
     query = Query(request.query_params)
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
-            continue  # no request has a body that is read
+            continue  # request bodies are ignored
         query.gone.set()
 
     watching = asyncio.ensure_future(watch())
@@ -256,14 +263,14 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
 
 class _Json(JSONResponse):
-    """JSON in ASCII: names of files may hold bytes that are no UTF-8, which Python keeps as halves of UTF-16 pairs."""
+    """JSON in ASCII, because file names that are not UTF-8 hold halves of UTF-16 pairs in Python."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(_to_json(content), allow_nan=False, separators=(",", ":")).encode()
 
 
 def _to_json(value: Any) -> Any:
-    """Make JSON's values: of dataclasses objects, and null of numbers that JSON lacks."""
+    """Convert a value to JSON's: dataclasses to objects, and numbers that JSON lacks to null."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, (list, tuple)):
@@ -279,7 +286,7 @@ def _refuse(_: Request, error: Exception) -> Response:
 
 
 def _refuse_route(request: Request, error: Exception) -> Response:
-    """Answer a request for a path or method that there is not."""
+    """Answer a request for an unknown path or method."""
     status = error.status_code if isinstance(error, HTTPException) else 404
-    text = f"{request.method} is no method of this address" if status == 405 else "there is no such page"
+    text = f"{request.method} is not a method of this address" if status == 405 else "there is no such page"
     return _Json({"error": text}, status, getattr(error, "headers", None))

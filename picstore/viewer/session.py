@@ -42,13 +42,14 @@ class Kept(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A data set, its records by filter, and what is made when a page first asks for it.
+    """A dataset, its records by filter, and the objects that are made when a page first needs them.
 
     Attributes:
-        recipe: as the command was given it, None for none.
-        state: of a training's loader, None for none.
-        inputs: folder of the inputs of the conversion, None where it was not given.
-        other: the data set beside it, None for none.
+        recipe: the recipe that the command was given, if any.
+        state: state of a training's loader, if any was given.
+        inputs: folder of the inputs of the conversion, if it was given.
+        other: session of the dataset beside this one, if there is one.
+        kept: images of recipes and batches that were asked for last.
     """
 
     records: Records

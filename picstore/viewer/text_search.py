@@ -1,4 +1,4 @@
-"""Search for a text in texts: in a column's, and in the extras of all records, which a thread reads for it."""
+"""Search in texts: of a column, and of the extras of all records, which a thread reads for it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from picstore.arrays import I64, U8, Bools
 from picstore.errors import Damage, NotADataset
 from picstore.storage.dataset import Dataset
 
-MAX_BYTES = 1 << 29  # of extras that are kept
-_BLOCK_BYTES = 1 << 20  # of extras that are searched together
-# Bytes that are searched at a time.
-_CHUNK = 8 << 20
-# For each byte the byte to compare: of a capital letter the small one.
+MAX_BYTES = 1 << 29  # bytes of extras in memory
+_BLOCK_BYTES = 1 << 20  # bytes of extras in a block
+_CHUNK = 8 << 20  # bytes searched at a time
+# For each byte the byte that is compared: capital letters become small.
 _CAPITALS = np.arange(256, dtype=np.uint8)
 _CAPITALS[ord("A") : ord("Z") + 1] += 32
 IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
@@ -24,7 +23,7 @@ IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
 
 @dataclass(frozen=True, slots=True)
 class ExtrasRead:
-    """How many containers' extras can be looked through; ``full`` where the others would take too much memory."""
+    """The number of containers whose extras can be searched; ``full`` if the rest would take too much memory."""
 
     state: str
     done: int
@@ -33,7 +32,7 @@ class ExtrasRead:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Extras of consecutive records: the first one's position, their UTF-8, and where each ends in it."""
+    """Extras of consecutive records: the first record's position, all texts in UTF-8, and the end of each text."""
 
     first: int
     values: U8
@@ -41,7 +40,7 @@ class _Block:
 
 
 class ExtraTexts:
-    """Extras as texts; threads may share it. Containers' tables hold them, so no image is read."""
+    """Extras of all records as texts, from the tables of the containers; threads may share this object."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -51,12 +50,12 @@ class ExtraTexts:
 
     @property
     def read(self) -> ExtrasRead:
-        """How far the reading is."""
+        """Progress of the reading."""
         with self._lock:
             return self._read
 
     def start(self) -> None:
-        """Begin to read, if that has not begun."""
+        """Begin to read in a thread, unless reading has begun."""
         with self._lock:
             if self._read.state != IDLE:
                 return
@@ -64,13 +63,14 @@ class ExtraTexts:
         threading.Thread(target=self._read_all, daemon=True).start()
 
     def mark(self, text: str) -> Bools:
-        """Mark the records whose extra, as far as it was read, contains a text: bool (records,)."""
+        """Mark the records whose extra, among those read so far, contains a text: bool (records,)."""
         self.start()
         found = np.zeros(len(self._dataset), dtype=np.bool_)
         with self._lock:
             blocks = self._blocks
         for block in blocks:
-            wanted = json.dumps(text, ensure_ascii=False)[1:-1]  # as it stands in the extra
+            # In an extra the text is escaped as JSON.
+            wanted = json.dumps(text, ensure_ascii=False)[1:-1]
             found[block.first : block.first + len(block.ends)] = texts_with(block.values, block.ends, wanted)
         return found
 
@@ -96,7 +96,7 @@ class ExtraTexts:
                 texts, first = [], int(starts[number + 1])
 
     def _extras_of(self, number: int) -> list[bytes]:
-        """Return the extras of a container's live records; of a damaged one they are empty."""
+        """Return the extras of a container's live records; empty texts if it is damaged."""
         records = np.flatnonzero(self._dataset.live.mask(number)).tolist()
         try:
             container = self._dataset.containers.index(number)
@@ -106,13 +106,13 @@ class ExtraTexts:
 
 
 def texts_with(values: U8, ends: I64, text: str) -> Bools:
-    """Mark the texts that contain a text, in small or capital letters of ASCII: bool (n,).
+    """Mark the texts that contain ``text``, whether in small or capital letters of ASCII: bool (n,).
 
     A million captions of 50 bytes take 0.2 s; ``str.find`` on each would take 1.5 s.
 
     Args:
         values: UTF-8 of all texts, uint8 (bytes,).
-        ends: where each text ends in it, int64 (n,), ascending.
+        ends: end of each text in ``values``, int64 (n,), ascending.
     """
     wanted = _CAPITALS[np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)]
     found = np.zeros(len(ends), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Answers about trainings: recipes and replay. They need torch, which is asked for when one is looked at."""
+"""Answers about trainings: recipes and replay. They import torch, so they import it only when asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Answer = Callable[[Session, Query], Any]
 
 
 def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
-    """The recipes that can be chosen, the one to begin with, a file's options, and the state of ``--state``."""
+    """Return the recipes to choose from, the one to begin with, a file's options, and the state of ``--state``."""
     from picstore.viewer.drawn import DEFAULT_RECIPE, Recipe, offered_recipes
 
     options = Recipe.find(session.recipe).options if session.recipe is not None else {}
@@ -28,27 +28,27 @@ def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
 
 
 def answer_draws(session: Session, query: Query) -> dict[str, Any]:
-    """What a recipe draws for an image."""
+    """Return the images that a recipe draws for an image."""
     return _told(_draw_recipe(session, query))
 
 
 def answer_drawn_picture(session: Session, query: Query) -> Picture:
-    """One of the images that a recipe draws."""
+    """Return the picture of an image that a recipe draws."""
     return _picture(_draw_recipe(session, query), query)
 
 
 def answer_replay(session: Session, query: Query) -> dict[str, Any]:
-    """The batch of a step."""
+    """Return the batch of a step."""
     return _told(_draw_batch(session, query))
 
 
 def answer_replayed_picture(session: Session, query: Query) -> Picture:
-    """One of the images of a batch."""
+    """Return the picture of an image of a batch."""
     return _picture(_draw_batch(session, query), query)
 
 
 def answer_position(session: Session, query: Query) -> dict[str, int]:
-    """Epoch and step of the last batch before a loader's state."""
+    """Return epoch and step of the last batch before a loader's state."""
     from picstore.viewer.replay import Run, find_state
 
     epoch, step = _replay(session).position(Run.from_query(query), find_state(query.json("state")))
@@ -56,7 +56,7 @@ def answer_position(session: Session, query: Query) -> dict[str, int]:
 
 
 def answer_steps(session: Session, query: Query) -> list[dict[str, Any]]:
-    """The steps at which an image is seen."""
+    """Return the steps at which a training sees an image."""
     from picstore.viewer.replay import Run
 
     position = session.position(query)

@@ -1,4 +1,4 @@
-"""The annotated data set, the page's server as an application, and a browser."""
+"""The annotated dataset, the page's server as an application, and a browser."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _annotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def annotated(_annotated: Path, tmp_path: Path) -> Path:
-    """A copy of the data set of :func:`make_annotated`."""
+    """A copy of the dataset of :func:`make_annotated`."""
     return Path(shutil.copytree(_annotated, tmp_path / "annotated"))
 
 
 @pytest.fixture(scope="session")
 def dataset(_annotated: Path) -> picstore.Dataset:
-    """The data set of :func:`make_annotated`, not to be changed."""
+    """The dataset of :func:`make_annotated`, not to be changed."""
     return picstore.Dataset(_annotated)
 
 
@@ -40,7 +40,7 @@ def records(dataset: picstore.Dataset) -> Records:
 
 @pytest.fixture
 def make_client() -> Callable[[picstore.Dataset], TestClient]:
-    """Makes a client of the server of a data set, below the secret path."""
+    """Makes a client of the server of a dataset, below the secret path."""
 
     def make(dataset: picstore.Dataset) -> TestClient:
         app = make_app(Session(Records(dataset)), token=TOKEN)
@@ -51,5 +51,5 @@ def make_client() -> Callable[[picstore.Dataset], TestClient]:
 
 @pytest.fixture
 def client(dataset: picstore.Dataset, make_client: Callable[[picstore.Dataset], TestClient]) -> TestClient:
-    """A client of the server of the annotated data set."""
+    """A client of the server of the annotated dataset."""
     return make_client(dataset)

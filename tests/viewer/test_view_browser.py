@@ -25,7 +25,7 @@ PLACES = ["#browse", "#image?position=3", "#recipe?position=2", "#replay?recipe=
 
 @pytest.fixture(scope="module")
 def address(dataset: picstore.Dataset) -> Iterator[str]:
-    """The address that ``picstore view`` prints for the annotated data set."""
+    """The address that ``picstore view`` prints for the annotated dataset."""
     with serving(dataset.path) as printed:
         yield printed
 

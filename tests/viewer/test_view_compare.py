@@ -1,4 +1,4 @@
-"""Two data sets on the page: the answers, the other one's own page below it, and the page in a browser."""
+"""Two datasets on the page: the answers, the other one's own page below it, and the page in a browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from picstore.viewer.session import Session
 
 @pytest.fixture
 def other(tmp_path: Path) -> picstore.Dataset:
-    """Three images of the annotated data set, one of them in another class, beside a new one."""
+    """Three images of the annotated dataset, one of them in another class, beside a new one."""
     with picstore.Writer(tmp_path / "other", classes=["Sea lion", "cat", "bird"]) as writer:
         for number, label in ((0, 1), (3, 0), (6, 1), (99, 2)):
             image = picture(number, width=160 + 8 * number, height=120 + 4 * (number % 5))

@@ -29,7 +29,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def converted(tmp_path: Path) -> tuple[Path, Path]:
-    """A folder of inputs, of which one is no image and two are equal, and the data set made of it."""
+    """A folder of inputs, of which one is no image and two are equal, and the dataset made of it."""
     inputs = tmp_path / "in"
     (inputs / "a").mkdir(parents=True)
     for number in range(5):
@@ -103,7 +103,7 @@ def test_a_sound_data_set_is_verified_and_a_missing_one_is_a_failure(make_datase
 
 def test_data_sets_that_are_shown_as_one_are_not_verified(make_dataset: Make) -> None:
     joined = picstore.Dataset(make_dataset(5, name="one")).concat(picstore.Dataset(make_dataset(5, name="two")))
-    with pytest.raises(UsageError, match="verify each by `picstore verify`"):
+    with pytest.raises(UsageError, match="verify each with `picstore verify`"):
         Verification(joined).start(decode=False)
 
 

@@ -1,4 +1,4 @@
-"""An annotated data set, and running ``picstore view`` as a process."""
+"""An annotated dataset, and running ``picstore view`` as a process."""
 
 from __future__ import annotations
 

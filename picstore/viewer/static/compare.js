@@ -1,4 +1,4 @@
-// Two data sets beside each other: sizes, qualities, classes, and images that both have.
+// Two datasets beside each other: sizes, qualities, classes, and images that both have.
 
 import { address, get, pictureOf } from "./api.js";
 import { background } from "./background.js";
@@ -14,7 +14,7 @@ export function baseName(path) {
   return path.replace(/\/+$/, "").split("/").pop();
 }
 
-/** Names of both data sets, with as many parts of their paths as tell them apart. */
+/** Names of both datasets, with as many parts of their paths as tell them apart. */
 function namesOf(dataset) {
   const parts = [dataset.path, dataset.beside].map((path) => path.replace(/\/+$/, "").split("/"));
   const most = Math.max(...parts.map((each) => each.length));
@@ -27,7 +27,7 @@ function namesOf(dataset) {
 
 export function compare(main, dataset) {
   if (!dataset.beside) {
-    main.replaceChildren(h("p", { class: "empty" }, "One data set is shown. picstore view DATASET OTHER compares two."));
+    main.replaceChildren(h("p", { class: "empty" }, "One dataset is shown. picstore view DATASET OTHER compares two."));
     return {};
   }
   const names = namesOf(dataset);
@@ -120,7 +120,7 @@ export function compare(main, dataset) {
   return { close: search.close };
 }
 
-/** A distribution of both data sets as shares of each: bars of the first, a line of the second. */
+/** A distribution of both datasets as shares of each: bars of the first, a line of the second. */
 function chart(told, names) {
   const sides = [told.counts, told.other_counts];
   const shares = sides.map((counts) => {

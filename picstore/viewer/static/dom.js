@@ -1,4 +1,4 @@
-// Elements from values. Text is only ever set as text, so nothing of a data set is taken for HTML.
+// Elements from values. Text is only ever set as text, so nothing of a dataset is taken for HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 

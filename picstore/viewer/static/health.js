@@ -87,7 +87,7 @@ export function health(main, dataset) {
   }
 
   function showLedger({ statuses, reasons }) {
-    if (!reasons.length) return ledger.replaceChildren(h("p", { class: "note" }, "There is none: the data set was not made by convert, or of several data sets."));
+    if (!reasons.length) return ledger.replaceChildren(h("p", { class: "note" }, "There is none: the dataset was not made by convert, or of several datasets."));
     const all = Object.values(statuses).reduce((sum, each) => sum + each, 0);
     const bar = h("div", { class: "statuses", role: "img", "aria-label": Object.entries(statuses).map(([name, value]) => `${name} ${value}`).join(", ") }, Object.entries(statuses).map(([name, value]) => h("span", { class: name, style: { flexGrow: String(value) }, title: `${name}: ${format.count(value)}` })));
     const legend = h("p", { class: "note" }, Object.entries(statuses).map(([name, value]) => `${name} ${format.count(value)} (${format.percent(value / all)})`).join(" · "));

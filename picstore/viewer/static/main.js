@@ -34,7 +34,7 @@ function route() {
   return { name: name in VIEWS ? name : home, parameters: Object.fromEntries(new URLSearchParams(query ?? "")) };
 }
 
-/** A link to the other one of two data sets, whose page lies below this one's. */
+/** A link to the other one of two datasets, whose page lies below this one's. */
 function linkBeside(dataset) {
   const path = dataset.first ?? dataset.beside;
   if (!path) return [];
