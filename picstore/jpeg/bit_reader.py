@@ -18,8 +18,8 @@ from picstore.kernels.simd import VectorMemory, load_u8, load_u32, trailing_zero
 # Damage that kernels over a scan return, as negative numbers.
 TOO_MANY_SEGMENTS, BAD_MARKER, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, BAD_CODE = range(-6, 0)
 
-# Zero bytes after the data, so that damage is noticed at the next MCU: one has at most 6 blocks of 27 + 63 * 31 bits,
-# 1,487 bytes, and 8 bytes are read at a time.
+# Zero bytes after the data, so that damage is noticed at the next MCU. An MCU has at most 6 blocks of 27 + 63 * 31
+# bits: 1,487 bytes, and 8 bytes are read at a time.
 PADDING = 2048
 
 _STEP = 32  # bytes copied at a time
@@ -29,7 +29,7 @@ _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 @device_function
 def search_code(accumulator, ranges, symbols, shortest):
-    """Find the code at the head of the accumulator by its length (F.2.2.3): symbol | length << 8; 0 for none.
+    """Find the code at the head of the accumulator (F.2.2.3): symbol | length << 8; 0 without a code.
 
     ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``transcode_lookup.make_lookups``.
     """
@@ -51,7 +51,7 @@ def has_byte_ff(word):
 
 @inlined
 def refill(address, accumulator, valid, byte):
-    """Top the accumulator up to 56 bits or more, without a branch that could be mispredicted."""
+    """Fill the accumulator up to 56 bits or more, without a branch that could be mispredicted."""
     accumulator |= load_u64(address + _u64(byte)) >> _u64(valid)
     byte += (63 - valid) >> 3
     return accumulator, valid | 56, byte
@@ -67,7 +67,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy up to a byte 0xFF, or ``size`` bytes and up to _STEP - 1 more that are readable; return how many."""
+    """Copy up to a byte 0xFF, or ``size`` bytes and up to _STEP - 1 more readable ones; return the number of bytes."""
     count = 0
     while count < size:
         if count + _STEP <= readable:
@@ -86,13 +86,13 @@ def _copy_plain(source, target, size, readable):
 
 @kernel("(uint64, int64, int64, uint8[::1], int64[::1])")
 def unstuff(address, size, start, flat, segments):
-    """Copy entropy-coded data without its stuffed zeros and restart markers (T.81, B.1.1.5).
+    """Copy entropy-coded data without stuffed zeros and restart markers (T.81, B.1.1.5).
 
     Args:
-        address, size: of the JPEG; an address, as numba would compile a second version for read-only arrays.
+        address, size: the JPEG; not an array, because numba would compile a second version for read-only arrays.
         start: offset of the data in the JPEG.
         flat: uint8, takes the data; at least as long as the rest of the JPEG.
-        segments: int64, takes the offset of each restart segment in ``flat``, and last the end.
+        segments: int64, takes the offset of each restart segment in ``flat``, and the end of the last.
 
     Returns:
         (segments found, or negative for damage; bytes in ``flat``; offset of the marker that ends the data, or of its
@@ -136,7 +136,7 @@ def unstuff(address, size, start, flat, segments):
 
 @device_function
 def unstuff_segment(source, size, readable, target):
-    """Copy one restart segment without its stuffed zeros.
+    """Copy one restart segment without stuffed zeros.
 
     Args:
         source, size: address and size of the segment, without its marker; fill bytes may end it.

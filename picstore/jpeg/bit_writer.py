@@ -51,7 +51,8 @@ def _copy_bits(address, first, end, accumulator, pending, target):
     while pending >= 8:
         pending -= 8
         target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
-    while end - first >= 56:  # seven bytes, as any 57 bits lie within eight bytes
+    # Seven bytes at a time, because any 57 bits lie within eight bytes.
+    while end - first >= 56:
         more = load_u64(address + _u64(first >> 3)) << _u64(first & 7) >> _u64(8)
         accumulator = accumulator << _u64(56) | more
         seven = accumulator >> _u64(pending) << _u64(8)
@@ -82,7 +83,7 @@ def _append_dc(difference, table, codes, lengths, accumulator, pending, target):
 
 @inlined
 def flush_bits(accumulator, pending, target):
-    """Write the pending bits, the last byte filled with ones (T.81, F.1.2.3); return the next address."""
+    """Write the pending bits and fill the last byte with ones (T.81, F.1.2.3); return the next address."""
     spare = -pending % 8
     accumulator = (accumulator << _u64(spare)) | _u64((1 << spare) - 1)
     pending += spare
@@ -94,7 +95,7 @@ def flush_bits(accumulator, pending, target):
 
 @device_function
 def _fill_codes(tables, codes, bits):
-    """Fill in the codes of DC tables and their lengths, by symbol (T.81, C.1 and C.2)."""
+    """Fill in codes and lengths of codes of DC tables, by symbol (T.81, C.1 and C.2)."""
     for k in range(tables.shape[0]):
         code = index = 0
         for length in range(1, MAX_CODE_BITS + 1):

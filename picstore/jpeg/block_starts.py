@@ -1,7 +1,7 @@
-"""Kernel that finds where the blocks of scans begin, and their DC differences, two scans at a time (T.81, annex F.2).
+"""Kernel that finds the first bits and the DC differences of the blocks of scans (T.81, annex F.2), two at a time.
 
-Reading Huffman codes is a chain: where a code begins is known when the one before it is looked up. A core could do half
-as much again in the time that a lookup takes, so the chains of two scans run side by side in one loop.
+Reading Huffman codes is a chain: the beginning of a code is known when the code before it has been looked up. A core
+could do half as much again in the time that a lookup takes, so the chains of two scans run side by side in one loop.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from picstore.jpeg.bit_reader import BAD_CODE, BAD_DC, TOO_MANY_COEFFICIENTS, TO
 from picstore.jpeg.transcode_lookup import LOOKUP_BITS, SKIP_SHIFT
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
 
-# Columns of a row of scans, int64. Addresses: of the data, followed by PADDING zeros; of the segments' offsets in it;
-# of the blocks of an MCU, int64 (n, 4): component, DC table, AC table, whether its DC is edited; of the arrays of
-# ``transcode_lookup.make_lookups``; and of what is noted, to fill. Numbers of blocks: of an MCU, a segment and a scan.
+# Columns of a row of scans, int64. First addresses: the data, followed by PADDING zeros; the segments' offsets in the
+# data; the blocks of an MCU, int64 (n, 4): component, DC table, AC table, whether the DC is edited; the arrays of
+# ``transcode_lookup.make_lookups``; and the notes, to fill. Then numbers of blocks: of an MCU, a segment and the scan.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
-# What the kernel fills: damage, blocks left in the segment, the bit at its end, and the plans of the blocks of an MCU.
+# The kernel fills: damage, blocks left in the segment, the bit at its end, and the plans of the blocks of an MCU.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
 # Fields of a plan: the addresses of its AC table, of the next block's DC table and of the next block's plan; the two
 # tables' numbers; the address of the row. No branch predictor foresees where a block ends, so the plan holds everything
 # that the next block needs: computing it there took 20 µs an image.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
-_PLAN_COLUMNS, _MAX_BLOCKS = 6, 6  # of an MCU, in the samplings that training JPEGs may have
+# An MCU has at most 6 blocks in the samplings of training JPEGs.
+_PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
-# What is noted of a block: the bit at which its DC code begins, the bits of code and difference, and the difference.
+# A note of a block: the bit at which its DC code begins, the number of bits of code and difference, and the difference.
 POSITION_SHIFT, BITS_SHIFT, DIFFERENCE_BIAS = 20, 12, 2048
 
 # A lane reads one scan: a reader of bits whose byte is an address, the number of the next coefficient, and the address
@@ -41,11 +42,11 @@ _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
     "uint32[:, ::1])), int64[::1], Tuple((int64, int64)))"
 )
 def describe_scan(row, flat, segments, blocks, tables, starts, mcus):
-    """Fill the row of a scan; a kernel, as NumPy takes 1.2 µs to tell the address of one array.
+    """Fill the row of a scan. This is a kernel because NumPy takes 1.2 µs to return the address of one array.
 
     Args:
         row: int64 (SCAN_COLUMNS,).
-        flat, segments, blocks, tables, starts: the arrays whose addresses it holds; the caller keeps them alive.
+        flat, segments, blocks, tables, starts: arrays whose addresses are noted; the caller keeps them alive.
         mcus: numbers of MCUs in a segment and in the scan.
     """
     single, several, ranges, symbols = tables
@@ -61,8 +62,8 @@ def find_block_starts(scans):
     """Find the bit at which each block of each scan begins, and the block's DC difference.
 
     Args:
-        scans: a row each, as :func:`describe_scan` fills it. For each segment of a scan the kernel notes all blocks and
-            the bit at which the last one ends. DAMAGE is set, to 0 for a sound scan.
+        scans: a row of :func:`describe_scan` for each scan. For each segment of a scan the kernel notes all blocks, and
+            the bit at which the last block ends. It sets DAMAGE, to 0 for a sound scan.
     """
     first = _u64(scans.ctypes.data)
     a = b = _u64(0), 0, 0, 0, _u64(0)
@@ -90,16 +91,17 @@ def _look_up(lane):
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:
-        accumulator <<= _u64(entry & 63)  # 63, as a shift looks at these bits by itself
+        # The mask is free: a shift looks only at these bits.
+        accumulator <<= _u64(entry & 63)
         return accumulator, valid - (entry & 63), byte, k, plan
     return _end_lookup((accumulator, valid, byte, k, plan), entry)
 
 
 @inlined
 def _end_lookup(lane, entry):
-    """Go on after an entry that ends its block, or is none: a longer code, or the last coefficient among the codes.
+    """Continue after an entry that ends a block, after a longer code, or after the last coefficient.
 
-    The bits after the last coefficient belong to the next block, so codes up to it are read alone.
+    The bits after the last coefficient belong to the next block, so codes before them are read one by one.
     """
     accumulator, valid, byte, k, plan = lane
     bits, ended = entry & 63, k >= 128
@@ -114,7 +116,7 @@ def _end_lookup(lane, entry):
 
 @device_function
 def _read_ac(plan, accumulator, k):
-    """Read one AC code: its bits, 0 for damage, and the next coefficient's number, 64 after the last, 0 for no code."""
+    """Read one AC code: its bits, 0 for damage; and the next coefficient, 64 after the last, 0 without a code."""
     row = _row(plan)
     length, symbol = _look_up_code(accumulator, _load(plan, AC_NUMBER), row)
     if length == 0:
@@ -155,7 +157,7 @@ def _begin_segment(row):
 
 @inlined
 def _begin_block(lane):
-    """Move a lane from a block's end to the next block's first AC code; it stops at the scan's end."""
+    """Move a lane from a block's end to the next block's first AC code, or make it idle at the scan's end."""
     _, valid, byte, _, plan = lane
     row = _row(plan)
     row[UNTIL] -= 1
@@ -171,7 +173,7 @@ def _begin_block(lane):
 
 @inlined
 def _read_dc(lane):
-    """Note the DC code and difference of the block after ``plan``, and skip them."""
+    """Note and skip the DC code and difference of the block after ``plan``."""
     accumulator, valid, byte, _, plan = lane
     row = _row(plan)
     position = 8 * (byte - row[DATA]) - valid
@@ -182,7 +184,8 @@ def _read_dc(lane):
     length, size = entry >> 8, entry & 255
     bits = accumulator << _u64(length)
     value = _i64(bits >> _u64(1) >> _u64(63 - size))
-    below = ((1 << size) - 1) & (_i64(bits >> _u64(63)) - 1)  # without a branch: signs cannot be predicted
+    # This avoids a branch, because signs cannot be predicted.
+    below = ((1 << size) - 1) & (_i64(bits >> _u64(63)) - 1)
     _note(row, position << POSITION_SHIFT | (length + size) << BITS_SHIFT | (value - below + DIFFERENCE_BIAS))
     accumulator, valid, byte = refill(_u64(0), bits << _u64(size), valid - length - size, byte)
     lane = accumulator, valid, byte, 1, _u64(_load(plan, NEXT_PLAN))
@@ -217,13 +220,13 @@ def _stop(lane, damage):
 
 @inlined
 def _table_offset(table):
-    """Bytes before the entries of a lookup table."""
+    """Return the bytes before the entries of a lookup table."""
     return table << (LOOKUP_BITS + 1)
 
 
 @device_function
 def _look_up_code(accumulator, table, row):
-    """Read the code at the head of the accumulator: (length, symbol); length 0 for none."""
+    """Read the code at the head of the accumulator: (length, symbol); length 0 without a code."""
     single = _u64(row[SINGLE] + _table_offset(table))
     entry = _i64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     if entry == 0:
@@ -233,5 +236,5 @@ def _look_up_code(accumulator, table, row):
 
 @device_function
 def _search_code(accumulator, table, row):
-    """Search a code of a table: symbol | length << 8; 0 for none."""
+    """Search a code of a table: symbol | length << 8; 0 without a code."""
     return search_code(accumulator, _u64(row[RANGES] + 4 * 54 * table), _u64(row[SYMBOLS] + 4 * 256 * table), 1)

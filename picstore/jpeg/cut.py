@@ -32,11 +32,11 @@ from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel, 
 
 Buffer: TypeAlias = "bytes | memoryview"
 
-# Rows of tiles that are prefetched before they are copied. A row is a few KB, too short for the processor's own
-# prefetching: streams that no cache holds are cut 1.4 times as fast with 1, 2 or 4 rows.
+# Rows of tiles that are prefetched before they are copied. A row has a few KB, too few for the processor's own
+# prefetching. Streams that no cache holds are cut 1.4 times as fast with 1, 2 or 4 rows.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
-# Pixels. libjpeg does not interpolate chroma rows of at most 2 samples, so a narrower last tile is not cut out alone.
+# Least pixels of a last tile that is cut out alone: libjpeg does not interpolate chroma rows of at most 2 samples.
 MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8
@@ -44,12 +44,12 @@ _u8 = np.uint8
 
 @dataclass(frozen=True, slots=True)
 class TiledJpegs:
-    """JPEGs in memory and their tiles, as :func:`cut_batch` takes them.
+    """JPEGs in memory and the layout of their tiles.
 
     Attributes:
         tilings: int64 (n, 6): width and height of the image, width and height of an MCU, all in pixels, the restart
             interval in MCUs, and the bytes before the entropy-coded data.
-        addresses: uint64 (n, 2), of the stream and of its segments' lengths (uint16).
+        addresses: uint64 (n, 2), addresses of the stream and of its segments' lengths (uint16).
         sizes: int64 (n, 2), bytes of the stream and number of segments.
         owners: objects that keep the memory at the addresses alive.
     """
@@ -61,7 +61,7 @@ class TiledJpegs:
 
     @classmethod
     def from_streams(cls, jpegs: Sequence[Buffer], tilings: I64, segments: Sequence[U16]) -> TiledJpegs:
-        """Describe streams; ``segments`` holds the stored lengths of their restart segments, without markers.
+        """Describe streams; ``segments`` holds the lengths of the restart segments of each, without markers.
 
         Raises:
             UsageError: there are not as many tilings as streams.
@@ -83,7 +83,7 @@ class TiledJpegs:
 
 @dataclass(frozen=True, slots=True)
 class CutJpegs:
-    """Streams cut out of others, one after another in one buffer.
+    """JPEGs cut out of other JPEGs, one after another in one buffer.
 
     Attributes:
         data: uint8; cut i is ``data[offsets[i] : offsets[i + 1]]``.
@@ -144,7 +144,7 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
 
     Raises:
         UsageError: the box is empty or not within the image.
-        ImageError: the bytes are no JPEG of one scan.
+        ImageError: the bytes are not a JPEG of one scan.
     """
     header = parse_header(jpeg)
     starts, ends = find_restart_segments(jpeg, header)
@@ -153,7 +153,8 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
         lengths = lengths[:0]
     tiling = np.array([[header.width, header.height, *header.mcu_size, header.restart_interval, header.length]])
     left, top, width, height = box
-    end = int(ends[-1]) + 2  # bytes after EOI do not belong to it
+    # Bytes after EOI do not belong to the stream.
+    end = int(ends[-1]) + 2
     tiled = TiledJpegs.from_streams([memoryview(jpeg)[:end]], tiling, [lengths.astype(np.uint16)])
     cuts = cut_batch(tiled, np.array([[left, top, left + width, top + height]]))
     return cuts.data[: cuts.offsets[1]].tobytes(), (left - int(cuts.rects[0, 0]), top - int(cuts.rects[0, 1]))
@@ -164,10 +165,10 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
     """Cut a box out of each JPEG.
 
     Args:
-        addresses, sizes, tilings: of ``TiledJpegs``.
+        addresses, sizes, tilings: arrays of ``TiledJpegs``.
         boxes: int64 (n, 4), as in ``cut_batch``.
         out: uint8, at least as long as all streams together.
-        offsets: int64 (n + 1,), takes where in ``out`` the cuts begin, and the end of the last.
+        offsets: int64 (n + 1,), takes the beginnings of the cuts in ``out``, and the end of the last.
         rects: int64 (n, 4), takes left, top, width and height of the cuts.
     """
     offsets[0] = 0
@@ -177,7 +178,7 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
 
 @device_function
 def _cut_one(addresses, sizes, tiling, box, out, start, rect):
-    """Write the cut of one image, or all of it.
+    """Write the cut of one image, or the whole image.
 
     Args:
         addresses, sizes, tiling: one row of each array of ``TiledJpegs``.
@@ -206,7 +207,8 @@ def _find_frame(source, tiling):
     while offset + 9 <= end and source[offset] == 0xFF:
         if source[offset + 1] == 0xC0 or source[offset + 1] == 0xC1:
             return offset
-        if source[offset + 1] == 0xFF:  # a fill byte
+        # A fill byte.
+        if source[offset + 1] == 0xFF:
             offset += 1
             continue
         offset += 2 + (np.int64(source[offset + 2]) << 8 | np.int64(source[offset + 3]))
@@ -217,7 +219,8 @@ def _find_frame(source, tiling):
 def is_grid(size, tiling, lengths):
     """Test whether the segments fill a stream of ``size`` bytes and form rows of tiles."""
     for number in tiling:
-        if number < 1 or number >= 1 << 31:  # so that no product overflows
+        # The upper bound keeps products from overflowing.
+        if number < 1 or number >= 1 << 31:
             return False
     columns = (tiling[WIDTH] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
     rows = (tiling[HEIGHT] + tiling[MCU_HEIGHT] - 1) // tiling[MCU_HEIGHT]
@@ -233,14 +236,14 @@ def is_grid(size, tiling, lengths):
 def holds_box(tiling, box):
     """Test whether a box is not empty and lies within the image of a tiling, which may be some rows of a larger one.
 
-    Kernels that take the tiles under a box ask this first: they would read and write beyond their memory otherwise.
+    Kernels that take the tiles under a box test this first; otherwise they would read and write beyond their memory.
     """
     return 0 <= box[0] < box[2] <= tiling[WIDTH] and 0 <= box[1] < box[3] <= tiling[HEIGHT]
 
 
 @device_function
 def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
-    """Write the cut of one image; ``frame`` is the offset of the frame header, all else as in ``_cut_one``."""
+    """Write the cut of one image; ``frame`` is the offset of the frame header, other arguments as for ``_cut_one``."""
     width, height, header = tiling[WIDTH], tiling[HEIGHT], tiling[HEADER]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     left, right = max(box[0] - CUT_MARGIN, 0) // tile_width, (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1
@@ -264,15 +267,17 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
         first = (top + row) * per_row
         for k in range(first + left, first + right):
             target += np.int64(lengths[k]) + 2
-            out[target - 2], out[target - 1] = _u8(0xFF), _u8(0xD0 + marker % 8)  # numbered from 0 (T.81, B.2.1)
+            # Restart markers are numbered from 0 (T.81, B.2.1).
+            out[target - 2], out[target - 1] = _u8(0xFF), _u8(0xD0 + marker % 8)
             marker += 1
-    out[target - 1] = _u8(0xD9)  # in place of the last restart marker
+    # EOI takes the place of the last restart marker.
+    out[target - 1] = _u8(0xD9)
     return target
 
 
 @device_function
 def tile_row_ranges(lengths, header, per_row, tiles):
-    """Return the offsets in the stream at which the tiles of a box begin and end, for each of their rows."""
+    """Return the offsets in the stream at which each row of the tiles of a box begins and ends."""
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)
     position = header
@@ -293,7 +298,7 @@ def tile_row_ranges(lengths, header, per_row, tiles):
 
 @device_function
 def prefetch_tile_row(source, ranges, row):
-    """Fetch a row of :func:`tile_row_ranges`, unless it lies after the last, into the processor's cache."""
+    """Fetch a row of :func:`tile_row_ranges`, if the row exists, into the processor's cache."""
     begins, ends = ranges
     address = np.uint64(source.ctypes.data)
     if row < begins.size:

@@ -1,8 +1,8 @@
-"""Decoding of any JPEG to RGB, without the GIL, at full size or at 1/2, 1/4 or 1/8 of it.
+"""Decoding of any JPEG to RGB, without the GIL, at full size or at 1/2, 1/4 or 1/8.
 
-picstore's decoder takes training JPEGs. Pillow's libjpeg-turbo takes streams of other kinds: progressive, arithmetic-
-coded, CMYK, of several scans. Both give the same pixels of what both decode, so that none depends on the decoder; CMYK
-is converted as Pillow does.
+picstore's decoder decodes training JPEGs. Pillow's libjpeg-turbo decodes all others: progressive, arithmetic-coded or
+CMYK JPEGs, and those of several scans. A JPEG that both decode has the same pixels from both. CMYK is converted as
+Pillow does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from picstore.jpeg.decoder.decode_baseline import NotTrainingJpeg, decode, frame
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 
-_MAX_SCANS = 100  # progressive JPEGs have about ten; each marker counts, even one in a comment
+# Progressive JPEGs have about ten scans. Every SOS marker counts, even one in a comment.
+_MAX_SCANS = 100
 
 
 def decode_rgb(
@@ -27,13 +28,13 @@ def decode_rgb(
 
     Args:
         jpeg: one whole stream.
-        width, height: its size in pixels, as an index or its headers say.
-        factor: 1, 2, 4 or 8, at most the shorter side: by which the sides are divided. Decoding skips that part of the
-            inverse DCT.
+        width, height: size in pixels, from an index or the headers.
+        factor: number that the sides are divided by: 1, 2, 4 or 8, at most the shorter side. Decoding skips that part
+            of the inverse DCT.
         buffer: contiguous uint8 of one dimension, at least as long as the pixels; a new one by default.
 
     Returns:
-        uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), of which ``buffer`` may be the memory.
+        uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), which may lie in ``buffer``.
 
     Raises:
         ImageError: the stream is damaged or of another size.
@@ -50,17 +51,18 @@ def decode_rgb(
 
 
 def check_stream(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> None:
-    """Bound what a decoder does for a stream of any kind by the stream's bytes; they decode whatever headers claim.
+    """Check that a decoder of another project, which trusts headers, does not do more than the stream's bytes justify.
 
     Args:
         jpeg: one whole stream, or a cut.
-        width, height: its size in pixels, as the index says.
+        width, height: size in pixels, from the index.
 
     Raises:
-        ImageError: the headers are damaged or of another size, more pixels are claimed than the bytes can hold, or
+        ImageError: the headers are damaged or have another size, they claim more pixels than the bytes can hold, or
             there are more than 100 scans, each of which may cost as much as the whole image.
     """
-    if frame_size(jpeg) == (width, height):  # 13 us, without the GIL; the rest takes 20
+    # This takes 13 us without the GIL; the rest takes 20.
+    if frame_size(jpeg) == (width, height):
         return
     data = bytes(jpeg)
     try:
@@ -80,7 +82,8 @@ def _decode_by_pillow(jpeg: bytes | memoryview | U8, factor: int) -> U8:
 
     try:
         image = JpegImageFile(io.BytesIO(bytes(jpeg)))
-        if factor > 1:  # a side w is at least ⌊w / factor⌋ times the factor, and less than that times its double
+        if factor > 1:
+            # A side has at least factor times the requested pixels and less than twice as many, so draft takes it.
             image.draft(None, (image.width // factor, image.height // factor))
         return np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, ZeroDivisionError) as error:

@@ -1,4 +1,4 @@
-"""Tables, JFIF and Adobe markers and EXIF orientation of a JPEG, and writing its headers (ITU-T T.81, annex B)."""
+"""Tables, JFIF and Adobe markers and EXIF orientation of a JPEG, and writing headers (ITU-T T.81, annex B)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from picstore.errors import ImageError
 from picstore.jpeg.huffman import HuffmanTable
 from picstore.jpeg.markers import APP0, APP1, APP14, DHT, DQT, DRI, SOF0, SOI, SOS, Header, MarkerSegment
 
-HuffmanTables: TypeAlias = dict[tuple[int, int], HuffmanTable]  # by class (0 DC, 1 AC) and destination
+# Huffman tables by class, 0 for DC and 1 for AC, and destination.
+HuffmanTables: TypeAlias = dict[tuple[int, int], HuffmanTable]
 
 _ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4: 1 is upright
-_INTEGERS = {1: "B", 3: "H", 4: "I"}  # BYTE, SHORT, LONG; the standard wants a SHORT, and readers accept all three
+# BYTE, SHORT and LONG. The standard requires a SHORT, and readers accept all three.
+_INTEGERS = {1: "B", 3: "H", 4: "I"}
 
 
 @dataclass(frozen=True, slots=True)
 class TableSelector:
-    """Huffman tables that a component of the scan is coded with (T.81, B.2.3)."""
+    """Huffman tables of a component of the scan (T.81, B.2.3)."""
 
     component: int
     dc: int
@@ -32,11 +34,11 @@ class CodingParameters:
 
     Attributes:
         quantization: bodies of the tables by destination, with their precision in the upper half of the first byte.
-        huffman: by class and destination; a later definition replaces an earlier one.
-        selectors: of the first scan's components.
+        huffman: Huffman tables; a later definition replaces an earlier one.
+        selectors: tables of the first scan's components.
         spectral: the last three bytes of the scan header: 0, 63, 0 in a sequential scan.
-        jfif, adobe: bodies of the APP0 and the APP14 segment, empty for none.
-        orientation: of EXIF, 1 … 8.
+        jfif, adobe: bodies of the APP0 and the APP14 segment; empty without such a segment.
+        orientation: orientation in EXIF, 1 … 8.
     """
 
     quantization: dict[int, bytes]
@@ -106,7 +108,7 @@ def find_orientation(bodies: Iterable[bytes]) -> int:
 
 
 def _read_orientation(tiff: bytes) -> int:
-    """Read the orientation in an EXIF block; 1 if it is missing or unreadable."""
+    """Read the orientation in an EXIF block; 1 if the block has none or is unreadable."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or len(tiff) < 8:
         return 1

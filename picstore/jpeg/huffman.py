@@ -1,4 +1,7 @@
-"""Huffman tables of a JPEG (ITU-T T.81, annexes C and K)."""
+"""Huffman tables of a JPEG: their codes, more codes in them, and the best table, in Python and as a kernel.
+
+ITU-T T.81, annexes C and K.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from picstore.errors import ImageError
 from picstore.kernels.jit import device_function
 
 MAX_CODE_BITS = 16
-_MERGED = 1 << 62  # key of a tree that is part of another; keys are weight << 9 | 511 - number
-_SHARES = [1 << bits for bits in reversed(range(MAX_CODE_BITS))]  # codes of 16 bits that begin with one of 1, 2, … bits
+# Key of a tree that is part of another tree. Other keys are weight << 9 | 511 - number.
+_MERGED = 1 << 62
+# Numbers of codes of 16 bits that begin with a code of 1, 2, … bits.
+_SHARES = [1 << bits for bits in reversed(range(MAX_CODE_BITS))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class HuffmanTable:
         symbols: in the order of their codes.
 
     Raises:
-        ImageError: the lengths form no prefix code, or symbols are missing.
+        ImageError: the lengths do not form a prefix code, or symbols are missing.
     """
 
     counts: bytes
@@ -35,19 +40,20 @@ class HuffmanTable:
     def __post_init__(self) -> None:
         if len(self.counts) != MAX_CODE_BITS or sum(self.counts) != len(self.symbols) or len(self.symbols) > 256:
             raise ImageError("a Huffman table is cut off")
-        if sum(map(mul, self.counts, _SHARES)) >= 1 << MAX_CODE_BITS:  # C.2 keeps the code of all ones free
+        # C.2 keeps the code of all ones free.
+        if sum(map(mul, self.counts, _SHARES)) >= 1 << MAX_CODE_BITS:
             raise ImageError("a Huffman table has more codes than fit")
 
     def code_lengths(self) -> dict[int, int]:
-        """Bits of each symbol's code."""
+        """Return the number of bits of each symbol's code."""
         lengths = [bits for bits, count in enumerate(self.counts, start=1) for _ in range(count)]
         return dict(zip(self.symbols, lengths, strict=True))
 
     def extended(self, symbols: Iterable[int]) -> HuffmanTable | None:
-        """Add codes for more symbols; return None if none are free.
+        """Return a table with codes for more symbols; None if there are not enough free codes.
 
-        New codes follow the longest old one and are at least as long, so that all old codes stay, and with them every
-        bit that was coded. A code of all ones stays free, as the standard wants (C.2).
+        New codes follow the longest old code and are at least as long, so that all old codes stay, and with them every
+        bit that was coded. A code of all ones stays free, as the standard requires (C.2).
         """
         added = bytes(sorted(symbols))
         if len(self.symbols) + len(added) > 256:
@@ -64,16 +70,16 @@ class HuffmanTable:
 
 
 def pack_tables(tables: Iterable[HuffmanTable]) -> U8:
-    """Return tables as kernels take them: uint8 (tables, 272), counts and then symbols."""
+    """Pack tables for kernels: uint8 (tables, 272), counts and then symbols."""
     raw = b"".join([table.counts + table.symbols.ljust(256, b"\0") for table in tables])
     return np.frombuffer(raw, np.uint8).reshape(-1, MAX_CODE_BITS + 256)
 
 
 def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
-    """Make the table that codes symbols in the fewest bits, with no code longer than 16 bits or of all ones (K.2).
+    """Make the table that codes symbols in the fewest bits, without codes of more than 16 bits or of all ones (K.2).
 
     Args:
-        frequencies: of symbol 0, 1, …; a symbol of frequency 0 gets no code.
+        frequencies: frequency of symbol 0, 1, …; a symbol of frequency 0 gets no code.
     """
     # Symbol 256, which never occurs, takes the code of all ones; it is the rarest, so its code is the longest.
     weights: dict[tuple[int, ...], int] = {(symbol,): count for symbol, count in enumerate(frequencies) if count}
@@ -88,7 +94,8 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
     for bits in depth.values():
         per_length[bits] += 1
     for bits in range(len(per_length) - 1, MAX_CODE_BITS, -1):
-        while per_length[bits] > 0:  # move pairs of too long codes up (figure K.3)
+        # Pairs of codes that are too long move up (figure K.3).
+        while per_length[bits] > 0:
             shorter = bits - 2
             while per_length[shorter] == 0:
                 shorter -= 1
@@ -97,17 +104,18 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
             per_length[shorter + 1] += 2
             per_length[shorter] -= 1
     longest = max(bits for bits in range(MAX_CODE_BITS + 1) if per_length[bits])
-    per_length[longest] -= 1  # the code of all ones
+    # The code of all ones is dropped.
+    per_length[longest] -= 1
     ordered = sorted((symbol for symbol in depth if symbol != 256), key=lambda symbol: (depth[symbol], symbol))
     return HuffmanTable(bytes(per_length[1 : MAX_CODE_BITS + 1]), bytes(ordered))
 
 
 @device_function
 def optimal_codes(frequencies, counts, symbols, codes):
-    """Compute the code of the fewest bits, with no code longer than 16 bits or of all ones.
+    """Compute the code of the fewest bits as :func:`optimal_table`, but with ties as libjpeg-turbo resolves them.
 
     Args:
-        frequencies: uint32 (256,), of each symbol.
+        frequencies: uint32 (256,), frequency of each symbol.
         counts: uint8 (16,), takes the number of codes of 1, 2, … 16 bits.
         symbols: uint8 (256,), takes the symbols in the order of their codes.
         codes: uint32 (256,), takes for each symbol its code << 5 | bits.
@@ -118,7 +126,8 @@ def optimal_codes(frequencies, counts, symbols, codes):
         if frequencies[symbol]:
             number[found], weights[found] = symbol, frequencies[symbol]
             found += 1
-    number[found], weights[found] = 256, 1  # takes the code of all ones
+    # Symbol 256 takes the code of all ones.
+    number[found], weights[found] = 256, 1
     depth, per_length = np.zeros(257, np.int64), np.zeros(257, np.int64)
     _find_depths(weights[: found + 1], depth)
     for k in range(found + 1):
@@ -127,7 +136,8 @@ def optimal_codes(frequencies, counts, symbols, codes):
     for length in range(MAX_CODE_BITS):
         counts[length] = per_length[length + 1]
     count = 0
-    for length in range(1, per_length.size):  # limiting the lengths keeps the order
+    # Limiting the lengths has kept the order of the symbols.
+    for length in range(1, per_length.size):
         for k in range(found):
             if depth[k] == length:
                 symbols[count] = number[k]
@@ -143,7 +153,7 @@ def optimal_codes(frequencies, counts, symbols, codes):
 
 @device_function
 def _take_least(keys):
-    """Return the least key and its number, and put the largest in its place."""
+    """Return the least key and the number of its tree, and mark the tree as merged."""
     least = _MERGED
     for k in range(keys.size):
         least = min(least, keys[k])
@@ -156,7 +166,8 @@ def _take_least(keys):
 @device_function
 def _find_depths(weights, depth):
     """Compute the depth of each leaf of Huffman's tree; of equal weights the later ones are merged first."""
-    following = np.full(weights.size, -1, np.int64)  # leaves of a tree form a chain
+    # The leaves of a tree form a chain.
+    following = np.full(weights.size, -1, np.int64)
     keys = np.empty(weights.size, np.int64)
     for k in range(weights.size):
         keys[k] = weights[k] << 9 | 511 - k
@@ -179,7 +190,7 @@ def _find_depths(weights, depth):
 
 @device_function
 def _limit_lengths(per_length):
-    """Move codes of more than 16 bits up (figure K.3), and take away the code of all ones."""
+    """Shorten codes of more than 16 bits (figure K.3), and drop the code of all ones."""
     for bits in range(per_length.size - 1, MAX_CODE_BITS, -1):
         while per_length[bits] > 0:
             shorter = bits - 2

@@ -1,4 +1,4 @@
-"""Marker segments of a JPEG from SOI to the entropy-coded data, and its size and sampling (ITU-T T.81, annex B)."""
+"""Marker segments of a JPEG up to the entropy-coded data, with size and sampling (ITU-T T.81, annex B)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEM, SOI, EOI, SOS, DRI = 0x01, 0xD8, 0xD9, 0xDA, 0xDD
 SOF0, DHT, DQT = 0xC0, 0xC4, 0xDB
 APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 RST0, RST7 = 0xD0, 0xD7
-# Table B.1: every SOFn. DHT (C4), JPG (C8) and DAC (CC) share the range and begin no frame.
+# All SOFn of table B.1. DHT (C4), JPG (C8) and DAC (CC) share their range but do not begin a frame.
 FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
 _PROCESSES = {0: "baseline", 1: "extended", 2: "progressive", 3: "lossless"}
 _PROCESSES |= {9: "arithmetic-coded", 10: "arithmetic-coded progressive", 11: "arithmetic-coded lossless"}
@@ -43,7 +43,7 @@ class Header:
         width, height: pixels.
         components: in the frame's order.
         scan_components: number of components in the first scan.
-        restart_interval: MCUs, 0 for none (T.81, B.2.4.4).
+        restart_interval: MCUs between restart markers, 0 without markers (T.81, B.2.4.4).
         length: bytes before the entropy-coded data of the first scan.
     """
 
@@ -58,7 +58,7 @@ class Header:
 
     @property
     def sampling(self) -> str:
-        """Name of the sampling: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"``, or ``""`` for any other."""
+        """Name of the sampling: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"``, or ``""`` for another one."""
         if len(self.components) == 1:
             return "grey"
         first, *others = self.components
@@ -68,7 +68,7 @@ class Header:
 
     @property
     def mcu_size(self) -> tuple[int, int]:
-        """Width and height of an MCU of an interleaved scan in pixels; a single component's is 8 × 8 (T.81, A.2)."""
+        """Width and height of an MCU in pixels; 8 × 8 for a single component (T.81, A.2)."""
         if len(self.components) == 1:
             return 8, 8
         return 8 * max(c.horizontal for c in self.components), 8 * max(c.vertical for c in self.components)
@@ -84,7 +84,7 @@ def iterate_marker_segments(jpeg: bytes | memoryview) -> Iterator[MarkerSegment]
     """Iterate over the marker segments up to and including the first SOS.
 
     Raises:
-        ImageError: the bytes are no JPEG, or its headers are cut off or no chain of segments.
+        ImageError: the bytes are not a JPEG, or its headers are cut off or are not a chain of segments.
     """
     if len(jpeg) < 4 or jpeg[0] != 0xFF or jpeg[1] != SOI:
         raise ImageError("not a JPEG: no SOI marker at its beginning")
@@ -100,13 +100,13 @@ def parse_header(jpeg: bytes | memoryview) -> Header:
     """Parse the headers of a JPEG.
 
     Raises:
-        ImageError: the bytes are no JPEG, or its headers break T.81; the message has the offset.
+        ImageError: the bytes are not a JPEG, or its headers break T.81; the message has the offset.
     """
     return header_from_segments(iterate_marker_segments(jpeg))
 
 
 def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
-    """Parse the marker segments of :func:`iterate_marker_segments`; ImageError if they break T.81."""
+    """Parse the marker segments of :func:`iterate_marker_segments`; ImageError if the headers break T.81."""
     interval, frame, body, end = 0, None, b"", 0
     for marker, body, end in segments:
         if marker in FRAMES:
@@ -125,7 +125,7 @@ def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
 
 
 def _next_marker(jpeg: bytes | memoryview, first: int) -> tuple[int, int]:
-    """Read the marker at offset ``first``, skipping fill bytes (T.81, B.1.1.2): (marker, offset after it)."""
+    """Read the marker at offset ``first``, skipping fill bytes (T.81, B.1.1.2): the marker, and the offset after."""
     offset = first
     while offset < len(jpeg) and jpeg[offset] == 0xFF:
         offset += 1

@@ -1,4 +1,4 @@
-"""Pixels of a JPEG, or of a box of it, at a size: ``picstore.decode``."""
+"""Pixels of a JPEG or of a box, at a size: ``picstore.decode``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def decode(
     *,
     reducing_gap: float | None = None,
 ) -> U8:
-    """Decode a JPEG, or a box of it, to RGB at a size, with the pixels of a loader that crops and resizes alike.
+    """Decode a JPEG or a box of one to RGB at a size, with the pixels of a loader that crops and resizes alike.
 
     With restart markers, as ``convert`` writes them, only the tiles under the box are decoded. An orientation in the
     headers is not applied; images of a dataset are upright.
@@ -42,15 +42,15 @@ def decode(
         interpolation: ``"nearest"``, ``"box"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``, antialiased, or
             torchvision's or Pillow's member of that name.
         reducing_gap: None for exact pixels. With a number of at least 1.0 the image is decoded at 1/2, 1/4 or 1/8 if
-            that leaves at least this factor to the resampling, as Pillow's argument of that name; with ``"nearest"``
-            never.
+            that leaves at least this factor to the resampling, as with Pillow's argument of that name; ``"nearest"``
+            ignores it.
 
     Returns:
         uint8 (height, width, 3), C-contiguous, in memory of its own; grey images have three equal channels.
 
     Raises:
-        ImageError: the stream is damaged or no JPEG.
-        UsageError: the box is empty or not within the image, or another argument has no such value.
+        ImageError: the stream is damaged or not a JPEG.
+        UsageError: the box is empty or not within the image, or another argument has an impossible value.
     """
     code = filters.code_of(interpolation)
     if code is None:
@@ -82,7 +82,7 @@ def _checked_box(box: Sequence[int] | None, header: Header) -> Box:
 
 
 def _output_shape(size: int | Sequence[int], width: int, height: int) -> tuple[int, int]:
-    """Height and width of the result; the longer side is rounded down, as torchvision's Resize does."""
+    """Return height and width of the result; the longer side is rounded down, as torchvision's Resize does."""
     problem = f"size is {size!r}; give one or two (height, width) integers, 1 to {_MAX_SIZE}"
     if isinstance(size, Sequence):
         rows, columns = _integers(size, 2, problem)
@@ -105,15 +105,17 @@ def _integers(values: Any, count: int, problem: str) -> list[int]:
 
 
 def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tuple[bytes | memoryview, tuple[int, int]]:
-    """Cut a box out of a stream if it has restart markers in one scan; returns the box's position in the result."""
+    """Cut a box out of a stream that has restart markers in one scan; also return the box's position in the result."""
     if header.restart_interval and box != (0, 0, header.width, header.height):
         left, top, width, height = box
-        x, y = left % factor, top % factor  # the pixels of a reduced image that the box touches are cut whole
+        # Pixels of a reduced image that the box touches are cut whole.
+        x, y = left % factor, top % factor
         right = min(-(-(left + width) // factor) * factor, header.width)
         bottom = min(-(-(top + height) // factor) * factor, header.height)
         try:
             stream, (dx, dy) = cut(jpeg, (left - x, top - y, right - left + x, bottom - top + y))
             return stream, (dx + x, dy + y)
-        except ImageError:  # several scans, or damage that the decoder describes better
+        except ImageError:
+            # There are several scans, or damage, which the decoder describes better.
             pass
     return jpeg, box[:2]

@@ -1,4 +1,4 @@
-"""Quantization tables of a quality on libjpeg's scale, and the quality of a JPEG by its table."""
+"""Quantization tables of a quality on libjpeg's scale, and the estimated quality of a JPEG."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def scale_tables(quality: int) -> list[list[int]]:
 
 
 def estimate_quality(jpeg: bytes | memoryview) -> int:
-    """Find the quality, 1 to 100, whose table in libjpeg is nearest to the luma table: equal for libjpeg's files.
+    """Find the quality, 1 to 100, whose table in libjpeg is nearest to the luma table; exact for libjpeg's files.
 
-    Nearest is the least mean ratio of steps. ImageError where the headers break T.81 or name no table.
+    The nearest table has the least mean ratio of steps. ImageError if the headers break T.81 or have no such table.
     """
     segments = list(iterate_marker_segments(jpeg))
     tables = read_coding_parameters(segments).quantization
@@ -47,5 +47,5 @@ def estimate_quality(jpeg: bytes | memoryview) -> int:
 
 @lru_cache(maxsize=1)
 def _luma_tables() -> I64:
-    """Luma tables of the qualities 1 to 100, in zigzag order: int64 (100, 64)."""
+    """Make the luma tables of the qualities 1 to 100, in zigzag order: int64 (100, 64)."""
     return np.array([scale_tables(quality)[0] for quality in range(1, 101)], np.int64)[:, ZIGZAG]

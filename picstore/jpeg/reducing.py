@@ -1,4 +1,4 @@
-"""Decoding at 1/2, 1/4 or 1/8 of the size: by how much, for whoever resamples afterwards. It needs no numba."""
+"""The factor by which decoding reduces an image that is resampled afterwards; this module does not import numba."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from picstore.errors import UsageError
 
 
 def check_reducing_gap(gap: Any) -> float | None:
-    """Check a ``reducing_gap``; UsageError for other values than None and numbers of at least 1.0."""
+    """Check a ``reducing_gap``; UsageError unless it is None or a number of at least 1.0."""
     if gap is None:
         return None
     if isinstance(gap, bool) or not isinstance(gap, Real) or not 1 <= float(gap) < math.inf:
@@ -23,11 +23,11 @@ def check_reducing_gap(gap: Any) -> float | None:
 
 
 def decode_factors(shrink: npt.ArrayLike, gap: float | None) -> I64:
-    """Choose by how much decoding divides the sides of images that are resampled afterwards.
+    """Choose the factors by which decoding divides the sides of images that are resampled afterwards.
 
     Args:
-        shrink: by how much decoding and resampling divide the sides together; of any shape.
-        gap: by how much resampling divides them at least, Pillow's ``reducing_gap``; None for exact pixels.
+        shrink: factors of decoding and resampling together; of any shape.
+        gap: least factor of the resampling, Pillow's ``reducing_gap``; None for exact pixels.
 
     Returns:
         int64 of that shape: the largest of 8, 4 and 2 that leaves the gap, else 1.

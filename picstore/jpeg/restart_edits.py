@@ -1,4 +1,4 @@
-"""Edits that new restart markers need in a scan, and the entry points after them (ITU-T T.81, annex F.2).
+"""Edits that new restart markers need in a scan, and entry points of the new scan (ITU-T T.81, annex F.2).
 
 An edit is a DC code whose difference changes. The first MCU of each new segment loses its predecessor, so its DC
 differences are edited; the first MCU of each old segment gets its predecessor back. All bits between edits stay as they
@@ -23,10 +23,10 @@ from picstore.kernels.jit import inlined, kernel
 
 # Columns of a row of edits, int64 (edited MCUs + 1, BLOCKS + PER_BLOCK * edited blocks): the bit at which the MCU
 # before ended; whether a new segment begins; and for each edited block the bits at which its DC code begins and its
-# difference ends, and the new difference. The last row has the end of the last MCU only.
+# difference ends, and the new difference. The last row has only the end of the last MCU.
 BEFORE, STARTS, BLOCKS, PER_BLOCK = 0, 1, 2, 3
-BEGIN, END, DIFFERENCE = 0, 1, 2  # of a block
-DC_SIZES = 12  # of differences of 8-bit samples (table F.1)
+BEGIN, END, DIFFERENCE = 0, 1, 2
+DC_SIZES = 12  # sizes of DC differences (table F.1)
 
 
 @inlined
@@ -42,23 +42,24 @@ def bit_length(difference):
 def find_edits(starts, blocks, intervals, edits, sizes):
     """Record the edits that new restart markers need.
 
-    Every MCU whose number is a multiple of the new or the old interval begins with edits, one for each block of the MCU
-    that is flagged; if ``every``, all MCUs do.
+    Every MCU whose number is a multiple of the new or the old interval begins with edits, one for each flagged block of
+    the MCU; if ``every``, all MCUs do.
 
     Args:
-        starts: int64, what ``block_starts.find_block_starts`` noted of the scan.
-        blocks: int64 (blocks of an MCU, 4): component, DC table, AC table, whether its DC is edited.
-        intervals: int64 (4,): MCUs, new interval, old interval (the MCUs for none), whether every MCU is edited.
-        edits: as above, to fill; at least as long as needed.
-        sizes: int64 (DC tables, DC_SIZES), to fill: how often each table has to code each size of difference.
+        starts: int64, notes of ``block_starts.find_block_starts`` about the scan.
+        blocks: int64 (blocks of an MCU, 4): component, DC table, AC table, whether the DC is edited.
+        intervals: MCUs, new interval, old interval (all MCUs without old markers), whether every MCU is edited.
+        edits: rows of edits, to fill; at least as many as needed.
+        sizes: int64 (DC tables, DC_SIZES), to fill: the number of differences of each size that each table codes.
 
     Returns:
         The number of edited MCUs, or negative for damage.
     """
     sizes[:] = 0
     mcus, interval, old, every = intervals
-    actual = np.zeros(4, np.int64)  # DC of the last block of each component
-    predictor = np.zeros(4, np.int64)  # the same as a decoder of the new stream will have it
+    # DC of the last block of each component, and as a decoder of the new stream will predict it.
+    actual = np.zeros(4, np.int64)
+    predictor = np.zeros(4, np.int64)
     edit = start = until_new = until_old = 0
     for mcu in range(mcus):
         edited = every or until_new == 0 or until_old == 0
@@ -67,7 +68,7 @@ def find_edits(starts, blocks, intervals, edits, sizes):
             edits[edit, STARTS] = until_new == 0
         if until_old == 0:
             if mcu:
-                start += 1  # past the end of the segment before
+                start += 1  # end of the segment before
             actual[:] = 0
             until_old = old
         if until_new == 0:
@@ -81,7 +82,8 @@ def find_edits(starts, blocks, intervals, edits, sizes):
             actual[component] += (noted & ((1 << BITS_SHIFT) - 1)) - DIFFERENCE_BIAS
             if edited and blocks[b, 3]:
                 difference = actual[component] - predictor[component]
-                if not -2047 <= difference <= 2047:  # a baseline JPEG has no others (table F.1)
+                # A baseline JPEG has no larger differences (table F.1).
+                if not -2047 <= difference <= 2047:
                     return BAD_DC
                 position = noted >> POSITION_SHIFT
                 edits[edit, column + BEGIN] = position
@@ -99,13 +101,13 @@ def find_edits(starts, blocks, intervals, edits, sizes):
 def bits_after_edits(
     starts: I64, edits: I64, columns: I64, tables: Sequence[HuffmanTable], *, mcus: tuple[int, int, int]
 ) -> I64:
-    """Compute where entry points lie in a scan that ``bit_writer.write_scan`` gives its first restart markers.
+    """Compute the entry points of a scan that gets its first restart markers from ``bit_writer.write_scan``.
 
     Args:
-        starts: int64, what ``block_starts.find_block_starts`` noted of the old scan.
-        edits, columns: as ``write_scan`` takes them.
-        tables: for DC differences.
-        mcus: of a new segment, and from one entry point to the next; and blocks of an MCU.
+        starts: int64, notes of ``block_starts.find_block_starts`` about the old scan.
+        edits, columns: arguments of ``write_scan``.
+        tables: tables for DC differences.
+        mcus: MCUs of a new segment, MCUs from one entry point to the next, and blocks of an MCU.
 
     Returns:
         int64 (segments, points), bits from the segment's beginning, without stuffing.
@@ -124,11 +126,11 @@ def bits_after_edits(
 
 
 def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
-    """Compute what a container stores of entry points.
+    """Compute the distances between entry points, which a container stores.
 
     Args:
         stream: uint8, the JPEG.
-        begins: int64 (segments,), where in it each segment begins.
+        begins: int64 (segments,), the offset of each segment in the stream.
         bits: int64 (segments, points), from the segment's beginning, without stuffing.
 
     Returns:
@@ -137,7 +139,8 @@ def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
     """
     escaped = np.flatnonzero(stream[:-1] == 0xFF)
     escaped = escaped[(stream[escaped + 1] == 0) & (escaped >= begins[0])]
-    plain = escaped - np.arange(len(escaped))  # where each FF lies without the zeros before it
+    # Offset of each FF without the zeros before it.
+    plain = escaped - np.arange(len(escaped))
     offsets = (begins - np.searchsorted(escaped, begins))[:, None] + (bits >> 3)
     offsets += np.searchsorted(plain, offsets) - begins[:, None]
     distances = np.diff(8 * offsets + (bits & 7), axis=1, prepend=0)

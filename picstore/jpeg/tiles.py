@@ -1,4 +1,4 @@
-"""Tiles: how wide they are, which rows of them a cut takes, and the restart segments that code them.
+"""Tiles of a JPEG: the choice of their width, the rows that a cut takes, and the restart segments that code tiles.
 
 A segment is the part of a scan between two restart markers, which decodes by itself (ITU-T T.81, B.1.1.5 and E.1.4).
 """
@@ -15,29 +15,31 @@ from picstore.jpeg.markers import EOI, RST0, RST7, Header
 
 # A block of 64 pixels takes a bit or more for its DC coefficient in any Huffman-coded JPEG, and baseline ones take two.
 MAX_PIXELS_A_BYTE = 8 * 64
-TILE_WIDTH = 64  # pixels; docs/measurements.md has sizes and speeds of tiles from 1 MCU to one row
+# Pixels. docs/measurements.md has sizes and speeds of tiles from 1 MCU to one row.
+TILE_WIDTH = 64
 
-# Columns of a tiling, the size and tiles of a JPEG as a row of an array, see ``cut.TiledJpegs``.
+# Columns of a tiling, a row of numbers about a JPEG and its tiles; ``cut.TiledJpegs`` has their meaning.
 WIDTH, HEIGHT, MCU_WIDTH, MCU_HEIGHT, INTERVAL, HEADER = range(6)
-CUT_MARGIN = 1  # pixels by which ``cut.py`` widens a box
+CUT_MARGIN = 1  # pixels that ``cut.py`` adds on each side
 
 
 def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
-    """Return width and height of an MCU in pixels, for 1 component, whatever the subsampling, or 3 (T.81, A.2)."""
+    """Return width and height of an MCU in pixels, for 1 component of any subsampling, or for 3 (T.81, A.2)."""
     sizes = {"444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}
     return (8, 8) if components == 1 else sizes[subsampling]
 
 
-@lru_cache(maxsize=256)  # most images of a dataset have one of a few widths; 8 us each
+# Most images of a dataset have one of a few widths, and each takes 8 us.
+@lru_cache(maxsize=256)
 def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WIDTH) -> int:
     """Choose the MCUs between restart markers: the divisor of ``columns`` whose tile is nearest to ``tile_width``.
 
     Widths are in pixels, ``columns`` is the number of MCUs in a row of the image.
 
-    The interval is a divisor because it counts on across the ends of rows (T.81, B.2.4.4): only then does every row
-    begin a segment, and the tiles form a grid. Nearest is by ratio; of two equally near the smaller is chosen, which
-    cuts closer. No tile is narrower than half of ``tile_width``: where the columns are prime the only other divisor is
-    1, and a marker after every MCU adds 10 to 33 % to a photograph; the tile is then the whole row.
+    MCUs are counted across the ends of rows (T.81, B.2.4.4), so only with a divisor does every row begin a segment, and
+    the tiles form a grid. Nearest is by ratio; of two equally near divisors the smaller is chosen, because it cuts
+    closer. No tile is narrower than half of ``tile_width``. If the number of columns is prime, the only other divisor
+    is 1, and a marker after every MCU would add 10 to 33 % to a photograph, so the tile is the whole row.
     """
     wide = (k for k in range(1, columns + 1) if columns % k == 0 and 2 * k * mcu_width >= tile_width)
     return min(wide, key=lambda k: (max(k * mcu_width / tile_width, tile_width / (k * mcu_width)), k), default=columns)
@@ -47,8 +49,8 @@ def entry_interval(interval: int, mcu_width: int) -> int:
     """Choose the MCUs between the entry points of a restart segment; 0 for a tile that needs none.
 
     An entry point is the first bit of an MCU within a segment (docs/format.md, "Entry points"). Tiles wider than twice
-    ``TILE_WIDTH`` are whole rows, of up to 7,000 symbols, where the columns are prime. They get an entry point every
-    ``TILE_WIDTH`` pixels, so that a part takes as long to read as another image's tile.
+    ``TILE_WIDTH`` are whole rows of up to 7,000 symbols. They get an entry point every ``TILE_WIDTH`` pixels, so that a
+    part takes as long to read as another image's tile.
     """
     return TILE_WIDTH // mcu_width if interval * mcu_width > 2 * TILE_WIDTH else 0
 
@@ -56,8 +58,8 @@ def entry_interval(interval: int, mcu_width: int) -> int:
 def rows_to_cut(boxes: I64, tilings: I64) -> I64:
     """Compute the rows of tiles that cutting boxes copies: int64 (n, 2), the first and the last + 1.
 
-    ``boxes`` and ``tilings`` are as in :func:`picstore.jpeg.cut.cut_batch`. A tiling without MCUs gives all rows, since
-    its tiles are unknown.
+    ``boxes`` and ``tilings`` are as in :func:`picstore.jpeg.cut.cut_batch`. A tiling without MCUs gives all rows,
+    because its tiles are unknown.
     """
     height, mcu_height = tilings[:, HEIGHT], np.maximum(tilings[:, MCU_HEIGHT], 1)
     first = np.maximum(boxes[:, 1] - CUT_MARGIN, 0) // mcu_height
@@ -67,10 +69,10 @@ def rows_to_cut(boxes: I64, tilings: I64) -> I64:
 
 
 def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64, I64]:
-    """Find where every restart segment of the first scan begins and ends, markers not included.
+    """Find the restart markers of a scan: the offsets at which each segment between them begins and ends.
 
-    The stream, of which ``header`` is the header, has one interleaved scan. The results are int64 (segments,), byte
-    offsets in the stream; without restart markers there is one segment.
+    The stream has one interleaved scan, and ``header`` is its header. The results are int64 (segments,), in bytes from
+    the stream's beginning; without restart markers there is one segment.
 
     Raises:
         ImageError: the restart markers contradict the headers, or EOI is missing.

@@ -46,13 +46,13 @@ _DAMAGE = {
 
 @dataclass(frozen=True, slots=True)
 class TranscodedJpeg:
-    """A JPEG with new restart markers, its header, and the lengths of its segments.
+    """A JPEG with new restart markers, and the facts about it that a container stores.
 
     Attributes:
-        header: as ``markers.parse_header(jpeg)`` returns it.
+        header: result of ``markers.parse_header(jpeg)``.
         lengths: int64 (segments,), bytes of each restart segment without the marker that ends it.
-        entry_points: uint16 (segments, points), for long segments the bits of the stream from the segment's beginning
-            or the entry point before; None for others, and where they are not known or do not fit.
+        entry_points: uint16 (segments, points), bits of the stream from the segment's beginning or the entry point
+            before. None for short segments, and if the points are unknown or do not fit.
     """
 
     jpeg: bytes
@@ -62,7 +62,7 @@ class TranscodedJpeg:
 
 
 def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -> bytes:
-    """Add restart markers to a baseline JPEG, or replace its old ones, without loss.
+    """Add restart markers to a baseline JPEG without loss, or replace old ones.
 
     Coefficients, and so pixels, stay the same. JFIF and Adobe markers stay, as they decide how colors are read; other
     APPn and COM segments are dropped. A Huffman table without a code for a DC difference that begins a segment is
@@ -83,7 +83,7 @@ def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -
 
 
 def read_marker_segments(jpeg: bytes | memoryview) -> tuple[tuple[MarkerSegment, ...], Header]:
-    """Read the marker segments of the headers, and parse them; NotTranscodable if they are damaged."""
+    """Read and parse the marker segments of the headers; NotTranscodable for damage."""
     try:
         segments = tuple(iterate_marker_segments(jpeg))
         return segments, header_from_segments(segments)
@@ -104,13 +104,13 @@ def transcode(
 def transcode_all(
     sources: Iterable[tuple[bytes | memoryview, Sequence[MarkerSegment], Header]], interval: int | None = None
 ) -> list[TranscodedJpeg | NotTranscodable]:
-    """Transcode several JPEGs as :func:`transcode`, two of which are read at the same time: a fifth faster.
+    """Transcode several JPEGs as :func:`transcode`, reading two at the same time, which is a fifth faster.
 
     Returns:
         For each source its result, or the error that :func:`transcode` raises.
     """
     scans: list[_ScanRewriter | NotTranscodable] = [_returned(_begin, *source, interval) for source in sources]
-    # Step by step for all, so that the code of a step stays in the nearest caches: 2 % faster.
+    # Each step is made for all, so that its code stays in the nearest caches: 2 % faster.
     _run_step(scans, _ScanRewriter.flatten)
     _find_block_starts([scan for scan in scans if isinstance(scan, _ScanRewriter)])
     _run_step(scans, _ScanRewriter.choose_tables)
@@ -125,7 +125,7 @@ def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
         step: MCUs from one entry point to the next, less than a segment has.
 
     Returns:
-        As :attr:`TranscodedJpeg.entry_points`; None too if the stream is damaged, or of a kind that is not transcoded.
+        As :attr:`TranscodedJpeg.entry_points`; None also if the stream is damaged or cannot be transcoded.
     """
     try:
         segments, header = read_marker_segments(jpeg)
@@ -138,14 +138,14 @@ def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
 
 
 def _run_step(scans: list[_ScanRewriter | NotTranscodable], step: Callable[[_ScanRewriter], None]) -> None:
-    """Run a step of all scans; NotTranscodable takes the place of each scan that raises it."""
+    """Run a step of all scans, and replace each scan that raises NotTranscodable by the error."""
     for k, scan in enumerate(scans):
         if isinstance(scan, _ScanRewriter):
             scans[k] = _returned(step, scan) or scan
 
 
 def _returned(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | NotTranscodable:
-    """Return NotTranscodable instead of raising it."""
+    """Call a function, and return NotTranscodable if the function raises it."""
     try:
         return function(*args, **kwargs)
     except NotTranscodable as error:
@@ -170,7 +170,7 @@ def _begin(
 
 
 def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
-    """Return the reason why the headers forbid lossless restart markers; empty if they allow them."""
+    """Return the reason why the headers forbid lossless restart markers, or an empty text."""
     adobe = coding.adobe[11] if coding.adobe else None
     ids = bytes(component.id for component in header.components)
     tables = {table for s in coding.selectors for table in ((0, s.dc), (1, s.ac))}
@@ -197,11 +197,12 @@ def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
 
 
 def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
-    """Return the entropy-coded data without stuffing and markers but padded, and the offsets of its segments."""
+    """Return the entropy-coded data, padded, without stuffing and markers, and the offsets of its segments."""
     source = np.frombuffer(jpeg, np.uint8)
     columns, rows = header.mcus
     expected = -(-columns * rows // header.restart_interval) if header.restart_interval else 1
-    if 2 * (expected - 1) > source.size:  # each marker between segments takes two bytes
+    # Each marker between segments takes two bytes.
+    if 2 * (expected - 1) > source.size:
         raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
     segments = np.zeros(expected + 1, np.int64)
     flat = np.empty(source.size - header.length + bit_reader.PADDING, np.uint8)
@@ -217,7 +218,7 @@ def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tupl
     """Describe the blocks of an MCU for the kernels; return also the DC table of each edited block.
 
     Args:
-        parts: of each component the number of blocks, and the indices of its DC and AC table.
+        parts: for each component the number of blocks, and the indices of its DC and AC table.
         every: whether to edit the DC of all blocks, not only of each component's first.
     """
     blocks = [(c, dc, ac, every or k == 0) for c, (repeat, dc, ac) in enumerate(parts) for k in range(repeat)]
@@ -225,7 +226,7 @@ def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tupl
 
 
 def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
-    """Find where the blocks of all scans begin."""
+    """Find the beginnings of the blocks of all scans."""
     rows = np.zeros((len(scans), block_starts.SCAN_COLUMNS), np.int64)
     for row, scan in zip(rows, scans, strict=True):
         scan.describe(row)
@@ -235,10 +236,10 @@ def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
 
 
 class _ScanRewriter:
-    """A scan, its Huffman tables, and the edits that new segments need.
+    """A scan with its Huffman tables, and the edits that new segments need.
 
     Attributes:
-        damage: that ``block_starts.find_block_starts`` found, 0 for none.
+        damage: code of the damage that ``block_starts.find_block_starts`` found, or 0.
     """
 
     def __init__(self, jpeg: bytes | memoryview, header: Header, coding: CodingParameters, interval: int) -> None:
@@ -289,7 +290,7 @@ class _ScanRewriter:
         return distances_in_stream(np.frombuffer(self._jpeg, np.uint8), begins, bits)
 
     def choose_tables(self) -> None:
-        """Find the edits and the Huffman tables for them; NotTranscodable if the scan is damaged."""
+        """Find the edits, and Huffman tables with codes for all edits; NotTranscodable if the scan is damaged."""
         self._find_edits(every=False)
         huffman = self._extended_tables()
         if huffman is None:
@@ -298,7 +299,8 @@ class _ScanRewriter:
         self._huffman = huffman
         self._headers = write_headers(self._header, self._coding, huffman, self._interval)
         self._points = self._find_entry_points()
-        del self._starts  # before as much is allocated for the stream
+        # Its memory is free before as much is allocated for the stream.
+        del self._starts
 
     def transcode(self) -> TranscodedJpeg:
         """Write the JPEG."""
@@ -316,9 +318,9 @@ class _ScanRewriter:
         return TranscodedJpeg(stream, header, lengths, points)
 
     def _find_entry_points(self) -> I64 | None:
-        """Find where entry points will lie, for 30 us where reading the new stream takes 350.
+        """Find the entry points of the new stream, in 30 us; reading the new stream would take 350.
 
-        None where there will be none, or where an old segment begins within a new one.
+        None if the new stream has no entry points, or an old segment begins within a new one.
         """
         columns, interval = self._header.mcus[0], self._interval
         step = entry_interval(interval, self._header.mcu_size[0])
@@ -331,7 +333,7 @@ class _ScanRewriter:
         return bits_after_edits(self._starts, self._edits, self._columns, tables, mcus=mcus)
 
     def _find_edits(self, *, every: bool) -> None:
-        """Find the edits; with ``every``, every DC code is one."""
+        """Find the edits; with ``every``, each DC code is edited."""
         mcus, interval, old = self._mcus, self._interval, self._old
         blocks, self._columns = _mcu_blocks(self._parts, every=every)
         both = interval * old // gcd(interval, old)
@@ -357,14 +359,14 @@ class _ScanRewriter:
         return huffman
 
     def _rebuilt_tables(self) -> HuffmanTables:
-        """Return the Huffman tables with optimal DC tables for this image; every DC code must be an edit."""
+        """Return the Huffman tables, with optimal DC tables for this image; every DC code must be an edit."""
         optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 
     def _write_stream(self, huffman: HuffmanTables, headers: bytes) -> tuple[bytes, I64]:
-        """Write headers, the scan with its edits and new markers, and EOI; return also the lengths of its segments.
+        """Write headers, the edited scan with its new markers, and EOI; also return the lengths of the new segments.
 
-        The old scan is let go, so that a file is in memory three times at most: as it was given, and two more.
+        The old scan is freed, so that a file is in memory at most three times: as it was given, and two more.
         """
         tables = pack_tables([huffman[0, k] for k in self._dc])
         # An edit takes at most 16 + 11 bits, stuffing at most doubles them, a marker and its padding take 3 bytes.

@@ -1,4 +1,4 @@
-"""Lookup tables of Huffman codes for the kernels of ``transcode``; the decoder has its own."""
+"""Lookup tables of Huffman codes for the kernels of ``transcode``; the decoder has other tables."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from picstore.kernels.jit import device_function, kernel
 
 # Bits looked up at once. Longer codes are rare (with T.81's own tables 0.3 % of AC symbols) and are searched.
 LOOKUP_BITS = 11
-# Of an entry of ``several``: the shift of the number of coefficients; to that number the end of the block adds 128, and
-# 64 tells that there is no entry.
+# Fields of an entry of ``several``: the shift of the number of coefficients, to which an end of the block adds 128. A
+# missing entry has 64 coefficients.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
-_END = 1 << 14  # END_OF_BLOCK while a table is made, above up to 12 symbols of 16 coefficients
+# END_OF_BLOCK while a table is made: a bit above up to 12 symbols of 16 coefficients.
+_END = 1 << 14
 
 
 @lru_cache(maxsize=16)
 def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> tuple[U16, U16, U32, U32]:
-    """Make the lookup tables of ``restart_edits.find_edits``, DC tables first; cached, as encoders repeat themselves.
+    """Make the lookup tables of ``block_starts``, DC tables first; cached, because encoders use the same tables often.
 
     Returns:
         single: uint16 (tables, 2**LOOKUP_BITS), the first symbol in the next LOOKUP_BITS bits: symbol | length of its
-            code << 8; 0 for a longer or no code.
+            code << 8; 0 for a longer code or none.
         several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all symbols in the next LOOKUP_BITS bits: the bits
             they take | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last one ends the block; NO_ENTRY for
-            a longer or no code, and for more than 63 coefficients. 16 bits, so that the AC tables stay in the
-            first-level cache.
+            a longer code or none, and for more than 63 coefficients. Entries have 16 bits, so that the AC tables stay
+            in the first-level cache.
         ranges: uint32 (tables, 3, 18), for each length the first code, the last code + 1, and the index of its first
             symbol.
         symbols: uint32 (tables, 256).
@@ -48,7 +49,8 @@ def fill_tables(raw, dc, single, several, ranges, symbols):
     """Fill all tables from ``raw``, uint8 (tables, 272), counts and symbols; the first ``dc`` rows are DC tables."""
     windows = np.zeros(2 << LOOKUP_BITS, np.uint16)
     for k in range(raw.shape[0]):
-        for j in range(256):  # to assign an array takes numba 2 s to compile, for its error messages
+        # An assignment of an array would take numba 2 s to compile, for its error messages.
+        for j in range(256):
             symbols[k, j] = raw[k, MAX_CODE_BITS + j]
         _fill_single(raw[k, :MAX_CODE_BITS], symbols[k], single[k], ranges[k])
         if k >= dc:
@@ -98,7 +100,8 @@ def _fill_several(counts, symbols, width, windows):
             windows[index : index + span] = entry
             if rest > 0 and not ends:
                 for first in range(index, index + span, 1 << rest):
-                    for j in range(1 << rest):  # fields do not overflow: 27 bits, and 12 symbols of 16 coefficients
+                    # Fields do not overflow: at most 27 bits, and 12 symbols of 16 coefficients.
+                    for j in range(1 << rest):
                         windows[first + j] += windows[(1 << rest) + j]
             index += span
             k += 1

@@ -1,1 +1,1 @@
-"""Internal: kernels that both sides use, and how numba compiles kernels."""
+"""Internal: numba's compilation of kernels, and kernels that several packages use."""

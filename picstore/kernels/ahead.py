@@ -1,6 +1,6 @@
-"""Compilation of kernels ahead of their use, in as many processes as there are cores, announced on stderr.
+"""Compilation of kernels ahead of their use, in as many processes as the machine has cores, announced on stderr.
 
-The machine code goes through the cache (``kernel_cache.py``): what one process compiles, all load.
+The machine code goes through the cache (``kernel_cache.py``): one process compiles a kernel, and all load it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from picstore.kernels.jit import compile_kernel, is_cached
 from picstore.kernels.kernel_cache import cache_folders
 from picstore.kernels.numba_names import CACHE, available
 
-# Kernels that take longest to compile come first, so that processes end together: 3.5, 3.3, 2.0 and 1.4 s; the others
-# take 0.1 to 1.2.
+# Kernels that take longest to compile come first, so that processes end together: 3.5, 3.3, 2.0 and 1.4 s. Others take
+# 0.1 to 1.2 s.
 _LONGEST = ("open_stream", "decode_rows", "resample_box", "gather_nearest", "cut_all")
-_NOWHERE = "in each process, as none keeps them: set NUMBA_CACHE_DIR to a folder that can be written"
-_LOCK_SECONDS = 300.0  # longer than one busy core takes for all kernels
+_NOWHERE = "in each process, as no folder keeps them: set NUMBA_CACHE_DIR to a folder that can be written"
+# Seconds to wait for another process: more than one busy core takes for all kernels.
+_LOCK_SECONDS = 300.0
 Advance = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Result of :func:`compile_ahead`: numbers of kernels compiled and already cached, and the seconds it took."""
+    """Result of :func:`compile_ahead`: numbers of kernels compiled and found in the cache, and the time in seconds."""
 
     compiled: int
     cached: int
@@ -44,13 +45,13 @@ class Compiled:
 
 
 def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
-    """Compile the kernels that the cache lacks, and say so on stderr; of several processes of a machine one does.
+    """Compile the kernels that the cache lacks, announced on stderr; of several such processes one compiles them.
 
     Without a folder for the cache this process compiles them for itself.
 
     Args:
         kernels: dispatchers of :func:`picstore.kernels.jit.kernel`.
-        processes: how many compile at once; one a core by default.
+        processes: number of processes that compile at the same time; one a core by default.
     """
     started = time.monotonic()
     wanted = list(dict.fromkeys(kernels))
@@ -67,25 +68,26 @@ def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Co
 
 @contextlib.contextmanager
 def _locked(folder: Path | None) -> Iterator[None]:
-    """Hold a lock in the cache's folder, if its file system has locks: ranks of a training start at the same time.
+    """Hold a lock in the cache's folder, if its file system has locks.
 
-    It saves work, and nothing else depends on it. So a process goes on without it if its holder hangs, on another
-    machine perhaps.
+    Ranks of a training start at the same time, so the lock saves work, and nothing else depends on the lock. If its
+    holder hangs, perhaps on another machine, a process continues without the lock.
     """
     with contextlib.ExitStack() as stack:
         if folder is not None:
             with contextlib.suppress(OSError):
-                # Not through a link: the folder may be one that others can write to.
+                # Links are not followed, because others may be able to write to the folder.
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(folder / "picstore.lock", flags, 0o644)
                 stack.callback(os.close, descriptor)
                 _wait_for_lock(descriptor)
-                stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)  # a fork has the file open for longer
+                # Closing would not be enough if a forked process has the file open.
+                stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
         yield
 
 
 def _wait_for_lock(descriptor: int) -> None:
-    """Lock an open file, or give up after _LOCK_SECONDS, and say so."""
+    """Lock an open file; after _LOCK_SECONDS give up with a message."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
@@ -101,7 +103,7 @@ def _wait_for_lock(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def _announced(number: int, how_often: str) -> Iterator[Advance]:
-    """Announce that kernels are compiled: a bar on a terminal, elsewhere a line; yields what each kernel calls."""
+    """Announce the compilation by a bar on a terminal, elsewhere by a line; yield the bar's function to advance."""
     text = f"compiling {number} kernel{'s' * (number > 1)}, {how_often}"
     if sys.stderr is None or not sys.stderr.isatty():
         print(f"picstore: {text}", file=sys.stderr, flush=True)
@@ -117,7 +119,7 @@ def _announced(number: int, how_often: str) -> Iterator[Advance]:
 
 
 def _compile(kernels: list[Any], processes: int, advance: Advance) -> None:
-    """Compile kernels, the longest first, in this process and in helpers of it."""
+    """Compile kernels, the slowest first, in this process and in helper processes."""
     names = {each: f"{each.py_func.__module__} {each.py_func.__name__}" for each in kernels}
     ranks = dict(zip(_LONGEST, count()))
     queue = deque(sorted(kernels, key=lambda each: ranks.get(each.py_func.__name__, len(ranks))))
@@ -147,13 +149,15 @@ class _Helper:
             without=NUMBA_EXTRAS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a kernel that does not compile here fails where it is called
+            # A kernel that does not compile here raises its error when it is called.
+            stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # an interrupt from the keyboard goes to the parent alone
+            # An interrupt from the keyboard goes only to the parent.
+            start_new_session=True,
         )
 
     def work(self, queue: deque[Any], names: dict[Any, str], advance: Advance) -> None:
-        """Take kernels from the queue until it is empty, or the process has ended."""
+        """Compile kernels of the queue until the queue is empty or the process has ended."""
         commands, answers = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
         with contextlib.suppress(IndexError, OSError, ValueError):
             while True:
@@ -169,7 +173,7 @@ class _Helper:
 
 
 def serve() -> None:
-    """Compile the kernels that stdin names, a module and a function a line; answer each with a line."""
+    """Compile the kernels that stdin names, a module and a function a line, and answer each with a line."""
     for line in sys.stdin:
         module, name = line.split()
         compile_kernel(getattr(importlib.import_module(module), name))

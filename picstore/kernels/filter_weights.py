@@ -21,12 +21,13 @@ from picstore.kernels.filters import (
 )
 from picstore.kernels.jit import device_function
 
-ONE = 1 << ONE_BITS  # the sum of an output pixel's weights
+# Sum of the weights of an output pixel.
+ONE = 1 << ONE_BITS
 
 
 @device_function
 def cubic(distance, a):
-    """Keys' cubic (IEEE Transactions on ASSP 29, 1981) of parameter ``a``, at a distance of at most 2."""
+    """Return Keys' cubic (IEEE Transactions on ASSP 29, 1981) with parameter ``a``, at a distance of at most 2."""
     if distance < 1.0:
         return ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
     return a * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
@@ -34,12 +35,12 @@ def cubic(distance, a):
 
 @device_function
 def _lanczos(distance):
-    """The Lanczos filter, at a distance below 1 half-width."""
+    """Return the Lanczos filter, at a distance below 1 half-width."""
     angle = math.pi * distance
     if angle < 1e-5:
         return 1.0
-    # sin a = cos(a - pi/2) by the cosine's series to the 16th power, with an error below 5e-13: 72 us for the weights
-    # of a photograph, 105 us with libm's sine.
+    # sin a = cos(a - pi/2) by the cosine's series to the 16th power, with an error below 5e-13. The weights of a
+    # photograph take 72 us; with libm's sine they take 105.
     u = (angle - math.pi / 2) ** 2
     sine = 1.0
     for reciprocal in COSINE_SERIES:
@@ -50,8 +51,9 @@ def _lanczos(distance):
 
 @device_function
 def _filter_value(distance, interpolation, a):
-    """A filter's value, up to a factor, at a distance from its center in half-widths; ``a`` is the cubic's."""
-    if interpolation < BILINEAR:  # a box: pixels are chosen by their centers, so each has all the weight
+    """Return a filter's value, up to a factor, at a distance from the center in half-widths; ``a`` is the cubic's."""
+    # A box chooses pixels by their centers, and each has all the weight.
+    if interpolation < BILINEAR:
         return 1.0
     if distance >= 1.0:
         return 0.0
@@ -62,7 +64,7 @@ def _filter_value(distance, interpolation, a):
 
 @device_function
 def _set_triangle(values, center, support, begin, end):
-    """Set the triangle's values at pixels about a center; returns their sum."""
+    """Set the triangle's values at pixels about a center; return the sum of the values."""
     total = 0.0
     for j in range(begin, end):
         values[j - begin] = max(1.0 - abs(j + 0.5 - center) / support, 0.0)
@@ -72,7 +74,7 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Set the values of another filter; without antialiasing the first and last pixel stand for all beyond."""
+    """Set the values of another filter; without antialiasing the first and last pixel stand for those beyond them."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:
@@ -88,7 +90,7 @@ def _set_values(values, center, support, begin, end, interpolation, antialias):
 
 @device_function
 def _support(size, length, interpolation, antialias):
-    """Return the half-width of a filter in source pixels, where ``size`` of them become ``length``."""
+    """Return the half-width of a filter in source pixels, if ``size`` source pixels become ``length``."""
     support = HALF_WIDTHS[interpolation]
     if antialias and interpolation != NEAREST:
         support *= max(size / length, 1.0)
@@ -97,25 +99,25 @@ def _support(size, length, interpolation, antialias):
 
 @device_function
 def most_taps(size, length, interpolation, antialias):
-    """Return how many source pixels an output pixel has at most; arguments: see ``axis_weights``."""
+    """Return the most source pixels that an output pixel may have; arguments as for ``axis_weights``."""
     return 2 * math.ceil(_support(size, length, interpolation, antialias)) + 1
 
 
 @device_function
 def axis_weights(start, size, low, high, extent, interpolation, antialias, length):
-    """Weights of source pixels along one axis.
+    """Compute the weights of source pixels along one axis.
 
     Args:
-        start, size: of the box, in source pixels.
-        low, high: of the clip.
-        extent: of the image.
-        interpolation: one of ``filters.py``.
+        start, size: the box, in source pixels.
+        low, high: the clip.
+        extent: pixels of the image.
+        interpolation: code of ``filters.py``.
         antialias: whether the filter is widened on minification; otherwise the clip's border is repeated.
-        length: of the output.
+        length: pixels of the output.
 
     Returns:
-        For each output pixel its first source pixel, the number of source pixels, their weights, and the weight that is
-        missing to ``ONE``: the weight outside of the image, or all of it if the center lies outside of the clip.
+        For each output pixel its first source pixel, the number of source pixels, the weights, and the weight that is
+        missing to ``ONE``: the weight outside of the image, or all weight if the center lies outside of the clip.
     """
     scale = math.floor(size / length * GRID + 0.5) / GRID
     support = _support(size, length, interpolation, antialias)
@@ -125,14 +127,15 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
     missing = np.full(length, ONE, np.int32)
-    weights = np.zeros((length, taps + 2), np.int16)  # passes take two at once
+    weights = np.zeros((length, taps + 2), np.int16)  # passes take pairs
     values = np.empty(min(most, max(high - low, 1)))
     for i in range(length):
         center = start + (i + 0.5) * scale + tie
         if not low <= center < high:
             continue
         begin, end = max(math.floor(center - support + 0.5), low), min(math.floor(center + support + 0.5), high)
-        if interpolation == BILINEAR:  # apart, which is a quarter faster
+        # A function of its own is a quarter faster.
+        if interpolation == BILINEAR:
             total = _set_triangle(values, center, support, begin, end)
         else:
             total = _set_values(values, center, support, begin, end, interpolation, antialias)

@@ -1,4 +1,4 @@
-"""Compilation of kernels by numba: machine code that runs without the GIL."""
+"""Compilation of kernels by numba to machine code that runs without the GIL, and the functions that kernels call."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from picstore.kernels.linking import linked_only
 from picstore.kernels.numba_names import CACHE, CALLS, available, device_options, find, inline_options
 
 _byte_pointer = ir.IntType(8).as_pointer()
-_kernels: dict[str, Any] = {}  # by signature, the first of each
+# The first kernel of each signature.
+_kernels: dict[str, Any] = {}
 _lock: Any = find("numba.core.compiler_lock.global_compiler_lock") or threading.RLock()
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """Decorator: compile a function at its first call, and cache the machine code on disk if a folder is writable.
 
-    A later process loads a kernel in 5 ms. Kernels are therefore few; functions that only kernels call are device
-    functions.
+    A later process loads a kernel in 5 ms, so kernels are few; functions that only kernels call are device functions.
 
     Args:
-        signature: types of the arguments in numba's notation, by which ``ahead.py`` compiles before there are any; with
-            the type of the result for a :func:`caller`.
+        signature: types of the arguments in numba's notation, by which ``ahead.py`` compiles before the first call;
+            with the type of the result for a :func:`caller`.
     """
 
     def make_dispatcher(function: Callable[..., Any]) -> Any:
@@ -46,18 +46,18 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 def arguments_of(function: Any) -> Any:
-    """Types of a kernel's arguments, as numba's objects have them."""
+    """Return the types of a kernel's arguments as numba's objects."""
     return find("numba.core.sigutils.normalize_signature")(function.signature)[0]
 
 
 def compile_kernel(function: Any) -> Any:
-    """Compile a kernel for its signature, or load it."""
+    """Compile or load a kernel for its signature."""
     if hasattr(function, "compile"):
         function.compile(arguments_of(function) if available(CACHE) else function.signature)
 
 
 def is_cached(function: Any) -> bool:
-    """Whether the cache holds a kernel's machine code for its signature, or this process does."""
+    """Return whether the cache or this process holds a kernel's machine code for its signature."""
     if not available(CACHE):
         return bool(getattr(function, "signatures", ()))
     arguments = arguments_of(function)
@@ -65,7 +65,7 @@ def is_cached(function: Any) -> bool:
 
 
 def address_of(function: Any) -> int:
-    """Compile or load a kernel; returns the address that its :func:`caller` takes, never 0."""
+    """Compile or load a kernel; return the address for its :func:`caller`, which is never 0."""
     compile_kernel(function)
     if not available(CALLS):
         return 1
@@ -75,10 +75,10 @@ def address_of(function: Any) -> int:
 
 
 def caller(signature: str) -> Any:
-    """Make a function of kernels that calls a kernel of this signature by its address.
+    """Make a function with which kernels call a kernel of this signature by its address.
 
-    The caller's machine code holds no copy of the kernel, so both compile at the same time, and none twice. A copy
-    would gain nothing: such kernels take 10 µs and more.
+    The caller's machine code does not hold a copy of the kernel, so both can compile at the same time, and neither
+    twice. A copy would gain nothing, because such kernels take 10 µs and more.
 
     Returns:
         A function of the address and the tuple of the kernel's arguments.
@@ -106,13 +106,14 @@ def caller(signature: str) -> Any:
 
 
 def _copying_caller(signature: str) -> Any:
-    """Make the function of :func:`caller` by numba's public means: it copies the kernel, and ignores the address."""
+    """Make the function of :func:`caller` with numba's public names: it copies the kernel, and ignores the address."""
 
     def call(address, packed): ...
 
     @overload(call)
     def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
-        if (target := _kernels.get(signature)) is None:  # its module is not imported: nobody has an address of it
+        # Without an import of the kernel's module nobody has its address.
+        if (target := _kernels.get(signature)) is None:
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005
 
@@ -120,19 +121,19 @@ def _copying_caller(signature: str) -> Any:
 
 
 def device_function(function: Callable[..., Any]) -> Any:
-    """Decorator for functions that only kernels call: without wrappers for Python, they compile faster."""
+    """Decorator for functions that only kernels call; they compile faster, without wrappers for Python."""
     return numba.njit(**device_options())(function)
 
 
 def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Compile or load a kernel with Python's garbage collection off, and what it calls without machine code.
+    """Return a function that compiles or loads a kernel without garbage collection, and by ``linked_only``.
 
     Collections traverse the objects of torch and numba: 0.1 of the 0.4 s in which a process loads its first kernel, and
-    a fifth of the time to compile one.
+    a fifth of the time to compile a kernel.
     """
 
     def compile_without_collection(signature: Any) -> Any:
-        # One thread at a time, so that none enables what another has disabled.
+        # One thread at a time, so that no thread enables collection for another one.
         with _lock, linked_only(dispatcher):
             collecting = gc.isenabled()
             gc.disable()
@@ -148,13 +149,14 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
 def inlined(function: Callable[..., Any]) -> Any:
     """Decorator: copy a device function into its callers, for functions as cheap as a call.
 
-    LLVM copies it: numba's own inlining infers the types of each copy again, a tenth of the decoder's compilation.
+    LLVM copies the function. numba's own inlining infers the types of each copy again, which took a tenth of the
+    decoder's compilation.
     """
     return numba.njit(**inline_options())(function)
 
 
 def _llvm_type(dtype: Any) -> Any:
-    """LLVM's type of an integer or a floating-point number."""
+    """Return LLVM's type of an integer or a floating-point number."""
     if isinstance(dtype, types.Float):
         return ir.DoubleType() if dtype.bitwidth == 64 else ir.FloatType()
     return ir.IntType(dtype.bitwidth)
@@ -175,13 +177,13 @@ def array_at(address, size, dtype):
     Args:
         address: uint64.
         size: number of elements.
-        dtype: their type, such as ``np.uint8``.
+        dtype: type of an element, such as ``np.uint8``.
     """
     return numba.carray(_pointer(address, dtype), (size,))
 
 
 def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
-    """Make a function of kernels: ``emit`` takes LLVM's builder and the arguments, and returns the result, if any."""
+    """Make a function for kernels: ``emit`` takes LLVM's builder and the arguments, and returns the result, if any."""
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         result = emit(builder, *arguments)
@@ -199,7 +201,7 @@ def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
 
 
 def load_function(bits: int, *, align: int = 1, big_endian: bool = False) -> Any:
-    """Make a load of an unsigned integer by its address; the caller checks bounds."""
+    """Make a function that loads an unsigned integer from an address; its caller checks bounds."""
 
     def emit(builder: Any, address: Any) -> Any:
         number = builder.load(builder.inttoptr(address, ir.IntType(bits).as_pointer()), align=align)
@@ -209,7 +211,7 @@ def load_function(bits: int, *, align: int = 1, big_endian: bool = False) -> Any
 
 
 def store_function(dtype: Any, *, big_endian: bool = False) -> Any:
-    """Make a store of an integer at any address; the caller checks bounds."""
+    """Make a function that stores an integer at any address; its caller checks bounds."""
 
     def emit(builder: Any, address: Any, number: Any) -> None:
         number = builder.bswap(number) if big_endian else number
@@ -251,14 +253,14 @@ prefetch = intrinsic_function(types.void(types.uint64), _emit_prefetch)
 
 @device_function
 def copy_bytes(out, to, source, begin, count):
-    """``out[to : to + count] = source[begin : begin + count]``, 5 times as fast; IndexError for ranges outside."""
+    """Run ``out[to : to + count] = source[begin : begin + count]`` 5 times as fast; IndexError outside of an array."""
     if count < 0 or to < 0 or begin < 0 or to + count > out.size or begin + count > source.size:
         raise IndexError("copy_bytes: range outside of its array")
     memcpy(out.ctypes.data + to, source.ctypes.data + begin, count)
 
 
-# ``open`` takes the address of a path and flags, ``pread`` a descriptor, an address, a size and an offset. Errors are
-# negative results. There is no fstat: the C library of Linux has exported it since 2021 only.
+# Functions of the system's C library. ``open`` takes the address of a path and flags; ``pread`` a descriptor, an
+# address, a size and an offset. Errors are negative results. fstat is missing: Linux exports it only since 2021.
 open_file: Any = types.ExternalFunction("open", types.int32(types.uintp, types.int32))
 read_at: Any = types.ExternalFunction("pread", types.intp(types.int32, types.uintp, types.uintp, types.int64))
 close_file: Any = types.ExternalFunction("close", types.int32(types.int32))

@@ -1,11 +1,11 @@
-"""The cache of compiled kernels on disk: one file a kernel, named after all that its machine code depends on.
+"""The cache of compiled kernels on disk: one file a kernel, named after everything that the machine code depends on.
 
-    b"picstore kernel 1\\n"  SHA-256 (32 bytes) of key and payload  payload: what numba makes of a kernel, pickled
+    b"picstore kernel 1\\n"  SHA-256 (32 bytes) of key and payload  payload: numba's result of compiling, pickled
 
-A file under its name is never changed, so none is stale and no index can tell of data that are not there; one that was
-cut, or whose bits have flipped, does not have its digest. Whoever may write such a file runs code here: it is read only
-if this user, root or the owner of picstore's own files has written it and nobody else may. All else is set aside and
-compiled anew. A folder that cannot be written, or is full, costs the compilation in each process.
+A file is never changed, so none is stale, and no index can name missing data. The digest shows whether a file was cut
+or a bit has flipped. Whoever can write such a file can run code here, so a file is read only if this user, root or the
+owner of picstore's own files owns it and nobody else may write it. Any other file is set aside, and its kernel compiled
+anew. Without a folder that can be written, each process compiles its kernels.
 """
 
 from __future__ import annotations
@@ -31,52 +31,58 @@ from picstore.kernels.numba_names import CALLS, LINKING, available, find
 
 SUFFIX = ".kernel"
 _HEADER = b"picstore kernel 1\n"
-_MAX_BYTES = 1 << 26  # of a file; the largest kernel takes 200 KB
-_KEPT = 8  # files of one kernel: of processors that share a folder, and of versions between which somebody changes
-_PARTIAL_SECONDS = 3600  # after which a half-written file belongs to a process that was killed
+# Bytes of a file; the largest kernel takes 200 KB.
+_MAX_BYTES = 1 << 26
+# Files of one kernel: for processors that share a folder, and for versions that somebody switches between.
+_KEPT = 8
+# Seconds after which a half-written file belongs to a process that was killed.
+_PARTIAL_SECONDS = 3600
 _ROOT = Path(__file__).parents[2]
-_OPTIONS = "OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LOOP_VECTORIZE", "SLP_VECTORIZE"  # NUMBA_… that change the code
-# Without an anchor to a line's beginning, the search is five times as fast.
+# numba's options that change the machine code; the environment names them NUMBA_….
+_OPTIONS = "OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LOOP_VECTORIZE", "SLP_VECTORIZE"
+# The search is five times as fast without an anchor to the beginning of a line.
 _IMPORT = re.compile(rb"from (picstore[.\w]*) import (\([^)]*\)|.*)")
 _NAME = re.compile(r"\w+")
 
 
 class Unusable(Exception):
-    """Why a file of the cache is not used."""
+    """The reason why a file of the cache is not used."""
 
 
 class KernelCache:
-    """The cache of one kernel, in place of numba's: it has the methods that numba's dispatcher calls."""
+    """The cache of one kernel, with the methods that numba's dispatcher calls on a cache of its own."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     @property
     def cache_path(self) -> str | None:
-        """The folder that new machine code goes to."""
+        """The folder for new machine code."""
         folder = cache_folders()[0]
         return None if folder is None else str(folder)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Return numba's result of compiling for a signature; None to have it compiled."""
+        """Return numba's result of compiling for a signature, or None if the cache lacks it."""
         name, key = self.name_and_key(signature, context)
         if (found := _find(name, key)) is None:
             return None
         path, payload = found
         try:
-            # Adds the symbols that machine code may refer to. numba's own cache would also fill the registries of all
-            # that it can compile, 70 of 135 ms for a first kernel; only compiling needs them, and fills them itself.
+            # This adds the symbols that machine code may refer to. numba's own cache would also fill the registries of
+            # everything that it can compile, in 70 of 135 ms for a first kernel; compiling fills them itself.
             find("numba.core.runtime.rtsys").initialize(context)
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)
-        except Exception as error:  # whatever else another numba makes of it
+        except Exception as error:
+            # Another numba may fail in any way.
             _set_aside(path, f"numba cannot load it: {type(error).__name__}: {error}")
             return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Keep numba's result of compiling."""
         folder = cache_folders()[0]
-        if folder is None or getattr(compiled.library, "has_dynamic_globals", False):  # such as addresses
+        # Dynamic globals are addresses of this process, for example.
+        if folder is None or getattr(compiled.library, "has_dynamic_globals", False):
             return
         payload = find("numba.core.serialize.dumps")(_reduce(compiled))
         name, key = self.name_and_key(signature, compiled.target_context)
@@ -86,11 +92,11 @@ class KernelCache:
             _warn_once(f"{folder} takes no compiled kernels ({error.strerror}): each process compiles them anew")
 
     def holds(self, signature: Any, context: Any) -> bool:
-        """Whether there is machine code for a signature; sets aside what cannot be used."""
+        """Return whether the cache has machine code for a signature; set files aside that cannot be used."""
         return _find(*self.name_and_key(signature, context)) is not None
 
     def name_and_key(self, signature: Any, context: Any) -> tuple[str, bytes]:
-        """The name of a kernel's file, and the digest of all that its machine code depends on."""
+        """Return the name of a kernel's file, and the digest of everything that the machine code depends on."""
         function = self._function
         depends = (
             *(function.__module__, function.__qualname__, str(signature), _code_digest(function)),
@@ -102,17 +108,17 @@ class KernelCache:
         kernel = re.sub(r"\W", "", function.__qualname__)
         return f"{kernel}-{key.hex()[:32]}{SUFFIX}", key
 
-    # What else numba's dispatcher may ask of its cache.
+    # numba's dispatcher may call these methods too.
     def flush(self) -> None:
-        """Do nothing: each file belongs to one state of the sources, so no file has to be cleared."""
+        """Do nothing, because each file belongs to one state of the sources."""
 
     enable = disable = flush
 
 
 def _reduce(compiled: Any) -> tuple[Any, ...]:
-    """Reduce a compiled kernel to the parts that the cache stores; of its environments only picstore's.
+    """Reduce a compiled kernel to the parts that the cache stores; of the environments only picstore's.
 
-    Environments of numba's own functions import numba's modules for NumPy's arrays, which takes 15 ms.
+    Environments of numba's own functions would import numba's modules for NumPy's arrays, which takes 15 ms.
     """
     *kept, environments = compiled._reduce()
     return *kept, tuple(each for each in environments if each.globals["__name__"].startswith("picstore"))
@@ -120,16 +126,18 @@ def _reduce(compiled: Any) -> tuple[Any, ...]:
 
 @cache
 def cache_folders() -> tuple[Path | None, tuple[Path, ...]]:
-    """The folder for new kernels, if any, and the folders to look kernels up in, in this order.
+    """Return the folder for new kernels, if any, and the folders to search for kernels, in this order.
 
-    The folder is this user's alone: where several users share one, each has another below it, and reads the first.
+    Only this user writes to the folder. If several users share ``NUMBA_CACHE_DIR``, each has a folder below, and reads
+    the first user's folder too.
     """
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:
         candidates = [Path(given, "picstore"), Path(given, f"picstore-{os.geteuid()}")]
     else:
         candidates = [Path(__file__).with_name("__pycache__")]
-        with contextlib.suppress(RuntimeError):  # a user without a home
+        # Some users have no home.
+        with contextlib.suppress(RuntimeError):
             home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
             candidates.append(Path(home, "picstore", "kernels"))
     for folder in candidates:
@@ -148,7 +156,7 @@ def _package_owner() -> int:
 
 
 def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
-    """Find a kernel's file and payload."""
+    """Find the file and payload of a kernel."""
     for folder in cache_folders()[1]:
         path = folder / name
         try:
@@ -173,17 +181,17 @@ def _digest(key: bytes, payload: bytes) -> bytes:
 
 
 def read_trusted(path: Path) -> bytes:
-    """Read a file that only this user, root or picstore's owner can have written, whose code runs here anyway.
+    """Read a file that only this user, root or picstore's owner can have written; their code runs here anyway.
 
     Raises:
-        Unusable: others own it or may write it, or it is no file or too large.
-        OSError: it cannot be read.
+        Unusable: others own the file or may write it, or it is not a regular file, or too large.
+        OSError: the file cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise Unusable("it is no file")
+            raise Unusable("it is not a regular file")
         if status.st_uid not in (os.geteuid(), 0, _package_owner()):
             raise Unusable(f"it belongs to another user, {status.st_uid}")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -194,9 +202,10 @@ def read_trusted(path: Path) -> bytes:
 
 
 def _set_aside(path: Path, reason: str) -> None:
-    """Say why a file is not used, and move it out of the way of its replacement."""
+    """Rename a file that cannot be used, and say why."""
     _warn_once(f"{path} is set aside and compiled anew: {reason}")
-    with contextlib.suppress(OSError):  # of a folder that cannot be written
+    # The folder may not be writable.
+    with contextlib.suppress(OSError):
         path.replace(f"{path}.unusable")
 
 
@@ -207,12 +216,13 @@ def _warn_once(text: str) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file under its name when it is whole, and remove what is too much."""
+    """Write a file, which gets its name when it is complete, and remove old ones."""
     partial = path.with_name(f"{path.name}.{os.urandom(6).hex()}.partial")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
             file.write(data)
-        partial.chmod(0o644)  # whatever the umask
+        # The umask may have taken permissions away.
+        partial.chmod(0o644)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -221,7 +231,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _remove_old(path: Path) -> None:
-    """Remove a kernel's oldest files, and what writers that were killed have left."""
+    """Remove a kernel's oldest files, and files of writers that were killed."""
     with contextlib.suppress(OSError):
         kernel = path.name.rpartition("-")[0]
         times = {each: each.stat().st_mtime for each in path.parent.glob(f"{kernel}-*") if each != path}
@@ -239,7 +249,7 @@ def _file_digest(path: str) -> str:
 
 
 def _code_digest(function: Callable[..., Any]) -> str:
-    """SHA-256 of a kernel's module and of the picstore modules that it imports, directly or indirectly.
+    """Return the SHA-256 of a kernel's module and of all picstore modules that the module imports, at any depth.
 
     Changes to other modules leave the cached code valid.
     """
@@ -262,9 +272,10 @@ def _source_digest(module: str) -> str:
 
 @cache
 def _read_source(module: str) -> tuple[bytes, tuple[str, ...]]:
-    """Digest a module's source, and list the names that it imports from picstore; neither of what is no module."""
+    """Return the digest of a module's source, and the names imported from picstore; nothing for another name."""
     path = f"{_ROOT}/{module.replace('.', '/')}.py"
-    if not os.path.isfile(path):  # noqa: PTH113 - of the 500 names that the standard job asks for, 400 are no modules
+    # Of the 500 names that the standard job looks up, 400 are not modules, and pathlib would be slower.
+    if not os.path.isfile(path):  # noqa: PTH113
         return b"", ()
     with open(path, "rb") as file:  # noqa: PTH123
         source = file.read()

@@ -1,7 +1,7 @@
-"""Linking of functions into kernels without machine code of their own.
+"""Linking of functions into kernels without machine code for each function.
 
-numba optimizes a function together with all that it calls, and makes machine code of it, at every level of calls. Of
-functions that only kernels call this is lost work: 3.2 of the 16 s that the kernels of the standard job took.
+At every level of calls numba optimizes a function together with all functions that it calls, and makes machine code of
+it. For functions that only kernels call this work is lost: 3.2 of the 16 s that the kernels of the standard job took.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from llvmlite.binding import parse_bitcode
 
 from picstore.kernels.numba_names import LINKING, available
 
-_WRAPPER = "_ZN7cpython"  # begins the name of what Python calls
+# Beginning of the names of functions that Python calls.
+_WRAPPER = "_ZN7cpython"
 
 
 @cache
 def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numba's may not be there to be subclassed
-    """Make a subclass of numba's libraries.
+    """Make a subclass of numba's libraries that optimizes, and makes machine code, only if Python calls a function.
 
-    Such a library is optimized and made machine code of only if Python calls a function of it. Its machine code is
-    loaded without LLVM's representation of it, which only linking into other kernels needs: parsing that, and asking it
-    for the names of its symbols, took 25 of 67 ms for the kernels of the standard job.
+    From the cache only the machine code is loaded. LLVM's representation of a library is parsed when it is linked into
+    another kernel: parsing, and looking up the names of symbols, took 25 of 67 ms for the kernels of the standard job.
     """
 
     class LinkedLibrary(library_class):  # type: ignore[misc]
-        _bitcode: bytes | None = None  # of a library from the cache, until it is parsed
+        # LLVM's representation of a library from the cache, until it is parsed.
+        _bitcode: bytes | None = None
 
         def serialize_using_object_code(self) -> tuple[str, str, Any]:
             name, kind, data = super().serialize_using_object_code()
@@ -76,15 +77,17 @@ def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numb
 
 @contextlib.contextmanager
 def linked_only(dispatcher: Any) -> Iterator[None]:
-    """Make the libraries of a block, in which the caller holds the compiler's lock, such libraries."""
+    """Compile within a block by :func:`_linked_library`; the caller holds the compiler's lock."""
     codegen = dispatcher.targetctx.codegen() if available(LINKING) else None
-    if codegen is None or "set_env" in vars(codegen):  # a kernel that another one calls
+    # The method is replaced already while another kernel, which calls this one, compiles.
+    if codegen is None or "set_env" in vars(codegen):
         yield
         return
     set_env = codegen.set_env
 
     def set_defined_env(name: str, env: Any) -> None:
-        if codegen._engine.is_symbol_defined(name):  # of functions that Python calls
+        # Only functions that Python calls have this symbol.
+        if codegen._engine.is_symbol_defined(name):
             set_env(name, env)
 
     codegen._library_class, codegen.set_env = _linked_library(codegen._library_class), set_defined_env

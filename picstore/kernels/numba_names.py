@@ -1,7 +1,7 @@
-"""All private names of numba that picstore uses: any release of numba may take one away.
+"""All private names of numba that picstore uses, since any release of numba may remove one.
 
-Each belongs to a group, which is used only where numba has all of it. Without them picstore compiles as numba does by
-itself, with the same results: see ``_COSTS``.
+Each name belongs to a group, which is used only if numba has all of its names. Without a group picstore compiles with
+numba's public names: results are the same, and ``_COSTS`` says what is slower.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ _COSTS = {
     LINKING: "kernels take longer to compile",
     CALLS: "kernels take longer to compile",
 }
-# Options of ``numba.njit`` that its documentation lacks: without wrappers for Python, functions compile faster.
+# Undocumented options of ``numba.njit``: without wrappers for Python, functions compile faster.
 OPTIONS = "no_cpython_wrapper", "no_cfunc_wrapper", "forceinline"
 
 
 @cache
 def available(group: str) -> bool:
-    """Whether numba has all names of a group; says on stderr what it costs where it has not."""
+    """Return whether numba has all names of a group; if not, say on stderr what that costs."""
     missing = [name for name in NAMES[group] if find(name, _MISSING) is _MISSING]
     if missing and sys.stderr is not None:
         text = f"numba {numba.__version__} has no {', '.join(missing)}: {_COSTS[group]}"
@@ -94,7 +94,7 @@ def available(group: str) -> bool:
 
 
 def find(name: str, otherwise: Any = None) -> Any:
-    """Return the object that a name of numba's refers to, in a module or in an object of ``_find_owner``."""
+    """Return the object with one of ``NAMES``, or ``otherwise`` if numba does not have it."""
     owner, _, attribute = name.rpartition(".")
     try:
         return getattr(_find_owner(owner), attribute)
@@ -125,7 +125,7 @@ def _find_owner(name: str) -> Any:
 
 @cache
 def _probe() -> Any:
-    """A function of numba's that is not compiled: it leads to its objects."""
+    """Make a dispatcher, never compiled, from which numba's other objects are found."""
 
     def nothing() -> None: ...
 
@@ -140,13 +140,13 @@ def _library() -> Any:
 
 @cache
 def device_options() -> dict[str, Any]:
-    """Options of functions that only kernels call."""
+    """Return the options of functions that only kernels call."""
     known = find("numba.core.cpu.CPUTargetOptions")
     return {"nogil": True, **{name: True for name in OPTIONS[:2] if hasattr(known, name)}}
 
 
 @cache
 def inline_options() -> dict[str, Any]:
-    """Options of functions that are copied into their callers."""
+    """Return the options of functions that are copied into their callers."""
     known = find("numba.core.cpu.CPUTargetOptions")
     return {**device_options(), **{name: True for name in OPTIONS[2:] if hasattr(known, name)}}

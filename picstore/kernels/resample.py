@@ -1,13 +1,13 @@
 """Resampling of a decoded image in one numba kernel: crop, resize, flips and padding.
 
-``filters.py`` has the filters. ``convert`` resizes by Lanczos, the sharpest one, of three times as many pixels as the
-triangle of bilinear interpolation.
+``filters.py`` has the filters. ``convert`` resizes with Lanczos, the sharpest filter, which takes three times as many
+pixels as bilinear interpolation.
 
 All arithmetic on pixels is in integers, with 14-bit weights, so no result depends on the machine's vector unit.
 ``resample_passes.py`` has the vertical pass, which comes first, and the horizontal one.
 
-Source rows are read from the first to the last, and only within a window of the filter's height. So a decoder need not
-have made all of an image before: it is called for rows as they are needed, and a few of them stay in the cache.
+Source rows are read from the first to the last, and only within a window of the filter's height. So a decoder can be
+called for rows as they are needed, instead of for the whole image before, and only a few rows stay in the cache.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def resample(
         clip: left, top, right, bottom in whole source pixels. The filter uses pixels within it only; pixels outside of
             the image count as ``fill``. An output pixel whose center lies outside of the clip is ``fill``.
         out: uint8 (3, H, W), any strides.
-        interpolation: one of ``filters.py``.
+        interpolation: code of ``filters.py``.
         antialias: widen the filter where the box is larger than the output.
         flips: mirror the output left to right, and top to bottom.
         fill: red, green, blue, 0 to 255.
 
     Raises:
         UsageError: an array has another shape, dtype or layout or is empty, the box is empty, a coordinate exceeds
-            2**24 pixels, ``fill`` is not within 0 to 255, or there is no such interpolation.
+            2**24 pixels, ``fill`` is not within 0 to 255, or the interpolation is unknown.
     """
     if source.ndim != 3 or source.shape[2] != 3 or source.dtype != np.uint8 or not source.flags.c_contiguous:
         raise UsageError(f"source is {source.dtype} {source.shape}; give contiguous uint8 of shape (height, width, 3)")
@@ -99,9 +99,9 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Find the source pixels with weight: first, last + 1 and their greatest count; 0, 0, 0 without any.
+    """Find the source pixels with weight: first, last + 1 and greatest number of an output pixel; 0, 0, 0 without any.
 
-    Rebases ``first`` to the first of them.
+    ``first`` is rebased to the first of these pixels.
     """
     low = 0
     high = 0
@@ -118,7 +118,7 @@ def _source_range(first, count):
 
 @device_function
 def _copy_box(source, rows, left, top, flip, row, target):
-    """Copy a box of whole pixels without resampling; returns whether its rows decode."""
+    """Copy a box of whole pixels without resampling; return whether all rows decode."""
     height, width = target[5], target[6]
     for y in range(height):
         if rows[1] and _decode_rows(rows[1], (_u64(rows[2]), top + y + 1)):
@@ -146,7 +146,7 @@ def _fill(fill, row, target):
 
 @device_function
 def _upside_down(target):
-    """Describe an output of which the last row is the first: rows are made in the order of the source."""
+    """Describe an output upside down, because rows are made in the order of the source."""
     turned = target.copy()
     turned[0] += (target[5] - 1) * target[2]
     turned[2] = -target[2]
@@ -155,7 +155,7 @@ def _upside_down(target):
 
 @device_function
 def _is_valid(box, clip, fill):
-    """Whether the box is not empty, coordinates are bounded and fill is bytes; a NaN fails every comparison."""
+    """Test that the box is not empty, coordinates are bounded and fill is bytes; a NaN fails every comparison."""
     for c in range(3):
         if not 0 <= fill[c] <= 255:
             return False

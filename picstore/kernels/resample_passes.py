@@ -1,7 +1,7 @@
-"""The two passes of ``resample.py`` over rows and columns, and the copies between them.
+"""The vertical and the horizontal pass of ``resample.py``, and the copies between the passes.
 
 The vertical pass comes first, along the contiguous bytes of rows. It keeps 6 fractional bits: pixels are rounded to 8
-bits once, and bicubic's and Lanczos' over- and undershoots are clipped at the end only, as torch does for floats (for
+bits once, and over- and undershoots of bicubic and Lanczos are clipped only at the end, as torch does for floats (for
 bytes torch and Pillow clip after each pass). For the horizontal pass ``BLOCK`` rows of an output column are neighbors
 in memory, so each step is one operation on vectors of neighbors; docs/measurements.md has the figures of alternatives.
 """
@@ -16,16 +16,22 @@ from picstore.kernels.jit import device_function
 from picstore.kernels.simd import Vector, VectorMemory, load_byte, store_i16, transposed, vector_function
 from picstore.kernels.strided import put_bytes
 
-GROUP = 8  # rows that are interleaved at once,
-PIXELS = 16  # and their pixels
-BLOCK = 32  # rows that the horizontal pass takes at once, in 4 groups
-COLUMN = 3 * BLOCK  # samples of a column of a block
-_SAMPLES = 64  # samples of rows that the vertical pass takes at once
+# Rows, and pixels of each, that are interleaved at once.
+GROUP = 8
+PIXELS = 16
+# Rows that the horizontal pass takes at once, in 4 groups.
+BLOCK = 32
+# Samples of a column of a block.
+COLUMN = 3 * BLOCK
+# Samples of rows that the vertical pass takes at once.
+_SAMPLES = 64
 
 # numba's integer constants are 64 bits wide, which would halve the vector width.
 _i16, _i32, _u64 = np.int16, np.int32, np.uint64
-_HALF_ROW = 1 << 7  # rounds the vertical pass: of 14 fractional bits 6 are kept
-_HALF_PIXEL = np.int32(1 << 19)  # rounds the horizontal pass: half a grey level with 6 + 14 fractional bits
+# Half a unit of the vertical pass, which keeps 6 of 14 fractional bits.
+_HALF_ROW = 1 << 7
+# Half a level of the horizontal pass, which has 6 + 14 fractional bits.
+_HALF_PIXEL = np.int32(1 << 19)
 
 
 @vector_function(5)
@@ -36,7 +42,7 @@ def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset:
         rows: address of the addresses of the source rows, uint64.
         weights: address of the rows' weights, int16.
         pairs: half the number of rows.
-        offset: of the first sample in the rows.
+        offset: offset of the first sample in the rows.
         line: address of the output, int16.
     """
     parts = range(0, _SAMPLES, 16)
@@ -64,13 +70,13 @@ def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset:
 
 @device_function
 def sum_output_row(source, low, first, count, weights, rows, line):
-    """One output row, of the pixels from ``low`` on, with 6 fractional bits.
+    """Compute an output row of the pixels from ``low`` on, with 6 fractional bits.
 
     Args:
-        source: uint8 (rows, width, 3), of which row r of the image is row r modulo their number.
+        source: uint8 (rows, width, 3); row r of the image is row r modulo the number of rows.
         low: first pixel of a row.
-        first, count: source rows, of the image.
-        weights: theirs, int16, and zeros.
+        first, count: first source row of the image, and number of source rows.
+        weights: weights of the source rows, int16, and zeros.
         rows: uint64 (at least count + 1,), scratch.
         line: int16, takes the samples.
     """
@@ -82,7 +88,8 @@ def sum_output_row(source, low, first, count, weights, rows, line):
     n = line.size
     for at in range(0, n // _SAMPLES * _SAMPLES, _SAMPLES):
         _sum_rows(table, factors, _u64(pairs), _u64(at), _u64(out + 2 * at))
-    if n % _SAMPLES and n >= _SAMPLES:  # the last samples overlap
+    # The last samples overlap the ones before.
+    if n % _SAMPLES and n >= _SAMPLES:
         _sum_rows(table, factors, _u64(pairs), _u64(n - _SAMPLES), _u64(out + 2 * (n - _SAMPLES)))
     elif n % _SAMPLES:
         for i in range(n):
@@ -116,7 +123,7 @@ def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) 
 
 @device_function
 def interleave(lines, width, columns, group):
-    """Copy 8 rows to ``group`` of each column; what lies after the last column is overwritten too."""
+    """Copy 8 rows to ``group`` of each column, overwriting some memory after the last column."""
     source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * GROUP * group)
     for x in range(0, width, PIXELS):
         _interleave_pixels(source + _u64(6 * x), _u64(2 * lines.shape[1]), target + _u64(2 * COLUMN * x))
@@ -130,7 +137,7 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
         column: address of the first source column, int16 (COLUMN,).
         weights: address of the source columns' weights, int16.
         pairs: half the number of source columns.
-        begin: address of the sums' initial numbers, int32 (COLUMN // 2,), each for a number and the fourth after it.
+        begin: address of the sums' initial numbers, int32 (COLUMN // 2,), each for two numbers that are four apart.
         out: address of the output column, uint8 (COLUMN,).
     """
     parts = range(0, 2 * COLUMN, 32)  # bytes
@@ -157,7 +164,7 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
 
 @device_function
 def sum_output_columns(columns, axis, taps, flip, fill, total, block):
-    """All samples of each output column of a block, as bytes, from its source columns."""
+    """Compute all output columns of a block, as bytes, from the source columns."""
     first, weights, missing = axis
     source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)
     row, pairs, plain = _u64(2 * weights.shape[1]), _u64((taps + 1) // 2), True
@@ -193,7 +200,7 @@ def write_rows(block, rows, target, top, bottom):
         block: uint8 (at least the width rounded up to PIXELS, COLUMN).
         rows: uint8 (8, as many), scratch.
         target: ``strided_image`` of the output.
-        top, bottom: its rows.
+        top, bottom: rows of the output.
     """
     source, first, stride, width = _u64(block.ctypes.data), _u64(rows.ctypes.data), rows.shape[1], target[6]
     for group in range((bottom - top + GROUP - 1) // GROUP):

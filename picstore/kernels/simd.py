@@ -1,9 +1,8 @@
 """Explicit SIMD for kernels: integer vectors, and loads and stores at addresses.
 
-LLVM often fails to vectorize such arithmetic when it is written as a loop, and to find two instructions of x86 that
-treat each 128 bits by themselves. numba runs a function decorated with
-``vector_function`` while it compiles a kernel: arithmetic on ``Vector`` becomes the kernel's instructions, for the
-vector registers of the machine.
+LLVM often fails to vectorize such arithmetic if it is written as a loop, and to find two instructions of x86 that treat
+each 128 bits separately. numba runs a function decorated with ``vector_function`` while it compiles a kernel:
+arithmetic on ``Vector`` becomes the kernel's instructions, for the vector registers of the machine.
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ _SSE2 = {"pmadd.wd": "sse2.pmadd.wd", "packssdw": "sse2.packssdw.128", "packsswb
 
 
 def _has_avx2() -> bool:
-    """Whether kernels are compiled for AVX2: as the machine has it, unless NUMBA_CPU_NAME names another one."""
+    """Return whether kernels are compiled for AVX2: if this machine has it, unless NUMBA_CPU_NAME names another."""
     features, of_host = getattr(config, "CPU_FEATURES", ""), find("numba.core.codegen.get_host_cpu_features")
     if features is None and of_host is not None:
         features = of_host()
-    return "+avx2" in (features or "").split(",")  # without, instructions for 128 bits do the same
+    # Without AVX2, two instructions for 128 bits do the same.
+    return "+avx2" in (features or "").split(",")
 
 
 class Vector:
@@ -89,42 +89,42 @@ class Vector:
         return Vector(builder, value)
 
     def is_zero(self) -> Vector:
-        """Mask for ``chosen``, of ones in each 128 bits that are zero, and of zeros in the others."""
+        """Make a mask for ``chosen``: ones in each 128 bits that are zero, and zeros in all other bits."""
         words = self.cast(64)
         either = words | words.shuffled(words, [k ^ 1 for k in range(words.value.type.count)])
         is_zero = self._builder.icmp_unsigned("==", either.value, words.filled(0).value)
         return Vector(self._builder, self._builder.sext(is_zero, words.value.type)).cast(self.value.type.element.width)
 
     def nonzero(self) -> Any:
-        """Number whose bit *k* tells that element *k* is not zero."""
+        """Return a number whose bit *k* tells that element *k* is not zero."""
         bits = self._builder.icmp_signed("!=", self.value, self._operand(0))
         number = self._builder.bitcast(bits, ir.IntType(self.value.type.count))
         return self._builder.zext(number, ir.IntType(64))
 
     def chosen(self, mask: Vector, other: Vector) -> Vector:
-        """This vector where a mask has ones, else ``other``."""
+        """Return the bits of this vector where a mask has ones, and elsewhere those of ``other``."""
         different = Vector(self._builder, self._builder.and_((self ^ other).value, mask.value))
         return different ^ other
 
     def filled(self, *numbers: int) -> Vector:
-        """A vector of this type, of some numbers in turn."""
+        """Make a vector of this vector's type that repeats some numbers."""
         count = self.value.type.count
         return Vector(self._builder, ir.Constant(self.value.type, list(numbers) * (count // len(numbers))))
 
     def cast(self, bits: int) -> Vector:
-        """The same bits as elements of another width."""
+        """Return the same bits as elements of another width."""
         count = self.value.type.count * self.value.type.element.width // bits
         return Vector(self._builder, self._builder.bitcast(self.value, ir.VectorType(ir.IntType(bits), count)))
 
     def interleaved(self, other: Vector) -> tuple[Vector, Vector]:
-        """Interleave each 128 bits with another vector's: their lower halves, and their upper halves."""
+        """Interleave each 128 bits with those of another vector: the lower halves, and the upper halves."""
         count = self.value.type.count
         part = 128 // self.value.type.element.width
         lower = [begin + k // 2 + k % 2 * count for begin in range(0, count, part) for k in range(part)]
         return self.shuffled(other, lower), self.shuffled(other, [k + part // 2 for k in lower])
 
     def sums_of_products(self, other: Vector) -> Vector:
-        """Multiply by another vector and add neighbors: 256 bits, int16 to int32, without overflow."""
+        """Multiply by another vector and add neighboring products: 256 bits, int16 to int32, without overflow."""
         if _X86:
             return self._instruction("pmadd.wd", other, 32)
         parities = range(0, self.value.type.count, 2), range(1, self.value.type.count, 2)
@@ -134,7 +134,7 @@ class Vector:
     def interleaved_sums(self, other: Vector, factors: Vector) -> list[Vector]:
         """Interleave with another vector of 256 bits, int16, and sum the products with factors: the two halves, int32.
 
-        Neon multiplies vectors as they are, without the interleaving.
+        On Neon the vectors are multiplied without interleaving.
         """
         if _X86:
             return [mixed.sums_of_products(factors) for mixed in self.interleaved(other)]
@@ -144,7 +144,7 @@ class Vector:
         return [a.widened(32) * first + b.widened(32) * second for a, b in parts]
 
     def packed(self, other: Vector) -> Vector:
-        """Clamp 256 bits to elements of half the width: each 128 bits are of this vector's 128, then of the other's."""
+        """Clamp 256 bits to elements of half the width: each 128 bits hold 64 of this vector and 64 of the other."""
         count, bits = self.value.type.count, self.value.type.element.width
         if _X86:
             return self._instruction({32: "packssdw", 16: "packsswb"}[bits], other, bits // 2)
@@ -153,7 +153,7 @@ class Vector:
         return self.shuffled(other, order).clamped(least, -least - 1).narrowed(bits // 2)
 
     def _instruction(self, name: str, other: Vector, bits: int) -> Vector:
-        """Use an x86 instruction on two vectors of 256 bits; its result has elements of ``bits`` bits."""
+        """Apply an x86 instruction to two vectors of 256 bits; the result has elements of ``bits`` bits."""
         if _has_avx2():
             return self._call("avx2." + name, other, bits)
         count = self.value.type.count
@@ -170,17 +170,18 @@ class Vector:
         return Vector(self._builder, self._builder.call(function, [self.value, other.value]))
 
     def shuffled(self, other: Vector, indices: Sequence[int]) -> Vector:
-        """Pick elements by index from this vector followed by ``other``."""
+        """Pick elements by index from this vector and ``other`` after it."""
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), list(indices))
         return Vector(self._builder, self._builder.shuffle_vector(self.value, other.value, mask))
 
 
-_Step = Callable[[Any, list[Vector]], list[Vector]]  # of ``VectorMemory.repeat``: of its number and of the vectors
+# Step of ``VectorMemory.repeat``, a function of the step's number and of the vectors.
+_Step = Callable[[Any, list[Vector]], list[Vector]]
 
 
 @contextlib.contextmanager
 def _repeated(builder: Any, count: Any) -> Iterator[Any]:
-    """Repeat what a block builds ``count`` times; yields the index."""
+    """Repeat the instructions that a block builds ``count`` times; yield the index."""
     before, condition = builder.basic_block, builder.append_basic_block("repeat")
     body, end = builder.append_basic_block("repeat.body"), builder.append_basic_block("repeat.end")
     builder.branch(condition)
@@ -203,7 +204,7 @@ class VectorMemory:
         self._builder = builder
 
     def offset(self, address: Any, count: Any, times: int = 1) -> Any:
-        """The address ``times`` some bytes after another; the count is an ``int`` or an argument of the function."""
+        """Return ``address + times * count``; the count of bytes is an ``int`` or an argument of the function."""
         number = ir.IntType(64)
         if times != 1:
             count = self._builder.mul(count, ir.Constant(number, times))
@@ -220,7 +221,7 @@ class VectorMemory:
         return self._builder.load(pointer, align=1)
 
     def repeat(self, count: Any, vectors: list[Vector], step: _Step) -> list[Vector]:
-        """Apply a step ``count`` times, an argument of the function, to the vectors; they stay in registers."""
+        """Apply a step to vectors in registers ``count`` times; the count is an argument of the function."""
         builder, slots = self._builder, []
         for vector in vectors:
             with builder.goto_entry_block():
@@ -238,11 +239,11 @@ class VectorMemory:
         self._builder.store(vector.value, pointer, align=1)
 
     def zeros(self, count: int, bits: int) -> Vector:
-        """A vector of ``count`` zeros."""
+        """Make a vector of ``count`` zeros."""
         return Vector(self._builder, ir.Constant(ir.VectorType(ir.IntType(bits), count), None))
 
     def splat(self, number: Any, count: int, bits: int) -> Vector:
-        """A vector of ``count`` times one argument of the function."""
+        """Make a vector that repeats an argument of the function ``count`` times."""
         first = self._builder.trunc(number, ir.IntType(bits))
         zeros, index = self.zeros(count, bits), ir.Constant(ir.IntType(32), 0)
         vector = Vector(self._builder, self._builder.insert_element(zeros.value, first, index))
@@ -252,7 +253,8 @@ class VectorMemory:
 def transposed(rows: list[Vector]) -> list[Vector]:
     """Transpose 8 × 8 numbers in each 128 bits of eight vectors of 16-bit elements, or of four of bytes."""
     half = len(rows) // 2
-    for _ in range(3):  # three perfect shuffles
+    # Three perfect shuffles transpose.
+    for _ in range(3):
         rows = [mixed for a, b in zip(rows[:half], rows[half:], strict=True) for mixed in a.interleaved(b)]
     return rows
 
@@ -260,7 +262,7 @@ def transposed(rows: list[Vector]) -> list[Vector]:
 def vector_function(arity: int, *, returns: bool = False) -> Callable[[Callable[..., Any]], Any]:
     """Decorator: compile a function of a ``VectorMemory`` and ``arity`` uint64 numbers or addresses into kernels.
 
-    With ``returns`` its result is a number of 64 bits.
+    With ``returns`` the result is a number of 64 bits.
     """
     signature = (types.uint64 if returns else types.void)(*[types.uint64] * arity)
     return lambda function: intrinsic_function(
@@ -274,7 +276,7 @@ def _emit_load_byte(builder: Any, address: Any) -> Any:
 
 
 def _emit_count(name: str) -> Any:
-    """Make a function of a uint64: how many of its bits, from one end on, are zero."""
+    """Make a function of a uint64 that counts zero bits from one end."""
 
     def emit(builder: Any, number: Any) -> Any:
         return getattr(builder, name)(number, ir.Constant(ir.IntType(1), 0))
@@ -287,4 +289,5 @@ leading_zeros, trailing_zeros = _emit_count("ctlz"), _emit_count("cttz")
 # Loads and stores of one number in the machine's byte order, at any address; the caller checks bounds.
 load_u8, load_u32, load_native_u64 = load_function(8), load_function(32), load_function(64)
 store_i16, store_i32, store_native_u64 = map(store_function, (types.int16, types.int32, types.uint64))
-load_byte = intrinsic_function(types.int64(types.uint64), _emit_load_byte)  # as int64
+# Loads a byte as int64.
+load_byte = intrinsic_function(types.int64(types.uint64), _emit_load_byte)

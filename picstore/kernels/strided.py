@@ -1,4 +1,4 @@
-"""Images as address, strides and shape: kernels compiled once take images of any memory layout and dtype."""
+"""Images as address, strides and shape, so that a kernel, compiled once, takes images of any layout and dtype."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def strided_images(images: Array | list[Array]) -> StridedImage:
 
 @device_function
 def put_bytes(row, count, to, step):
-    """Copy bytes to memory with a stride. Passing arrays would count references: 20 ns a row.
+    """Copy bytes to memory with a stride; with arrays, counting references would take 20 ns a row.
 
     Args:
         row: address of ``count`` bytes.

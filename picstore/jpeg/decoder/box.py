@@ -1,8 +1,8 @@
-"""A box of a tiled JPEG decoded from where it lies: no stream of its tiles is written first.
+"""Decoding of a box of a tiled JPEG in place, without writing a stream of the box's tiles first.
 
-The rows of tiles that the box touches are taken apart by the stored lengths of their segments. MCUs of a row's first
-tile that lie left of the box are read for their DC alone, without an inverse DCT; a row's last tile is read up to the
-box's right edge. The pixels equal a full decode's; ``jpeg/cut.py`` explains the margin.
+The rows of tiles that the box touches are split by the stored lengths of their segments. MCUs left of the box, in the
+first tile of a row, are read only for their DC, without an inverse DCT; the last tile of a row is read up to the box's
+right edge. The pixels are those of a full decode; ``jpeg/cut.py`` explains the margin.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from picstore.jpeg.decoder.decode_baseline import BUFFER_TOO_SMALL, WORKSPACE, b
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, inlined, kernel
 
-NO_GRID = -30  # the segments form no rows of tiles, or contradict the headers
-OUTSIDE = -32  # the box is empty, or does not lie within what is held of the image
+# The segments do not form rows of tiles, or contradict the headers.
+NO_GRID = -30
+# The box is empty, or not within the rows of the image that are held.
+OUTSIDE = -32
 _u64 = np.uint64
 
 
@@ -44,13 +46,13 @@ def decode_box(
     Args:
         tiled: one stream.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
-        factor: 1, 2, 4 or 8, by which the sides are divided; the box begins and ends at multiples of it, or the edge.
+        factor: divisor of the sides, 1, 2, 4 or 8; the box begins and ends at multiples of it, or at the edge.
         allocate: makes a uint8 buffer of at least the given number of bytes.
 
     Returns:
-        uint8 (height, width, 3) and int64 (4,): left, top, width and height in the image of what was decoded. Pixels
+        uint8 (height, width, 3), and int64 (4,): left, top, width and height of these pixels in the image. Pixels
         outside of the box may have any value. None for a stream that is damaged, of another kind or not tiled, and
-        where the box does not lie within it.
+        if the box is not within the image.
     """
     rect = np.empty(4, np.int64)
     rows = tiled.addresses[0], tiled.sizes[0], tiled.tilings[0], np.ascontiguousarray(box, np.int64), factor
@@ -74,12 +76,12 @@ def decode_box(
     "int16[::1], uint8[::1], int64[::1])), int64[::1])"
 )
 def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
-    """Parse a stream up to the first pixel of a box, which ``decode_rows`` decodes; kernels may call it too.
+    """Parse a stream up to the first pixel of a box, which ``decode_rows`` decodes; kernels may call this too.
 
     Args:
         addresses, sizes, tiling: one row of each array of ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
-        factor, workspace: as ``decode_baseline.open_stream`` takes them.
+        factor, workspace: arguments of ``decode_baseline.open_stream``.
         rect: int64 (4,), takes left, top, width and height of the decoded pixels, which contain the box. Rows above
             the box are not written.
 
@@ -134,17 +136,17 @@ def has_tiling(frame, tiling):
 
 @inlined
 def least_width(factor):
-    """Return the least pixels of a row, unless the image has fewer, decoded at a scale of 1 / factor.
+    """Return the least number of pixels in a row, unless the image has fewer, decoded at a scale of 1 / factor.
 
-    They become more chroma samples than ``ycc_to_rgb`` takes for a row too narrow to interpolate, as the image's may
-    not be.
+    A row of a box must not have so few chroma samples that ``ycc_to_rgb`` does not interpolate them, because it would
+    interpolate those of the whole image.
     """
     return (MIN_CUT_WIDTH - 1) * factor + 1
 
 
 @device_function
 def _set_rect(tiling, box, factor, rect):
-    """Compute the pixels to decode for a box; returns left, top, right and bottom of their tiles."""
+    """Compute the pixels to decode for a box; return left, top, right and bottom of the tiles that hold them."""
     width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)
     left = min(max(box[0] - CUT_MARGIN, 0), width - least) // mcu_width
@@ -159,7 +161,7 @@ def _set_rect(tiling, box, factor, rect):
 
 @device_function
 def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):
-    """Copy the segments of some tiles without stuffing after the planes; returns their bytes, or negative."""
+    """Copy the segments of some tiles without stuffing, after the planes; return the number of bytes, or negative."""
     left, top, right, _ = tiles
     begins, _ = ranges
     begin, target, length, count = _u64(source.ctypes.data), _u64(scratch.ctypes.data), 0, 0

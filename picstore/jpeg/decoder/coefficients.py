@@ -1,9 +1,9 @@
-"""Coefficients of blocks read from Huffman codes by kernels (ITU-T T.81, annex F.2), and their lookup tables.
+"""Coefficients of blocks read from Huffman codes by kernels (ITU-T T.81, annex F.2), and the codes' lookup tables.
 
-The time goes to a chain of dependent steps: the next bits, their entry in a table in memory, its number of bits, the
+The time goes to a chain of dependent steps: the next bits, the entry of these bits in a table, its number of bits, the
 next bits. So an entry stands for up to two coefficients, and all other work happens beside the chain: the accumulator
-is refilled while the entry is loaded, and values are computed without branches. That work bounds the time as well, so
-an entry holds the first of two values. A reader of bits is three numbers, as in ``bit_reader``.
+is refilled while the entry is loaded, and values are computed without branches. That work takes time as well, so an
+entry holds the first of two values. A reader of bits is three numbers, as in ``bit_reader``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import device_function, inlined, load_u16
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, store_i16, store_i32, store_native_u64
 
-LOOKUP_BITS = 10  # bits looked up at once; longer codes are searched
+# Bits looked up at once; longer codes are searched.
+LOOKUP_BITS = 10
 _u64, _i16 = np.uint64, np.int16
 _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
 _RANGES = 3 * 18  # int32 numbers of a table in ``by_length``, before its symbols
@@ -54,9 +55,9 @@ def fill_table(counts, single, by_length):
     """Make the lookup tables of single codes (C.2); all arguments are addresses.
 
     Args:
-        counts: 16 bytes, the number of codes of each length, for all of which there are codes, followed by the symbols
-            in the order of their codes.
-        single: int16 (2**LOOKUP_BITS,), takes symbol | length << 8, 0 for a longer or no code.
+        counts: 16 bytes, the number of codes of each length, followed by the symbols in the order of their codes. The
+            lengths form a prefix code.
+        single: int16 (2**LOOKUP_BITS,), takes symbol | length << 8, 0 for a longer code or none.
         by_length: int32 (BY_LENGTH,), takes for each length the first code, the last code + 1 and the index of its
             first symbol; then the symbols.
     """
@@ -106,7 +107,8 @@ def fill_pairs(single, pairs):
     window = 0
     while window < 1 << LOOKUP_BITS:
         head = np.int64(load_u16(single + _u64(2 * window)))
-        if head == 0:  # only longer codes follow
+        # Only longer codes follow.
+        if head == 0:
             store_native_u64(pairs + _u64(8 * window), _u64(0))
             window += 1
             continue
@@ -114,7 +116,7 @@ def fill_pairs(single, pairs):
         entry = _entry_of_one(length, symbol)
         size = symbol & 15
         rest = LOOKUP_BITS - length - size  # bits after the value
-        # Any symbol without a value but 0xF0 ends the block: what follows is no coefficient of it.
+        # Any symbol without a value, except 0xF0, ends the block, so that the next code belongs to another block.
         if rest <= 0 or (size == 0 and symbol != 0xF0):
             for k in range(1 << (LOOKUP_BITS - length)):
                 store_native_u64(pairs + _u64(8 * (window + k)), entry)
@@ -139,7 +141,7 @@ def _fill_second(single, entry, size, rest, pairs):
 
 @inlined
 def _value(bits, shift):
-    """Return the number in the first ``63 - shift`` bits of a word (F.2.2.1, EXTEND), 0 for none."""
+    """Return the number in the first ``63 - shift`` bits of a word (F.2.2.1, EXTEND), 0 for no bits."""
     flip = ~(np.int64(bits) >> 63)
     return (np.int64((bits ^ _u64(flip)) >> _u64(1) >> (shift & _63)) ^ flip) - flip
 
@@ -151,7 +153,7 @@ def _search_code(accumulator, by_length):
 
 @inlined
 def read_dc(address, tables, accumulator, valid, byte):
-    """Read a DC difference: (accumulator, valid, byte, difference, whether its code is valid)."""
+    """Read a DC difference: (accumulator, valid, byte, difference, whether the code is valid)."""
     single, by_length = tables
     entry = np.int64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     accumulator, valid, byte = refill(address, accumulator, valid, byte)
@@ -164,9 +166,10 @@ def read_dc(address, tables, accumulator, valid, byte):
 
 @inlined
 def _end_of_block(entry, first, index, last):
-    """Find how many bits of the last entry belong to the block, and whether the block ends there."""
+    """Return the number of bits of the last entry that belong to the block, and whether the block ends there."""
     bits = entry & _63
-    if first >= last:  # the bits after the last coefficient belong to the next block
+    # Bits after the last coefficient belong to the next block.
+    if first >= last:
         bits = entry >> _u64(_FIRST_BITS) & _63
     ends = entry >> _u64(_FIRST) & _255 == _u64(_ENDS)
     return bits, ends or first == last or (first < last and (index == last or index == first + _u64(_ENDS)))
@@ -174,7 +177,7 @@ def _end_of_block(entry, first, index, last):
 
 @inlined
 def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
-    """Read the AC coefficients of a block into it: (accumulator, valid, byte, whether they are valid)."""
+    """Read AC coefficients into a block: (accumulator, valid, byte, whether the codes are valid)."""
     pairs, by_length = tables
     index, last = zigzag, zigzag + _63
     while True:
@@ -201,7 +204,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
 
 @inlined
 def skip_ac(address, tables, accumulator, valid, byte):
-    """Skip the AC coefficients of a block: (accumulator, valid, byte, whether they are valid), as ``read_ac``."""
+    """Skip the AC coefficients of a block: (accumulator, valid, byte, whether the codes are valid)."""
     pairs, by_length = tables
     index, last = _u64(0), _63
     while True:

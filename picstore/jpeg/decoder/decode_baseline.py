@@ -1,10 +1,10 @@
 """Decoder of training JPEGs: the pixels of libjpeg-turbo, bit for bit, by kernels without the GIL.
 
-One kernel opens a stream, the other decodes it on, row by row: all at once, or as far as a resampler needs it next.
+One kernel opens a stream, and another decodes rows: all at once, or those that a resampler needs next.
 
-Training JPEGs are baseline, in one scan, grey or YCbCr, of four samplings. All others, and any damage, are refused with
-a reason, and the caller may ask libjpeg. libjpeg-turbo reads Huffman codes by its slow path if there are restart
-markers; docs/measurements.md has the figures.
+Training JPEGs are baseline, in one scan, grey or YCbCr, of four samplings. Others, and any damage, are refused with a
+reason, and the caller may use libjpeg instead. libjpeg-turbo is slower: it has no fast path for Huffman codes if there
+are restart markers. docs/measurements.md has the figures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from picstore.jpeg.decoder import coefficients, parse, scan
 from picstore.kernels.jit import array_at, device_function, kernel
 
 BUFFER_TOO_SMALL, _NO_EOI, _OTHER_MARKER = -20, -21, -22
-FACTORS = 1, 2, 4, 8  # by which sides may be divided
+FACTORS = 1, 2, 4, 8  # divisors of the sides
 FRAME = scan.STATE + 3
 REASONS = {
     bit_reader.BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
@@ -30,25 +30,26 @@ REASONS = {
     bit_reader.TOO_MANY_SEGMENTS: "more restart markers than its headers announce",
     scan.SURPLUS_BYTES: "a segment with more bytes than it needs",
     parse.DAMAGED_HEADER: "its headers are damaged",
-    parse.UNSUPPORTED: "it is no baseline JPEG of 8 bits, one scan, grey or YCbCr, and 4:4:4, 4:2:2, 4:4:0 or 4:2:0",
+    parse.UNSUPPORTED: "it is not a baseline JPEG of 8 bits, one scan, grey or YCbCr, and 4:4:4, 4:2:2, 4:4:0 or 4:2:0",
     _NO_EOI: "it does not end with EOI",
     _OTHER_MARKER: "its scan is followed by another marker than EOI",
 }
-# Streams that may be sound, of another kind; the end may be followed by bytes that belong to no JPEG.
+# Codes of streams that may be sound JPEGs of another kind; bytes that belong to no JPEG may follow the end.
 _OF_OTHERS = parse.DAMAGED_HEADER, parse.UNSUPPORTED, _NO_EOI, _OTHER_MARKER
 _PAIR_ZIGZAG = coefficients.PAIR_ZIGZAG
 _u64, _u8 = np.uint64, np.uint8
 
 
 class NotTrainingJpeg(ImageError):
-    """The stream is of a kind that another decoder may take, and no damage was found in it."""
+    """The stream is of a kind that another decoder may take, and no damage was found."""
 
 
 class _Workspace(threading.local):
-    """Arrays of a thread; allocating them for each image would cost more than decoding a small one."""
+    """Arrays of a thread, because allocating arrays for each image would cost more than decoding a small image."""
 
     def __init__(self) -> None:
-        self.frame = np.zeros(FRAME, np.int64)  # with the state of a scan, and last the lengths of arrays
+        # Frame, state of a scan, and lengths of arrays that suffice.
+        self.frame = np.zeros(FRAME, np.int64)
         self._tables = np.zeros(coefficients.TABLES, np.uint8)
         self._plan = np.zeros(scan.PLAN, np.uint64)
         self._block = np.zeros(scan.BLOCKS * coefficients.BLOCK_PAIR, np.int16)
@@ -57,11 +58,11 @@ class _Workspace(threading.local):
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """Arrays in the order that ``open_stream`` takes."""
+        """The arrays in the order that ``open_stream`` takes."""
         return self.frame, self._tables, self._plan, self._block, self._scratch, self._segments
 
     def grow(self) -> int:
-        """Enlarge the arrays after ``BUFFER_TOO_SMALL``; return the bytes of the pixels."""
+        """Enlarge the arrays after ``BUFFER_TOO_SMALL``; return the number of bytes of the pixels."""
         size, scratch, segments = self.frame[-3:].tolist()
         if len(self._scratch) < scratch:
             self._scratch = np.empty(2 * scratch, np.uint8)
@@ -80,15 +81,16 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
     Args:
         jpeg: one whole stream, contiguous.
         out: contiguous uint8 buffer of one dimension, at least as long as the pixels; a new one by default.
-        factor: 1, 2, 4 or 8, by which the sides are divided, rounded up.
+        factor: divisor of the sides, 1, 2, 4 or 8; the result is rounded up.
 
     Returns:
         uint8 (height, width, 3), a view of ``out``: the pixels of libjpeg-turbo's default decompression ("islow" DCT,
         "fancy" upsampling) at the scale 1 / factor.
 
     Raises:
-        ImageError: the stream is damaged, or its pixels do not fit ``out``; ``NotTrainingJpeg`` if it is none.
-        UsageError: ``out`` is not such a buffer, or there is no such factor.
+        NotTrainingJpeg: the stream is a sound JPEG of another kind, as far as its headers tell.
+        ImageError: the stream is damaged, or its pixels do not fit ``out``.
+        UsageError: ``out`` or ``factor`` is impossible.
     """
     if out is not None and (out.dtype != np.uint8 or out.ndim != 1 or not out.flags.carray):
         raise UsageError(f"decoding needs a contiguous uint8 buffer of one dimension, not {out.dtype} {out.shape}")
@@ -110,14 +112,14 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
 
 
 def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
-    """Read width and height of a stream of one baseline scan with as many bytes as its blocks need; None for others."""
+    """Read width and height of a training JPEG that has at least the bytes that its blocks need; None for others."""
     source = np.frombuffer(jpeg, np.uint8)
     code = open_stream(_u64(source.ctypes.data), source.size, 1, (*WORKSPACE.arrays[:-2], _NO_PIXELS, _NO_SEGMENTS))
     return (int(WORKSPACE.frame[parse.WIDTH]), int(WORKSPACE.frame[parse.HEIGHT])) if code == BUFFER_TOO_SMALL else None
 
 
 def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
-    """Open a stream, and enlarge the workspace if that takes it; returns the stream, which stays alive, and a code."""
+    """Open a stream, and enlarge the workspace if needed; return the stream, which must stay alive, and a code."""
     source = np.frombuffer(jpeg, np.uint8)
     address = _u64(source.ctypes.data)
     code = open_stream(address, source.size, factor, WORKSPACE.arrays)
@@ -129,17 +131,17 @@ def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
 
 @kernel("int64(uint64, int64, int64, Tuple((int64[::1], uint8[::1], uint64[::1], int16[::1], uint8[::1], int64[::1])))")
 def open_stream(address, size, factor, workspace):
-    """Parse a stream up to its first pixel; kernels may call it too.
+    """Parse a stream up to its first pixel; kernels may call this too.
 
     Args:
-        address, size: of the stream; an address, as numba would compile a second version for read-only arrays.
-        factor: 1, 2, 4 or 8, by which the sides are divided.
-        workspace: ``WORKSPACE.arrays``. The first is filled by ``parse.parse_frame`` and with the scan's state, the
-            second with the tables. All must stay as they are until the last row is decoded.
+        address, size: the stream; not an array, because numba would compile a second version for read-only arrays.
+        factor: divisor of the sides, 1, 2, 4 or 8.
+        workspace: ``WORKSPACE.arrays``. The first takes the frame of ``parse.parse_frame`` and the scan's state, the
+            second the tables. All must stay unchanged until the last row is decoded.
 
     Returns:
-        0, or a negative code for a stream that is not decoded. ``BUFFER_TOO_SMALL``: an array is too short, and the
-        last three numbers of the first array are the lengths that suffice, of the pixels and of the last two arrays.
+        0, or a negative code for a stream that is not decoded. ``BUFFER_TOO_SMALL`` says that an array is too short;
+        the last three numbers of the first array are then the lengths that the pixels and the last two arrays need.
     """
     frame, tables, _, _, scratch, segments = workspace
     code = parse.parse_frame(_u64(address), size, frame, _u64(tables.ctypes.data))
@@ -168,7 +170,7 @@ def open_stream(address, size, factor, workspace):
 
 @device_function
 def has_room(frame, size, count, factor, scratch, segments):
-    """Set the scale, and test whether the arrays can hold ``size`` bytes of ``count`` segments; note what they need."""
+    """Set the scale, note the lengths of arrays for ``size`` bytes of ``count`` segments, and test whether they fit."""
     scan.set_scale(frame, factor)
     needed = scan.planes_length(frame) + size + bit_reader.PADDING
     pixels = 3 * frame[scan.PIXELS_WIDTH] * frame[scan.PIXELS_HEIGHT]
@@ -178,7 +180,7 @@ def has_room(frame, size, count, factor, scratch, segments):
 
 @device_function
 def begin(workspace, length):
-    """Begin the scan of ``length`` bytes, which lie after the planes without stuffing and markers."""
+    """Begin the scan: ``length`` bytes after the planes, without stuffing and markers."""
     frame, tables, plan, block, scratch, segments = workspace
     flat = scratch[scan.planes_length(frame) :]
     flat[length : length + bit_reader.PADDING] = 0
@@ -195,12 +197,12 @@ def begin(workspace, length):
 
 @kernel("int64(uint64, int64)")
 def decode_rows(state, rows):
-    """Go on decoding an opened stream, until ``rows`` rows of pixels are written, or all.
+    """Continue to decode an opened stream until ``rows`` rows of pixels are written, or all.
 
     Args:
         state: address of the first array of the workspace, in which the caller has set ``scan.OUT``, the address of
             rows of pixels, and ``scan.RING``, their number: the row after the last one takes the place of the first.
-        rows: of the image. Up to ``scan.MOST_SURPLUS_ROWS`` more are written.
+        rows: number of rows of the image. Up to ``scan.MOST_SURPLUS_ROWS`` more are written.
 
     Returns:
         0, or a negative code for damage; surplus bytes are found after the last row.

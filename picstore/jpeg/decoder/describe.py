@@ -1,9 +1,9 @@
-"""Tiles of JPEGs described for a decoder of segments on a GPU: their bytes as they are, and tables of numbers.
+"""Description of tiles of JPEGs for a decoder of segments on a GPU: the tiles' bytes, and tables of numbers.
 
-For each image the headers and the rows of tiles that a box touches are copied, without a change: what is held is the
-JPEG of these rows, but for its height (``box.py`` decodes it too). Rows of ``gpu_segment_layout.py`` say where the
-box's segments, or the parts between their entry points, lie in them, and which blocks they make. Codes stay as in the
-headers; the GPU makes lookup tables of them.
+For each image the headers and the rows of tiles that a box touches are copied unchanged. The copy is the JPEG of these
+rows, except for the height in the headers (``box.py`` decodes it too). Rows of ``gpu_segment_layout.py`` say where the
+box's segments, or the parts between entry points, lie in the copy, and which blocks they make. Huffman codes stay as in
+the headers; the GPU makes lookup tables from them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT
 from picstore.kernels.jit import array_at, copy_bytes, device_function, inlined, kernel
 from picstore.kernels.simd import load_byte
 
-_ROOM = 16  # bytes after a stream: it begins at a multiple of 8, and the GPU reads up to 8 bytes more than it has
-WRONG_ENTRY_POINTS = -31  # they do not lie within the segments
+# Bytes after a stream: a stream begins at a multiple of 8, and the GPU reads up to 8 bytes beyond its end.
+_ROOM = 16
+# The entry points do not lie within the segments.
+WRONG_ENTRY_POINTS = -31
 _u64 = np.uint64
 
 
@@ -30,12 +32,12 @@ _STREAMS = "Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], 
 
 @kernel(f"void({_STREAMS}, int64[::1], int64[::1])")
 def measure_tiles(streams, starts, firsts):
-    """Compute where the bytes and the rows begin that ``describe_tiles`` makes of each image.
+    """Compute the offsets of the bytes and rows that ``describe_tiles`` makes for each image.
 
     Args:
-        streams: as ``describe_tiles`` takes them.
-        starts: int64 (n + 1,), takes multiples of 8, the last of which is the number of all bytes.
-        firsts: int64 (n + 1,), takes numbers of rows, one for each part of a segment in the rows of tiles.
+        streams: argument of ``describe_tiles``.
+        starts: int64 (n + 1,), takes offsets of bytes, multiples of 8, and the number of all bytes.
+        firsts: int64 (n + 1,), takes numbers of rows: an image has a row for each part of a segment.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)
@@ -58,20 +60,20 @@ def measure_tiles(streams, starts, firsts):
     "Tuple((int64[:, ::1], int64[:, ::1], int64[:, ::1])), Tuple((uint8[:, ::1], int32[:, ::1], int16[:, ::1])))"
 )
 def describe_tiles(slots, streams, data, segments, images, tables):
-    """Copy what boxes need of some images, and fill their rows.
+    """Copy the tiles that boxes need from some images, and fill the images' rows.
 
     Args:
         slots: the first image, and the last + 1.
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
             bottom in pixels, not empty, within the image; factors (n,): 1, 2, 4 or 8, by which decoding divides the
-            sides; entry points (n, 2): the address of all segments', and the MCUs between two, less than the interval,
-            0 for none, −1 for impossible ones.
+            sides; entry points (n, 2): their address, and the MCUs between two, less than the interval, 0 without
+            entry points, −1 for impossible ones.
         data: takes bytes; the starts of ``measure_tiles``.
         segments: int32 (m, PART_WORDS), takes words; uint16 (m,), takes the lengths of all segments that are held;
             the firsts of ``measure_tiles``.
         images: int64 (n, IMAGE_WORDS), takes words; (n, 4), takes left, top, width and height of the tiles; (n, 4),
-            takes a code, 0 or negative for an image that is none for the GPU, the numbers of parts and of lengths, and
-            the bytes that are held.
+            takes a code, negative for an image that the GPU cannot decode, the numbers of parts and of lengths, and the
+            bytes that are held.
         tables: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables; int16 (4 n, 64), takes quantization
             tables, in zigzag order.
     """
@@ -98,7 +100,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):
 
 @device_function
 def _check(source, lengths, tiling, box, frame):
-    """Parse the headers, and check the markers of an image that is wanted whole; 0 or a negative code."""
+    """Parse the headers, and check the markers of an image that is needed whole; return 0 or a negative code."""
     if not is_grid(source.size, tiling, lengths):
         return NO_GRID
     if not holds_box(tiling, box):
@@ -109,7 +111,8 @@ def _check(source, lengths, tiling, box, frame):
     if not has_tiling(frame, tiling):
         return NO_GRID
     if box[0] > 0 or box[1] > 0 or box[2] < tiling[WIDTH] or box[3] < tiling[HEIGHT]:
-        return 0  # as ``box.py``, which reads lengths and no markers
+        # ``box.py`` does not read markers either.
+        return 0
     if frame[parse.HEIGHT] != tiling[HEIGHT]:
         return NO_GRID
     end = tiling[HEADER]
@@ -123,7 +126,7 @@ def _check(source, lengths, tiling, box, frame):
 
 @device_function
 def _choose_tiles(tiling, box, factor, rect, tiles):
-    """Choose the tiles of a box, widened as in ``box.py``: left, top, right, bottom, and the pixels of them."""
+    """Choose the tiles of a box, widened as in ``box.py``: left, top, right, bottom; and the pixels of the tiles."""
     width, height = tiling[WIDTH], tiling[HEIGHT]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)
@@ -153,7 +156,7 @@ def _parts_of_rows(tiling, lengths, tiles, points):
 
 @device_function
 def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
-    """Copy headers and rows of tiles, and describe the segments among them that belong to the box."""
+    """Copy headers and rows of tiles, and describe the segments that belong to the box."""
     left, top, right, bottom = tiles
     source, lengths, tiling, points = stream
     header, interval, step = tiling[HEADER], tiling[INTERVAL], points[1]
@@ -179,7 +182,8 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
                     segment = begin + at - header, at, length, block
                     known = distances, (y * per_row + x) * per_segment, per_segment
                     sound &= _describe_parts(source, segment, mcus, known, (described, part))
-                else:  # most images, at half of the time: numba counts the references of arrays that it passes
+                else:
+                    # A call would take twice the time, because numba counts the references of arrays that it passes.
                     described[part, words.OFFSET], described[part, words.LENGTH] = np.int32(at), np.int32(length)
                     described[part, words.BLOCK], described[part, words.MCUS] = np.int32(block), np.int32(interval)
                     described[part, words.BEFORE] = 0
@@ -208,10 +212,10 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 
 @inlined
 def _describe_parts(source, segment, mcus, distances, described):
-    """Describe the parts of a segment between its entry points; False if one lies elsewhere than in the segment.
+    """Describe the parts of a segment between its entry points; return False if a point is not in the segment.
 
-    Neighboring parts share the byte in which one ends and the next begins. A byte after FF is a stuffed zero, which
-    holds no bits.
+    Neighboring parts share the byte in which one ends and the next begins. A byte after FF is a stuffed zero, without
+    bits of the data.
     """
     offset, at, length, block = segment
     interval, step, per_mcu = mcus
@@ -240,7 +244,7 @@ def _describe_parts(source, segment, mcus, distances, described):
 
 @device_function
 def _describe_planes(frame, tiling, rect, tiles, factor, row):
-    """Write where samples and pixels lie, from the first of the image."""
+    """Write the places of samples and pixels, counted from the first of the image."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
     luma, chroma = block_sides(h, v, factor)
     row[words.WIDTH], row[words.HEIGHT] = (rect[2] + factor - 1) // factor, (rect[3] + factor - 1) // factor
@@ -260,7 +264,7 @@ def _describe_planes(frame, tiling, rect, tiles, factor, row):
 
 @device_function
 def _copy_codes(address, codes):
-    """Copy the codes of a Huffman table; returns how many windows of LOOKUP_BITS bits have an entry each."""
+    """Copy the codes of a Huffman table; return the number of windows of LOOKUP_BITS bits that have an entry each."""
     total = short = longer = 0
     for k in range(16):
         here = load_byte(address + _u64(k))
@@ -272,12 +276,13 @@ def _copy_codes(address, codes):
             longer += here
     for k in range(16, 16 + 256):
         codes[k] = np.uint8(load_byte(address + _u64(k)) if k < 16 + total else 0)
-    return short if longer else 1 << words.LOOKUP_BITS  # what follows the last code is none
+    # Without longer codes, all windows have an entry, even those that follow the last code.
+    return short if longer else 1 << words.LOOKUP_BITS
 
 
 @device_function
 def _copy_tables(frame, i, row, tables):
-    """Copy the tables that the components use, and note their places among the image's."""
+    """Copy the tables that the components use, and note the place of each table."""
     codes, places, quantization = tables
     entries = 0
     for k in range(words.HUFFMAN_TABLES):

@@ -1,9 +1,9 @@
-"""Inverse DCT of blocks to 8 × 8 samples, or to 4 × 4, 2 × 2 or 1, bit for bit as libjpeg-turbo's, two at a time.
+"""Inverse DCT of blocks to 8 × 8 samples, or to 4 × 4, 2 × 2 or 1, bit for bit as libjpeg-turbo, two at a time.
 
-The first is libjpeg's "islow" (jidctint.c). Fewer samples decode an image at a reduced scale (jidctred.c): the
-transform of the low frequencies, into which libjpeg folds some of the high ones. The algorithm is Loeffler, Ligtenberg
-and Moschytz's, "Practical fast 1-D DCT algorithms with 11 multiplications" (ICASSP 1989), in integers. Of the two
-passes, columns come first.
+The transform to 8 × 8 is libjpeg's "islow" (jidctint.c). Those to fewer samples decode an image at a reduced scale
+(jidctred.c): they take the low frequencies, and some of the high ones as libjpeg does. The algorithm, in integers, is
+from Loeffler, Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications" (ICASSP 1989). Of
+the two passes, columns come first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from picstore.kernels.jit import device_function, load_u16, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
 
 _u64, _i16 = np.uint64, np.int16
-FRACTION, PASS_FRACTION = 13, 2  # fractional bits: of constants, and of the first pass
+# Fractional bits of constants, and of the first pass.
+FRACTION, PASS_FRACTION = 13, 2
 
 
 def _fixed(value: float) -> int:
@@ -38,8 +39,10 @@ FOUR = (
     (-_fixed(0.211164243), _fixed(1.451774981), -_fixed(2.172734803), _fixed(1.061594337)),
     (-_fixed(0.509795579), -_fixed(0.601344887), _fixed(0.899976223), _fixed(2.562915447)),
 )
-FOUR_EVEN = _fixed(1.847759065), -_fixed(0.765366865)  # of coefficients 2 and 6
-TWO = _fixed(3.624509785), -_fixed(1.272758580), _fixed(0.850430095), -_fixed(0.720959822)  # of 1, 3, 5 and 7
+# Factors of coefficients 2 and 6.
+FOUR_EVEN = _fixed(1.847759065), -_fixed(0.765366865)
+# Factors of coefficients 1, 3, 5 and 7 in the transform to 2 samples.
+TWO = _fixed(3.624509785), -_fixed(1.272758580), _fixed(0.850430095), -_fixed(0.720959822)
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def _transform(x: list[Vector], shift: int) -> list[Vector]:
 
 
 def _take_rows(memory: VectorMemory, block: Any, quantization: Any, used: Iterable[int]) -> list[Vector]:
-    """Load the rows of two blocks that are used, and dequantize them; all are zeroed."""
+    """Load and dequantize the rows of two blocks that are used, and zero all rows."""
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
     for k in range(8):
         memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))
@@ -95,13 +98,13 @@ def _take_rows(memory: VectorMemory, block: Any, quantization: Any, used: Iterab
 
 @vector_function(5)
 def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute the samples of two blocks, and zero their coefficients; kernels call this with uint64 arguments.
+    """Compute the samples of two blocks, and zero the coefficients; kernels call this with uint64 arguments.
 
     Args:
         block: address of coefficients, int16 (8, 16): the rows of both blocks.
-        quantization: address of their quantization table, int16 (8, 16), the rows twice.
+        quantization: address of the quantization table, int16 (8, 16), each row twice.
         out: address of the first sample of the first block, uint8.
-        step: bytes from there to the first sample of the second block.
+        step: bytes from ``out`` to the first sample of the second block.
         stride: bytes between rows of samples.
     """
     rows = _take_rows(memory, block, quantization, range(8))
@@ -116,7 +119,7 @@ def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, s
 
 
 def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int) -> list[_Wide]:
-    """Sums of 1-D transforms to 4 samples; ``products`` of a pair of coefficients, by name, and two factors."""
+    """Sum up 1-D transforms to 4 samples; ``products`` takes the name of a pair of coefficients, and two factors."""
     # The constant that stands beside coefficient 0 is 16; times its factor it rounds.
     first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))
     even = products("26", FOUR_EVEN)
@@ -127,8 +130,9 @@ def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int)
 
 @vector_function(5)
 def _inverse_dct_4(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute 4 × 4 samples of two blocks; arguments: see ``inverse_dct``."""
-    used = 0, 1, 2, 3, 5, 6, 7  # coefficients 4 do not matter
+    """Compute 4 × 4 samples of two blocks; arguments as for ``inverse_dct``."""
+    # Coefficients 4 do not matter.
+    used = 0, 1, 2, 3, 5, 6, 7
     row = dict(zip(used, _take_rows(memory, block, quantization, used), strict=True))
     shift = FRACTION - PASS_FRACTION + 1
     pairs = {"0": (row[0], row[0].filled(16)), "26": (row[2], row[6]), "75": (row[7], row[5]), "31": (row[3], row[1])}
@@ -157,8 +161,9 @@ def _inverse_dct_4(memory: VectorMemory, block: Any, quantization: Any, out: Any
 
 @vector_function(5)
 def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute 2 × 2 samples of two blocks; arguments: see ``inverse_dct``."""
-    used = 0, 1, 3, 5, 7  # even coefficients but 0 do not matter
+    """Compute 2 × 2 samples of two blocks; arguments as for ``inverse_dct``."""
+    # Even coefficients except 0 do not matter.
+    used = 0, 1, 3, 5, 7
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
     for k in range(8):
         memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))
@@ -197,9 +202,9 @@ def _store_mean(block, quantization, out):
 
 @device_function
 def inverse_dct_reduced(side, block, quantization, out, step, stride):
-    """Compute ``side`` × ``side`` samples of two blocks, 4, 2 or 1; other arguments: see ``inverse_dct``.
+    """Compute ``side`` × ``side`` samples of two blocks, 4, 2 or 1; other arguments as for ``inverse_dct``.
 
-    For one sample a block holds the DC alone, which stays.
+    For one sample a block holds only the DC, which is not zeroed.
     """
     if side == 4:
         _inverse_dct_4(block, quantization, out, step, stride)

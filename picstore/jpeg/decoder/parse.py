@@ -23,13 +23,14 @@ from picstore.kernels.simd import load_byte, store_i16
 
 _u64 = np.uint64
 
-# Reasons not to decode a stream, as negative numbers: it is damaged, or of a kind that is not decoded here.
+# Reasons not to decode a stream, as negative numbers: damage, or a kind that is not decoded here.
 DAMAGED_HEADER, UNSUPPORTED = -10, -11
 
 # Indexes in a frame, int64 (FRAME,): size in pixels, sampling factors of the luma, number of components, MCUs between
 # restart markers (0 for none), bytes before the entropy-coded data, and the tables of each component.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
-_IDS, _DEFINED, _COLORS = 16, 19, 20  # ids of components; flags of defined tables; flags of _JFIF and _ADOBE_RGB
+# Ids of the components; flags of defined tables; flags _JFIF and _ADOBE_RGB.
+_IDS, _DEFINED, _COLORS = 16, 19, 20
 # Addresses in the stream: of the 64 bytes of each quantization table, and of the counts and symbols of the Huffman
 # tables DC 0, DC 1, AC 0 and AC 1.
 QUANTIZATION_AT, HUFFMAN_AT = 21, 25
@@ -49,7 +50,7 @@ def parse_frame(begin, size, frame, tables):
     Args:
         begin, size: address and size in bytes of the stream.
         frame: int64 (FRAME,), filled.
-        tables: address of TABLES bytes, filled as ``coefficients`` lays them out; 0 fills none.
+        tables: address of TABLES bytes, to fill as ``coefficients.py`` says; 0 to fill none.
 
     Returns:
         0, or negative for a stream that is not decoded.
@@ -199,7 +200,7 @@ def _count_codes(counts):
 
 @device_function
 def _has_codes(counts):
-    """Test whether the lengths have codes for all symbols; the code of all ones stays free (C.2), libjpeg insists."""
+    """Test whether the lengths have codes for all symbols, without the code of all ones (C.2), as libjpeg requires."""
     code = 0
     for length in range(1, MAX_CODE_BITS + 1):
         code += load_byte(counts + _u64(length - 1))
@@ -229,7 +230,8 @@ def _parse_frame_header(body, length, frame):
                 return DAMAGED_HEADER
         if frame[QUANTIZATION + c] > 3 or (c and factors != 0x11):
             return UNSUPPORTED
-    if count == 1:  # sampling factors of a single component mean nothing (A.2.2)
+    # Sampling factors of a single component mean nothing (A.2.2).
+    if count == 1:
         frame[HORIZONTAL], frame[VERTICAL] = 1, 1
     good = 1 <= frame[HORIZONTAL] <= 2 and 1 <= frame[VERTICAL] <= 2
     return 0 if good else UNSUPPORTED
@@ -237,7 +239,7 @@ def _parse_frame_header(body, length, frame):
 
 @device_function
 def _parse_scan_header(body, length, frame):
-    """Parse the scan header (B.2.3): all components, in the frame's order, sequential; test that their tables exist."""
+    """Parse the header (B.2.3) of a sequential scan, which has all components in order; test that its tables exist."""
     count = frame[COMPONENTS]
     if count == 0 or length != 4 + 2 * count or load_byte(body) != count:
         return UNSUPPORTED

@@ -1,11 +1,11 @@
-"""Scan of a baseline JPEG decoded by kernels: MCU by MCU to samples, row by row to pixels, some rows at a time.
+"""Decoding of the scan of a baseline JPEG by kernels: MCUs to samples, rows of samples to pixels, some rows at a time.
 
 The sample planes hold two rows of MCUs, so that samples are in the nearest cache when they become pixels: a row of
-pixels needs at most the chroma of the row above or below. Memory is accessed by address: numba counts the references to
-arrays that inlined functions name, and its compiler takes twice as long with arrays.
+pixels needs at most the chroma of the row above or below. Memory is accessed by address, because numba counts the
+references to arrays in inlined functions, and its compiler takes twice as long with arrays.
 
 At a reduced scale a block becomes fewer samples. As in libjpeg (jdmaster.c), a chroma block of 4:2:0 then becomes twice
-as many samples a side as a luma block, and needs no upsampling; at 1/8 chroma is repeated, not interpolated.
+as many samples a side as a luma block, and is not upsampled; at 1/8 chroma is repeated, not interpolated.
 """
 
 from __future__ import annotations
@@ -45,10 +45,13 @@ from picstore.jpeg.decoder.ycc_to_rgb import STEP, to_grey, to_rgb, upsample
 from picstore.kernels.jit import device_function, inlined, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 
-MOST_SURPLUS_ROWS = 17  # rows of pixels that ``decode_scan`` writes beyond the requested ones
-SURPLUS_BYTES = -12  # damage: a segment has more bytes than its MCUs need
+# Rows of pixels that ``decode_scan`` may write beyond the requested ones.
+MOST_SURPLUS_ROWS = 17
+# Damage: a segment has more bytes than its MCUs need.
+SURPLUS_BYTES = -12
 
-_EDGE = 16  # bytes before each row of samples, for its repeated first one, and after it, besides STEP
+# Bytes before each row of samples, for the repeated first sample, and after it, besides STEP.
+_EDGE = 16
 _u64, _i16 = np.uint64, np.int16
 
 # Indexes in the state of a scan, int64 (STATE,), after the frame: width and height of the pixels; samples of a side of
@@ -67,7 +70,8 @@ STATE = FRAME + 24
 # block; address of the next samples, and the step to the next MCU's samples; addresses of the tables for quantization,
 # AC and DC, and of their codes by length; address of the first samples in the planes; samples of a side.
 BLOCKS, _FIELDS = 6, 10
-PLAN = BLOCKS * _FIELDS + 3  # the last three: the DC of the last block of each component
+# The last three numbers are the DC of the last block of each component.
+PLAN = BLOCKS * _FIELDS + 3
 _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, _ORIGIN, _SIDE = range(
     0, 8 * _FIELDS, 8
 )
@@ -75,7 +79,7 @@ _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, 
 
 @inlined
 def block_sides(h, v, factor):
-    """Return the samples of a side that a block of luma becomes, and one of chroma."""
+    """Return the samples of a side that a block of luma becomes, and those that a block of chroma becomes."""
     luma = 8 // factor
     return luma, 2 * luma if h == 2 and v == 2 and factor > 1 else luma
 
@@ -108,11 +112,11 @@ def begin_scan(frame, tables, addresses, plan):
     """Write the plan, uint64 (PLAN,), and the state before the first MCU.
 
     Args:
-        frame: as ``parse.parse_frame`` and ``set_scale`` fill it; with the state.
+        frame: frame of ``parse.parse_frame`` and ``set_scale``, followed by the state.
         tables: address of the tables that were parsed.
-        addresses: of the data and its segments, as ``bit_reader.unstuff`` fills them, with PADDING; of the zigzag
-            order, of BLOCKS pairs of blocks of zeros, and of the planes.
-        plan: array.
+        addresses: addresses of the data and its segments, as ``bit_reader.unstuff`` fills them, with PADDING; of the
+            zigzag order, of BLOCKS pairs of blocks of zeros, and of the planes.
+        plan: array to fill.
     """
     h, v, stride, planes = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame), addresses[4]
     count = blocks_of_mcu(frame)
@@ -139,10 +143,10 @@ def begin_scan(frame, tables, addresses, plan):
 
 @device_function
 def decode_scan(frame, until_row):
-    """Decode a scan on, until ``until_row`` rows of pixels are written, or all.
+    """Continue to decode a scan until ``until_row`` rows of pixels are written, or all.
 
-    ``begin_scan`` fills ``frame`` but for OUT and RING. Rows are written by MCUs: up to MOST_SURPLUS_ROWS more than
-    asked for.
+    ``begin_scan`` has filled ``frame``, except OUT and RING. Whole rows of MCUs are written: up to MOST_SURPLUS_ROWS
+    more rows of pixels than requested.
 
     Returns:
         0, or negative for damage.
@@ -196,9 +200,9 @@ def _clear_dc(last):
 
 @inlined
 def _read_mcu(flat, zigzag, plan, block, reader, skips):
-    """Read the coefficients of an MCU, one of two whose blocks lie side by side: the reader, whether all are valid.
+    """Read the coefficients of one of two MCUs, whose blocks lie side by side: the reader, and whether all are valid.
 
-    If it ``skips``, the DC alone counts: the next MCU's takes the place of the one stored.
+    If it ``skips``, only the running DC matters: the next MCU overwrites the stored one.
     """
     accumulator, valid, byte = reader
     entry = plan[0]
@@ -211,7 +215,8 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
         store_native_u64(before, _u64(value))
         store_i16(block, _i16(value))
         tables = load_native_u64(entry + _u64(_AC)), load_native_u64(entry + _u64(_AC_BY_LENGTH))
-        if skips or load_native_u64(entry + _u64(_SIDE)) == _u64(1):  # one sample, which only the DC makes
+        # A block of one sample needs only the DC.
+        if skips or load_native_u64(entry + _u64(_SIDE)) == _u64(1):
             accumulator, valid, byte, good = skip_ac(flat, tables, accumulator, valid, byte)
         else:
             accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
@@ -224,7 +229,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
 @inlined
 def _transform_mcus(plan, block, stride):
-    """Write the samples of two MCUs and point the plan at the next two; after an odd one lies unused memory."""
+    """Write the samples of two MCUs, and point the plan at the next two; memory after an odd last MCU is unused."""
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
     while entry < end:
@@ -251,7 +256,7 @@ def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
 
 @device_function
 def _write_rows(start, frame, row):
-    """Write the pixels that a decoded row of MCUs completes; its last row of pixels may need the chroma below it."""
+    """Write the pixels that a decoded row of MCUs completes; its last row of pixels may need the next MCUs' chroma."""
     width, height, v, stride = frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT], frame[VERTICAL], row_stride(frame)
     rows, out, ring = frame[LUMA] * v, _u64(frame[OUT]), frame[RING]
     if frame[COMPONENTS] == 1:

@@ -1,7 +1,7 @@
-"""Color conversion and chroma upsampling of rows of samples by kernels, bit for bit as in libjpeg.
+"""Chroma upsampling and conversion to RGB of rows of samples by kernels, bit for bit as in libjpeg.
 
 Chroma is interpolated ("fancy upsampling"): each of the two new samples lies a quarter of the way to its neighbor. The
-first and last sample of a row must be repeated before and after it.
+caller repeats the first sample before a row, and the last sample after the row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 from picstore.kernels.jit import device_function, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
-STEP = 16  # samples at a time; up to STEP - 1 after the end of a row are read and written too
+# Samples at a time. Up to STEP - 1 samples after the end of a row are read and written too.
+STEP = 16
 _u64 = np.uint64
 
 
@@ -41,8 +42,9 @@ def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> N
     b = y + (cb << 1) + (_times(cb << 1, -14942) + 1 >> 1)
     halves = [half + 32768 >> 16 for half in cb.interleaved_sums(cr, cb.filled(-22554, 18734))]
     g = y - cr + halves[0].packed(halves[1])
-    r, g, b = (color - 128 for color in (r, g, b))  # so that signed bytes hold the colors
-    rg, bb = r.packed(g) ^ -128, b.packed(b) ^ -128  # 8 pixels' r, then their g, in each half
+    # Signed bytes hold the colors less 128. Each half of ``rg`` has r of 8 pixels, then g.
+    r, g, b = (color - 128 for color in (r, g, b))
+    rg, bb = r.packed(g) ^ -128, b.packed(b) ^ -128
     for half in range(0, 32, 16):
         indexes = [half + (k // 3, 8 + k // 3, 32 + k // 3)[k % 3] for k in range(24)]
         memory.store(memory.offset(out, 3 * half // 2), rg.shuffled(bb, indexes[:16]))
@@ -59,7 +61,7 @@ def _interpolate_across(memory: VectorMemory, row: Any, out: Any) -> None:
 
 @vector_function(3)
 def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> None:
-    """Interpolate 16 samples of a row, with the row above or below it, to 32."""
+    """Interpolate 16 samples of a row to 32, with ``aside``, the row above or below."""
     before, here, after = (_samples(memory, row, k) * 3 + _samples(memory, aside, k) for k in (-1, 0, 1))
     near = here * 3
     memory.store(out, _interleave(near + before + 8 >> 4, near + after + 7 >> 4))
@@ -67,7 +69,7 @@ def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> N
 
 @vector_function(4)
 def _interpolate_down(memory: VectorMemory, row: Any, aside: Any, bias: Any, out: Any) -> None:
-    """Interpolate 16 samples between a row and the one above (bias 1) or below it (bias 2)."""
+    """Interpolate 16 samples between a row and the row above (bias 1) or below (bias 2)."""
     rounding = memory.splat(bias, STEP, 16)
     memory.store(out, (_samples(memory, row) * 3 + _samples(memory, aside) + rounding >> 2).narrowed(8))
 
@@ -85,12 +87,13 @@ def upsample(row, aside, below, shape, out):
 
     Args:
         row, aside: addresses of the nearest and the second nearest row of samples.
-        below: whether the second lies below the first.
-        shape: samples in a row; by how much it is upsampled across and down; whether by interpolation.
+        below: whether ``aside`` lies below ``row``.
+        shape: samples in a row; factors across and down; whether to interpolate.
         out: address of the row, with 2 * STEP writable bytes after it.
     """
     count, across, down, smooth = shape
-    narrow = count <= 2 or not smooth  # libjpeg does not interpolate rows this narrow across, nor then down
+    # libjpeg does not interpolate rows as narrow as this, across or down.
+    narrow = count <= 2 or not smooth
     for k in range(0, count, STEP):
         offset = _u64(k)
         if across == 2 and narrow:
@@ -116,7 +119,8 @@ def to_rgb(luma, blue, red, width, out, spare):
     for k in range(0, whole, STEP):
         offset = _u64(k)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))
-    if whole < width and width >= STEP:  # the last pixels overlap
+    # The last 16 pixels overlap the ones before.
+    if whole < width and width >= STEP:
         offset = _u64(width - STEP)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))
     elif whole < width:

@@ -1,7 +1,7 @@
 """Encoder of training JPEGs: the scan of libjpeg-turbo, bit for bit, with optimal Huffman tables.
 
-libjpeg-turbo optimizes tables at the price of a second pass over all coefficients without SIMD; docs/measurements.md
-has the figures.
+libjpeg-turbo needs a second pass over all coefficients, without SIMD, to optimize tables; docs/measurements.md has the
+figures.
 """
 
 from __future__ import annotations
@@ -26,26 +26,30 @@ from picstore.jpeg.tiles import restart_interval
 from picstore.jpeg.transcode import TranscodedJpeg
 
 MAX_SIDE = 65_535  # pixels (T.81, B.2.2)
-_MCU_HEIGHT = 16  # pixels, of 4:2:0, and a multiple of the others
-_STRIP_PIXELS = 1 << 20  # their symbols take 6 MiB at most for 4:2:0, 12 MiB for 4:4:4
-_MAX_BYTES = 7  # that the 16 + 11 bits of a symbol take, all of them stuffed
+# Pixels of an MCU of 4:2:0, and a multiple of the height of others.
+_MCU_HEIGHT = 16
+# Pixels of a strip. The symbols of a strip take at most 6 MiB for 4:2:0, 12 MiB for 4:4:4.
+_STRIP_PIXELS = 1 << 20
+# Bytes of a symbol: 16 + 11 bits, with stuffing.
+_MAX_BYTES = 7
 _END = bytes([0xFF, EOI])
 _JFIF = b"JFIF\0\1\1\0\0\1\0\1\0\0"  # version 1.01, square pixels, no thumbnail
-_SAMPLING_FACTORS = {"444": (1, 1), "422": (2, 1), "420": (2, 2)}  # of luma
+# Sampling factors of luma.
+_SAMPLING_FACTORS = {"444": (1, 1), "422": (2, 1), "420": (2, 2)}
 
 
 def encode(pixels: U8, *, quality: int, subsampling: str, interval: int | None = None) -> TranscodedJpeg:
-    """Encode a baseline JPEG with restart markers, JFIF, and no other metadata.
+    """Encode a baseline JPEG with restart markers and JFIF, without other metadata.
 
     Args:
         pixels: uint8 (height, width, 3) in RGB, or (height, width) in grey, of at most 65,535 pixels a side. Channels
             or pixels are contiguous; others are copied.
         quality: libjpeg's scale, 1 … 100.
-        subsampling: of chroma, "444", "422" or "420"; grey images have none.
+        subsampling: chroma subsampling, "444", "422" or "420"; ignored for grey images.
         interval: MCUs between markers, 1 … 65,535; by default one tile, see ``jpeg.tiles.restart_interval``.
 
     Raises:
-        UsageError: the array or an argument is none of these.
+        UsageError: the array or an argument is impossible.
     """
     shape = pixels.shape[1::-1] if pixels.ndim > 1 else (0, 0)
     return encode_strips((pixels,), size=shape, quality=quality, subsampling=subsampling, interval=interval)
@@ -59,7 +63,7 @@ def strip_height(width: int) -> int:
 def encode_strips(
     strips: Iterable[U8], *, size: tuple[int, int], quality: int, subsampling: str, interval: int | None = None
 ) -> TranscodedJpeg:
-    """Encode as ``encode`` does, from strips of the image, of which only the symbols stay in memory.
+    """Encode as ``encode`` does, from strips of the image; only the symbols of strips stay in memory.
 
     Symbols take 1.4 bytes a pixel of photographs at quality 90, and at most 6 for 4:2:0, 8 for 4:2:2, 12 for 4:4:4.
 
@@ -71,7 +75,7 @@ def encode_strips(
             row, as the default does.
 
     Raises:
-        UsageError: the strips make no such image, or an argument is out of range.
+        UsageError: the strips do not make such an image, or an argument is out of range.
     """
     width, height = size
     if subsampling not in _SAMPLING_FACTORS:
@@ -94,7 +98,7 @@ def encode_strips(
 
 
 def _check_strip(pixels: U8, width: int, height: int) -> None:
-    """Raise UsageError for an array that is no image of this width and at most this height."""
+    """Raise UsageError unless an array is an image of this width and at most this height."""
     color = pixels.ndim == 3 and pixels.shape[2] == 3
     if pixels.dtype != np.uint8 or not (color or pixels.ndim == 2) or not pixels.size:
         raise UsageError(
@@ -107,7 +111,7 @@ def _check_strip(pixels: U8, width: int, height: int) -> None:
 
 
 class _Scan:
-    """Symbols of an image's strips so far, and how often each occurs."""
+    """Symbols of the strips of an image so far, and their frequencies."""
 
     def __init__(
         self, size: tuple[int, int], quality: int, factors: tuple[int, int], interval: int | None, *, grey: bool
@@ -145,7 +149,7 @@ class _Scan:
         self._found.append((symbols if last else symbols.copy(), ends))
 
     def write(self) -> TranscodedJpeg:
-        """Choose the Huffman tables and write the JPEG; symbols are let go as they are written."""
+        """Choose the Huffman tables and write the JPEG, freeing symbols once they are written."""
         counts, values = np.zeros((4, 16), np.uint8), np.zeros((4, 256), np.uint8)
         codes = np.zeros((4, 256), np.uint32)
         bits = choose_codes(self._frequencies, (counts, values, codes))

@@ -50,7 +50,7 @@ def make_divisors(factors: list[int]) -> U16:
         factors: 64 quantization factors, row by row.
 
     Returns:
-        uint16 (3, 64): for each the addend, the reciprocal and the scale, such that
+        uint16 (3, 64): for each factor the addend, the reciprocal and the scale, such that
         ``(value + addend) * reciprocal * scale >> 32`` is the rounded quotient of a value below 2**14 and 8 times the
         factor, the scale of the transform (A. Fog, "Optimizing subroutines in assembly language", 16.9).
     """
@@ -70,7 +70,7 @@ def make_divisors(factors: list[int]) -> U16:
 
 
 def _times(left: Vector, right: Vector) -> Vector:
-    """The upper half of the products of unsigned 16-bit lanes, of which one is below 2**15."""
+    """Return the upper half of the products of unsigned 16-bit lanes; one operand is below 2**15."""
     return (left.widened(32, signed=False) * right.widened(32, signed=False) >> 16).narrowed(16)
 
 
@@ -100,7 +100,8 @@ def forward_dct(memory: VectorMemory, samples: Any, stride: Any, divisors: Any, 
         samples = memory.offset(samples, stride)
     rows = _transform(transposed(_transform(transposed(rows), first=True)), first=False)
     rows = [_quantized(memory, row, memory.offset(divisors, 16 * k)) for k, row in enumerate(rows)]
-    while len(rows) > 1:  # join them to one vector of 64
+    # The rows become one vector of 64.
+    while len(rows) > 1:
         count = 2 * rows[0].value.type.count
         rows = [left.shuffled(right, range(count)) for left, right in zip(rows[::2], rows[1::2], strict=True)]
     block = rows[0].shuffled(rows[0], ZIGZAG.tolist())

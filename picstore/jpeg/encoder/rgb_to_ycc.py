@@ -1,4 +1,4 @@
-"""Rows of pixels converted to samples of Y, Cb and Cr by kernels, bit for bit as libjpeg-turbo does."""
+"""Conversion of rows of pixels to samples of Y, Cb and Cr, and chroma subsampling, bit for bit as libjpeg-turbo."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import numpy as np
 from picstore.kernels.jit import device_function, memcpy, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
-STEP = 16  # pixels or samples at a time; up to STEP - 1 samples after the end of a row are written too
-_CENTER = (128 << 16) + (1 << 15) - 1  # of Cb and Cr; halves are rounded down
+# Pixels or samples at a time. Up to STEP - 1 samples after the end of a row are written too.
+STEP = 16
+# Center of Cb and Cr, rounding halves down.
+_CENTER = (128 << 16) + (1 << 15) - 1
 _u64 = np.uint64
 
 
 def _convert(memory: VectorMemory, color: tuple[Vector, ...], out: Any, step: Any) -> None:
-    """Convert 16 pixels to Y at ``out`` and Cb and Cr one and two steps after it (JFIF 1.02, 16 fractional bits)."""
+    """Convert 16 pixels to Y at ``out``, Cb and Cr one and two steps later (JFIF 1.02, 16 fractional bits)."""
     r, g, b = (each.widened(32, signed=False) for each in color)
     luma = r * 19595 + g * 38470 + b * 7471 + (1 << 15)
     blue, red = (b << 15) - r * 11059 - g * 21709 + _CENTER, (r << 15) - g * 27439 - b * 5329 + _CENTER
@@ -66,13 +68,13 @@ def _halve_across(memory: VectorMemory, row: Any, out: Any) -> None:
 
 @device_function
 def convert_row(source, steps, width, padded, out, plane, spare):
-    """Convert a row of pixels to rows of Y, Cb and Cr, and repeat the last sample of each.
+    """Convert a row of pixels to rows of Y, Cb and Cr, and repeat the last sample of each row.
 
     Args:
         source: address of the first pixel.
         steps: bytes from one pixel to the next and from one channel to the next, (3, 1) or (1, any); (1, 0) for grey,
             which is copied to a single row.
-        width, padded: samples of a row, without and with the repeated ones.
+        width, padded: samples of a row, without and with repeated samples.
         out: address of the row of Y, with STEP - 1 writable bytes after it; the row of Cb begins ``plane`` bytes later,
             the row of Cr twice as many.
         spare: address of 3 * STEP bytes of scratch.
@@ -101,7 +103,7 @@ def convert_row(source, steps, width, padded, out, plane, spare):
 
 @device_function
 def halve_row(row, below, count, out):
-    """Halve the width of a row, or of the mean of two different rows, to ``count`` samples; addresses."""
+    """Halve the width of a row, or of the mean of two different rows, to ``count`` samples; rows are addresses."""
     for k in range(0, count, STEP):
         if row == below:
             _halve_across(row + _u64(2 * k), out + _u64(k))

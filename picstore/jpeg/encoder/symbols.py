@@ -1,4 +1,4 @@
-"""Symbols of a baseline scan: run lengths and sizes counted by one kernel, written as codes by another (T.81, F.1.2).
+"""Symbols of a baseline scan: one kernel finds and counts symbols, another writes their codes (T.81, F.1.2).
 
 A symbol with its value is a uint32: 16 bits of value, 8 of symbol, and the Huffman table above, 0 or 1 for DC and 2 or
 3 for AC. The lower four bits of every symbol are the number of bits of its value.
@@ -15,14 +15,14 @@ from picstore.jpeg.huffman import optimal_codes
 from picstore.kernels.jit import device_function, inlined, kernel, memcpy, store_u8
 from picstore.kernels.simd import leading_zeros, load_u32, store_i32, trailing_zeros
 
-MAX_SYMBOLS = 64  # of a block: one for each coefficient
+MAX_SYMBOLS = 64  # symbols of a block
 _END_OF_BLOCK, _SIXTEEN_ZEROS = 0x00, 0xF0
 _u64 = np.uint64
 
 
 @inlined
 def _add_symbol(target, counters, table, symbol, value):
-    """Store a symbol with its value, and count it; returns the next address."""
+    """Store and count a symbol with its value; return the next address."""
     store_i32(target, np.int32(table << 24 | symbol << 16 | value))
     counter = counters + _u64(4 * (table << 8 | symbol))
     store_i32(counter, np.int32(load_u32(counter) + 1))
@@ -31,22 +31,22 @@ def _add_symbol(target, counters, table, symbol, value):
 
 @inlined
 def _size(value):
-    """Return the bits of a value, and the value as it is written."""
+    """Return the number of bits of a value, and these bits."""
     size = 64 - leading_zeros(_u64(abs(value)))
     return size, value if value >= 0 else value + (1 << size) - 1
 
 
 @device_function
 def _add_block(target, counters, kind, difference, block, nonzero):
-    """Store the symbols of a block; returns the next address.
+    """Store the symbols of a block; return the next address.
 
     Args:
         target: address of uint32 symbols.
-        counters: address of uint32 (4, 256), how often each table has each symbol.
+        counters: address of uint32 (4, 256), frequencies of symbols by table.
         kind: 0 for luma, 1 for chroma.
-        difference: of the DC coefficient.
+        difference: difference of the DC coefficient.
         block: int16 (64,), coefficients in zigzag order.
-        nonzero: a bit for each coefficient, set unless it is zero.
+        nonzero: a bit for each coefficient, set unless the coefficient is zero.
     """
     size, value = _size(difference)
     target = _add_symbol(target, counters, kind, size, value)
@@ -91,7 +91,8 @@ def _fill_rows(source, row, shape, rows, stride):
             pixels = _u64(first + (top + y) * down)
             convert_row(pixels, (across, channel), width, 8 * h * columns, target, plane, spare)
             continue
-        for c in range(count):  # below the image its last row is repeated
+        # Below the image its last row is repeated.
+        for c in range(count):
             copy = target + _u64(c) * plane
             memcpy(copy, copy - _u64(stride), stride)
     for c in range(1, count if h > 1 else 0):
@@ -106,7 +107,7 @@ def _fill_rows(source, row, shape, rows, stride):
 
 @kernel("(UniTuple(int64, 4), UniTuple(int64, 6), int64, uint16[:, :, ::1], uint32[::1], int64[::1], uint32[:, ::1])")
 def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
-    """Quantize an image, or whole segments of one, and find its symbols.
+    """Quantize an image, or whole segments of an image, and find its symbols.
 
     Args:
         source: address of the first pixel; bytes from one row, pixel and channel to the next; 0 is the last for grey.
@@ -115,7 +116,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
         divisors: uint16 (2, 3, 64), of luma and chroma.
         symbols: uint32, takes ``MAX_SYMBOLS`` a block at most.
         ends: int64 (segments + 1,), takes 0 and the end of each segment in ``symbols``.
-        frequencies: uint32 (4, 256), how often DC and AC of luma and chroma have each symbol; added to.
+        frequencies: uint32 (4, 256), frequencies of symbols of DC and AC of luma and chroma, which are added to.
     """
     width, height, columns, rows, h, v = shape
     stride = 8 * h * columns + 2 * STEP
@@ -125,19 +126,22 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     coefficients = _u64(block.ctypes.data)
     first, counters = _u64(symbols.ctypes.data), _u64(frequencies.ctypes.data)
     target = first
-    across, down = (width + 7) // 8, (height + 7) // 8  # blocks of luma; an MCU may have more
+    # Blocks of luma that hold pixels; MCUs may have more.
+    across, down = (width + 7) // 8, (height + 7) // 8
     per_mcu = h * v + 2 if source[3] else 1
-    chroma = 8 * v if h == 1 else 24 * v  # first row of samples of Cb, and rows from it to Cr
+    # The first row of samples of Cb, and the number of rows from there to Cr.
+    chroma = 8 * v if h == 1 else 24 * v
     between = 8 * v if h == 1 else 8
     ends[0] = 0
     segment = done = 0
     for row in range(rows):
-        planes = _u64(samples.ctypes.data)  # in the loop: numba frees an array after its last mention
+        # This stands in the loop because numba frees an array after its last mention.
+        planes = _u64(samples.ctypes.data)
         _fill_rows(source, row, (width, height, columns, h, v), planes, stride)
         for column in range(columns):
             for b in range(per_mcu):
                 c = max(b - h * v + 1, 0)
-                x, y = b % h, b // h  # of luma
+                x, y = b % h, b // h
                 kind = min(c, 1)
                 nonzero = _u64(0)
                 if c or (column * h + x < across and row * v + y < down):
@@ -149,7 +153,8 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
                     factors = _u64(divisors.ctypes.data + 384 * kind)
                     nonzero = forward_dct(planes + _u64(at), _u64(stride), factors, coefficients)
                     dc = np.int64(block[0])
-                else:  # a block beyond the image has no AC coefficients
+                else:
+                    # A block beyond the image has no AC coefficients.
                     dc = previous[c]
                 target = _add_block(target, counters, kind, dc - previous[c], block, nonzero)
                 previous[c] = dc
@@ -188,7 +193,7 @@ def write_symbols(symbols, ends, codes, before, out, starts):
     Args:
         symbols, ends: as ``find_symbols`` fills them.
         codes: uint32 (4, 256), of all symbols.
-        before: segments of the scan that are written already.
+        before: number of segments of the scan that have been written.
         out: uint8, long enough.
         starts: int64 (segments + 1,), takes the offset of each segment in ``out``, and last the end + 2, where a
             further one would begin.
@@ -211,7 +216,7 @@ def write_symbols(symbols, ends, codes, before, out, starts):
             entry += _u64(4)
             code = np.int64(load_u32(table + _u64(symbol >> 16 << 2)))
             size = symbol >> 16 & 15
-            value = _u64(code >> 5 << size | symbol & 0xFFFF)  # 16 + 11 bits at most
+            value = _u64(code >> 5 << size | symbol & 0xFFFF)  # 27 bits at most
             accumulator, pending, target = append_bits(accumulator, pending, value, (code & 31) + size, target)
         target = flush_bits(accumulator, pending, target)
         starts[segment + 1] = np.int64(target - begin) + 2
