@@ -134,7 +134,7 @@ def test_without_a_folder_for_the_cache_each_process_compiles_and_says_so(tmp_pa
     done = run(COMPILE, tmp_path / "file")  # no folder can be made below it
     assert done.stdout == "3 0 3\n"
     assert done.stderr == (
-        "picstore: compiling 3 kernels, in each process, as none keeps them: "
+        "picstore: compiling 3 kernels, in each process, as no folder keeps them: "
         "set NUMBA_CACHE_DIR to a folder that can be written\n"
     )
 

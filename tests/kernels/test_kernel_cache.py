@@ -87,7 +87,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "it was cut or changed, its digest differs"),
     "flipped": (flip, "it was cut or changed, its digest differs"),
     "for all": (lambda path: path.chmod(0o666), "others may write it"),
-    "a pipe": (replace_by_a_pipe, "it is no file"),
+    "a pipe": (replace_by_a_pipe, "it is not a regular file"),
     "strange": (lambda path: os.chown(path, 12345, 12345), "it belongs to another user, 12345"),
 }
 
