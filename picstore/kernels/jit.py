@@ -259,11 +259,21 @@ def copy_bytes(out, to, source, begin, count):
     memcpy(out.ctypes.data + to, source.ctypes.data + begin, count)
 
 
-# Functions of the system's C library. ``open`` takes the address of a path and flags; ``pread`` a descriptor, an
-# address, a size and an offset. Errors are negative results. fstat is missing: Linux exports it only since 2021.
-open_file: Any = types.ExternalFunction("open", types.int32(types.uintp, types.int32))
-read_at: Any = types.ExternalFunction("pread", types.intp(types.int32, types.uintp, types.uintp, types.int64))
-close_file: Any = types.ExternalFunction("close", types.int32(types.int32))
+def c_function(name: str, result: Any, *arguments: Any) -> Any:
+    """Make a function of the system's C library that kernels can call."""
+
+    def emit(builder: Any, *values: Any) -> Any:
+        declared = ir.FunctionType(_llvm_type(result), [_llvm_type(each) for each in arguments])
+        return builder.call(builder.module.globals.get(name) or ir.Function(builder.module, declared, name), values)
+
+    return intrinsic_function(result(*arguments), emit)
+
+
+# ``open`` takes the address of a path and flags; ``pread`` a descriptor, an address, a size and an offset. Errors are
+# negative results. fstat is missing: Linux exports it only since 2021.
+open_file = c_function("open", types.int32, types.uintp, types.int32)
+read_at = c_function("pread", types.intp, types.int32, types.uintp, types.uintp, types.int64)
+close_file = c_function("close", types.int32, types.int32)
 
 
 def _emit_extend(builder: Any, function: Any, before: Any, data: Any, size: Any) -> Any:
