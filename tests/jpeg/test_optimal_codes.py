@@ -71,7 +71,7 @@ def compare(frequencies: np.ndarray) -> None:
 @given(
     weights=st.dictionaries(st.integers(0, 255), st.sampled_from((1, 1, 2, 3, 100, 5000, *FIBONACCI)), max_size=30),
 )
-def test_codes_are_the_standards(weights: dict[int, int]) -> None:
+def test_codes_are_those_of_the_standard(weights: dict[int, int]) -> None:
     frequencies = np.zeros(256, np.int64)
     for symbol, weight in weights.items():
         frequencies[symbol] = weight

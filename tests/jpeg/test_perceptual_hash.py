@@ -29,7 +29,7 @@ def reference(stream: bytes) -> int:
 
 @pytest.mark.parametrize("size", [(16, 16), (60, 40), (127, 300), (128, 128), (501, 333)])
 @pytest.mark.parametrize("number", range(4))
-def test_the_bits_are_imagehashs_but_for_coefficients_at_the_median(number: int, size: tuple[int, int]) -> None:
+def test_the_bits_match_imagehash_except_for_coefficients_at_the_median(number: int, size: tuple[int, int]) -> None:
     stream = jpeg(number, width=size[0], height=size[1])
     assert distance(perceptual_hash(stream), reference(stream)) <= 6
 

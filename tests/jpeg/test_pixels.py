@@ -73,7 +73,7 @@ def test_only_the_tiles_of_the_box_are_decoded_of_a_jpeg_with_markers(monkeypatc
 
 @pytest.mark.parametrize("size", [(64, 48), (20, 24), (300, 400), 50, 211, (1, 1)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
-def test_a_resized_box_is_close_to_pillows(size: int | tuple[int, int], interpolation: str) -> None:
+def test_a_resized_box_is_close_to_that_of_pillow(size: int | tuple[int, int], interpolation: str) -> None:
     box = 90, 60, 201, 147
     decoded = picstore.decode(KINDS["4:4:4"], box, size, interpolation)
     whole = Image.fromarray(picstore.decode(KINDS["4:4:4"], box))

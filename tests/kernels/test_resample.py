@@ -65,7 +65,7 @@ def difference(ours: np.ndarray, theirs: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize("image", [noise(375, 500), smooth(375, 500)], ids=["noise", "smooth"])
-def test_random_crops_are_torchvisions_within_one_level(image, antialias):
+def test_random_crops_match_torchvision_within_one_level(image, antialias):
     random = np.random.default_rng(1)
     means = []
     for _ in range(40):
@@ -79,7 +79,7 @@ def test_random_crops_are_torchvisions_within_one_level(image, antialias):
     assert np.mean(means) < 0.25  # torchvision rounds twice, picstore once
 
 
-def test_photographs_are_torchvisions_within_one_level(photographs):
+def test_photographs_match_torchvision_within_one_level(photographs):
     for seed, path in enumerate(photographs[::40]):
         image = simplejpeg.decode_jpeg(path.read_bytes())
         out, geometry = run(image, [RandomResizedCrop(224), RandomHorizontalFlip()], seed=seed)
@@ -104,7 +104,7 @@ def test_images_of_any_size_become_any_size_as_with_torchvision(height, width, n
 @pytest.mark.parametrize(
     ("height", "width", "size"), [(4000, 3, (2, 3)), (3, 4000, (3, 2)), (2, 2, (500, 700)), (1, 1, (9, 9))]
 )
-def test_extreme_scales_are_torchvisions_within_one_level(height, width, size):
+def test_extreme_scales_match_torchvision_within_one_level(height, width, size):
     image = noise(height, width)
     expected = functional.resize(tensor(image), list(size), antialias=True)
     assert difference(cut(image, (0, 0, width, height), size), expected).max() <= 1
@@ -147,7 +147,7 @@ def torchvisions(image: np.ndarray, box: tuple, size: tuple[int, int], mode: str
     ],
 )
 @pytest.mark.parametrize("image", [noise(375, 500), smooth(375, 500)], ids=["noise", "smooth"])
-def test_every_interpolation_is_torchvisions_within_one_level(image, interpolation, mode, antialias):
+def test_every_interpolation_matches_torchvision_within_one_level(image, interpolation, mode, antialias):
     random = np.random.default_rng(1)
     means = []
     for _ in range(25):
@@ -173,7 +173,7 @@ def test_any_size_becomes_any_size_by_wide_filters_as_with_torchvision(height, w
 @pytest.mark.parametrize(
     ("interpolation", "kind"), [(NEAREST, "NEAREST"), (BOX, "BOX"), (BICUBIC, "BICUBIC"), (LANCZOS, "LANCZOS")]
 )
-def test_interpolations_of_photographs_are_pillows_but_for_its_clipping(photographs, interpolation, kind):
+def test_interpolations_of_photographs_match_pillow_except_for_clipping(photographs, interpolation, kind):
     for path in photographs[::40]:
         image = simplejpeg.decode_jpeg(path.read_bytes())
         theirs = np.asarray(Image.fromarray(image).resize((341, 256), Image.Resampling[kind]))
@@ -248,7 +248,7 @@ def test_where_lanczos_overshoots_bytes_are_clipped_and_do_not_wrap(size):
         assert np.abs(lanczos(source, *size) - exact_lanczos(source, *size)).max() <= 1
 
 
-def test_lanczos_of_photographs_is_pillows_but_for_rounding(photographs):
+def test_lanczos_of_photographs_matches_pillow_except_for_rounding(photographs):
     """Pillow rounds and clips after its first pass too."""
     for path in photographs[::40]:
         image = simplejpeg.decode_jpeg(path.read_bytes())
@@ -292,7 +292,7 @@ def test_pixels_outside_of_the_clip_leave_no_trace():
 # torchvision rounds to whole levels after the resize, horizontally and vertically: its result is up to one level from
 # the exact one, and picstore's half a level. The crop adds nothing. Measured: 0.16 on average, 1 at most.
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (256, 256), (100, 150), (1000, 301)])
-def test_a_resize_and_central_crop_in_one_are_torchvisions_within_a_level(height, width):
+def test_a_resize_and_central_crop_in_one_match_torchvision_within_a_level(height, width):
     image = smooth(height, width)
     out, _ = run(image, [Resize(256), CenterCrop(224)])
     apart = difference(out, functional.center_crop(functional.resize(tensor(image), [256]), [224, 224]))

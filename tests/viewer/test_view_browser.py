@@ -314,7 +314,7 @@ def test_replay_and_recipe_begin_with_a_training_and_a_batch_that_fits(page: Any
     assert page.locator(".problem").count() == 0
 
 
-def test_a_loaders_state_is_taken_as_python_prints_it(page: Any, dataset: picstore.Dataset) -> None:
+def test_the_state_of_a_loader_is_taken_as_python_prints_it(page: Any, dataset: picstore.Dataset) -> None:
     loader = picstore.Loader(dataset, batch_size=8, transform=picstore.recipes.mae(32), isolate=False)
     batches = iter(loader)
     seen = [next(batches).ids.tolist() for _ in range(2)][-1]
@@ -340,7 +340,7 @@ def test_on_a_phone_pictures_come_before_forms(browser: Any, address: str) -> No
     page.context.close()
 
 
-def test_a_data_set_is_verified_and_its_files_turn_sound(page: Any, dataset: picstore.Dataset) -> None:
+def test_a_dataset_is_verified_and_its_files_turn_sound(page: Any, dataset: picstore.Dataset) -> None:
     go(page, "#health")
     files = len(dataset.manifest.files)
     expect(page.locator(".stream .file-cell.unknown")).to_have_count(files)

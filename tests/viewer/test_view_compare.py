@@ -71,7 +71,7 @@ def test_shared_images_are_listed_with_different_classes_first(
     assert client_of_two.post("/api/compare/start?distance=12").status_code == 400
 
 
-def test_the_page_of_the_other_data_set_lies_below(client_of_two: TestClient, other: picstore.Dataset) -> None:
+def test_the_page_of_the_other_dataset_lies_below(client_of_two: TestClient, other: picstore.Dataset) -> None:
     told = client_of_two.get("/other/api/dataset").json()
     assert (told["uuid"], told["images"], told["beside"]) == (other.uuid, 4, "")
     assert client_of_two.get("/other/").text == client_of_two.get("/").text
@@ -92,7 +92,7 @@ def test_a_search_is_cancelled(client_of_two: TestClient, monkeypatch: pytest.Mo
     assert finished(client_of_two)["state"] == "cancelled"
 
 
-def test_without_another_data_set_there_is_nothing_to_compare(
+def test_without_another_dataset_there_is_nothing_to_compare(
     client: TestClient, make_client: Callable[[picstore.Dataset], TestClient]
 ) -> None:
     for path in ("classes", "sizes", "quality", "search"):

@@ -93,6 +93,6 @@ def test_a_request_may_take_longer_than_a_connection_waits() -> None:
     asyncio.run(run())
 
 
-def test_the_limit_leaves_descriptors_to_the_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_leaves_descriptors_to_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (64, 64))
     assert Connections(answer).most == 16

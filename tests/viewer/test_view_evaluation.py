@@ -87,7 +87,7 @@ def test_a_condition_is_given_up_with_its_client_and_holds_no_other_back(
         assert time.monotonic() - begun < 1
 
 
-def test_a_request_that_waits_for_anothers_condition_survives_that_client(
+def test_a_request_that_waits_for_a_condition_survives_the_first_client(
     dataset: picstore.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = threading.Barrier(2)

@@ -88,7 +88,7 @@ def test_a_verification_reports_what_the_command_does(make_dataset: Make) -> Non
     assert report["findings"][0]["file"] == ref.name
 
 
-def test_a_sound_data_set_is_verified_and_a_missing_one_is_a_failure(make_dataset: Make) -> None:
+def test_a_sound_dataset_is_verified_and_a_missing_one_is_a_failure(make_dataset: Make) -> None:
     path = make_dataset(20)
     client = client_of(path)
     client.post("/api/health/verify?decode=true")
@@ -101,7 +101,7 @@ def test_a_sound_data_set_is_verified_and_a_missing_one_is_a_failure(make_datase
     assert "picstore.json" in report["problem"]
 
 
-def test_data_sets_that_are_shown_as_one_are_not_verified(make_dataset: Make) -> None:
+def test_datasets_that_are_shown_as_one_are_not_verified(make_dataset: Make) -> None:
     joined = picstore.Dataset(make_dataset(5, name="one")).concat(picstore.Dataset(make_dataset(5, name="two")))
     with pytest.raises(UsageError, match="verify each with `picstore verify`"):
         Verification(joined).start(decode=False)
@@ -190,7 +190,7 @@ def write_ledger(path: Path, lines: list[tuple[str, str]]) -> None:
     (path / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in made))
 
 
-def test_a_data_set_without_a_ledger_has_none(make_dataset: Make) -> None:
+def test_a_dataset_without_a_ledger_has_none(make_dataset: Make) -> None:
     path = make_dataset(20)
     assert client_of(path).get("/api/health/ledger").json() == {"statuses": {}, "reasons": []}
     joined = picstore.Dataset(path).concat(picstore.Dataset(path))

@@ -37,7 +37,7 @@ def png_of_zeros(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b"")
 
 
-def test_a_cameras_raw_file_of_an_index_is_shown(
+def test_a_raw_file_of_a_camera_in_an_index_is_shown(
     tmp_path: Path, make_client: Callable[[picstore.Dataset], TestClient]
 ) -> None:
     (tmp_path / "in" / "a").mkdir(parents=True)

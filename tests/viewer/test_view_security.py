@@ -60,7 +60,7 @@ def test_links_to_the_page_stand_anywhere_but_no_frame_or_script_holds_it(client
             assert client.get("/", headers=link | changed).status_code == 403
 
 
-def test_the_file_that_opens_the_page_is_the_users_alone_and_goes_at_last() -> None:
+def test_only_the_user_can_read_the_file_that_opens_the_page_and_it_goes() -> None:
     with redirecting_file("http://127.0.0.1:1/secret/") as url:
         assert "secret" not in url
         file = Path(unquote(urlsplit(url).path))

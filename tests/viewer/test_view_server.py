@@ -35,7 +35,7 @@ def pixels(data: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
-def test_the_data_set_is_described(client: TestClient, dataset: picstore.Dataset) -> None:
+def test_the_dataset_is_described(client: TestClient, dataset: picstore.Dataset) -> None:
     told = client.get("/api/dataset").json()
     assert (told["images"], told["classes"], told["uuid"]) == (COUNT, list(CLASSES), dataset.uuid)
     assert told["numbers"] == ["width", "height", "bytes", "score"]

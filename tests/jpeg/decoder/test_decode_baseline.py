@@ -95,7 +95,7 @@ def test_restart_markers_change_nothing(kind: str) -> None:
         np.testing.assert_array_equal(decode(marked), expected(jpeg))
 
 
-def test_tables_of_an_image_s_own_are_read() -> None:
+def test_tables_of_the_image_itself_are_read() -> None:
     for quality in (30, 75, 95, 100):
         picture = Image.fromarray(noise(40, 60)).resize((200, 150), Image.Resampling.BICUBIC)
         assert_equal(saved(picture, "JPEG", quality=quality, optimize=True))
@@ -154,7 +154,7 @@ def test_what_is_no_buffer_is_wrong_usage(buffer: np.ndarray) -> None:
         decode(encode(noise(20, 20), "420"), buffer)
 
 
-def test_the_result_is_the_caller_s_own() -> None:
+def test_the_result_belongs_to_the_caller() -> None:
     one, other = (encode(noise(40, 40, seed), "420") for seed in (1, 2))
     first = decode(one)
     decode(other)
@@ -259,7 +259,7 @@ def test_damage_is_refused_or_decodes_to_an_image_of_the_announced_size() -> Non
 
 @as_on_x86_64
 @pytest.mark.parametrize("kind", KINDS)
-def test_coefficients_beyond_encoders_have_libjpegs_pixels_or_go_to_it(kind: str) -> None:
+def test_extreme_coefficients_have_the_pixels_of_libjpeg_or_go_to_it(kind: str) -> None:
     random_ = random.Random(kind)
     for steps in (59, 255):
         for others in (0, 3):

@@ -182,7 +182,7 @@ def test_a_wrong_marker_is_refused_or_in_a_box_left_to_the_decoder() -> None:
 
 
 @pytest.mark.parametrize("word", [0, 2, 3, 4, 5])
-def test_a_tiling_that_is_not_the_streams_is_refused(word: int) -> None:
+def test_a_tiling_of_another_stream_is_refused(word: int) -> None:
     jpeg = IMAGES["420", 64, 33]
     header = parse_header(jpeg)
     tiling = np.array([[64, 33, 16, 16, header.restart_interval, header.length]])

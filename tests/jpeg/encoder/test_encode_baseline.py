@@ -186,7 +186,7 @@ def test_strips_of_another_kind_or_within_a_segment_are_refused() -> None:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
-def test_the_kernel_s_memory_is_its_own_while_it_runs() -> None:
+def test_a_running_kernel_has_memory_of_its_own() -> None:
     libc, threshold = ctypes.CDLL(None), -3  # M_MMAP_THRESHOLD: larger arrays are unmapped when they are freed
     pixels = noise(9, 2000)
     expected = encode(pixels, quality=90, subsampling="420").jpeg
