@@ -14,11 +14,6 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 WIDTH = 120  # characters; tables, code, images and long links excepted
 NAME_LENGTH = 70  # characters of a test's name
 IMAGE = re.compile(r"<img[^>]*>|!\[[^\]]*\]\([^)]*\)")
-# Words that stand for a noun of another line: a sentence is understood alone.
-STAND_IN = re.compile(
-    r"^.*\b(?:those|(?:that|as)\s+(?:# )?of|of them all|so many times|the (?:former|latter))\b.*$",
-    re.IGNORECASE | re.MULTILINE,
-)
 CODE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 
 
@@ -84,23 +79,6 @@ def test_prose_is_wrapped(page: Path) -> None:
     for line in IMAGE.sub("", prose(page)).splitlines():
         if not line.startswith("|") and " " in line.strip("- "):
             assert len(line) <= WIDTH or "](" in line, f"{page.name}: {line}"
-
-
-def texts_with_stand_ins() -> dict[str, list[str]]:
-    """Lines of code and pages with a word that stands for a noun of another line, by file."""
-    code = ("picstore/**/*.py", "picstore/**/*.js", "docs/*.py", "docs/demo/*.js", "examples/*", "benchmarks/**/*.py")
-    sources = {*PAGES, *(path for pattern in (*code, "scripts/*") for path in ROOT.glob(pattern) if path.is_file())}
-    sources -= {ROOT / "CHANGELOG.md"}
-    found = {}
-    for path in sorted(sources):
-        lines = STAND_IN.findall(path.read_text(encoding="utf-8"))
-        if lines:
-            found[path.relative_to(ROOT).as_posix()] = lines
-    return found
-
-
-def test_sentences_name_their_nouns() -> None:
-    assert texts_with_stand_ins() == {}
 
 
 @pytest.mark.parametrize("recipe", re.findall(r"^### (.*)$", CONTRIBUTING.read_text(), re.MULTILINE))

@@ -15,7 +15,7 @@ from picstore.jpeg.markers import EOI, RST0, RST7, Header
 
 # A block of 64 pixels takes a bit or more for its DC coefficient in any Huffman-coded JPEG, and baseline ones take two.
 MAX_PIXELS_A_BYTE = 8 * 64
-# Pixels. docs/measurements.md has sizes and speeds of tiles from 1 MCU to one row.
+# Pixels. docs/archive/measurements.md has sizes and speeds of tiles from 1 MCU to one row.
 TILE_WIDTH = 64
 
 # Columns of a tiling, a row of numbers about a JPEG and its tiles; ``cut.TiledJpegs`` has their meaning.

@@ -4,7 +4,7 @@ One kernel opens a stream, and another decodes rows: all at once, or those that 
 
 Training JPEGs are baseline, in one scan, grey or YCbCr, of four samplings. Others, and any damage, are refused with a
 reason, and the caller may use libjpeg instead. libjpeg-turbo is slower: it has no fast path for Huffman codes if there
-are restart markers. docs/measurements.md has the figures.
+are restart markers. docs/archive/measurements.md has the figures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Encoder of training JPEGs: the scan of libjpeg-turbo, bit for bit, with optimal Huffman tables.
 
-libjpeg-turbo needs a second pass over all coefficients, without SIMD, to optimize tables; docs/measurements.md has the
+libjpeg-turbo needs a second pass over all coefficients, without SIMD, to optimize tables; docs/archive/measurements.md has the
 figures.
 """
 
