@@ -11,7 +11,7 @@ import struct
 from multiprocessing.connection import Connection
 
 from picstore.train.pipeline.batch_threads import Pipeline
-from picstore.train.pipeline.process_main import main
+from picstore.train.pipeline.loader_process_main import main
 
 
 def acknowledge() -> None:

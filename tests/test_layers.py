@@ -53,8 +53,8 @@ LAYERS = {
     "picstore.train": [
         "transforms | buffers | main_guard",
         "order",
-        "batching | options",
-        "shown",
+        "batching | loader_options",
+        "batch_pictures",
         "batch | cpu | patches",
         "cuda",
         "pipeline | single_batch",

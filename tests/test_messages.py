@@ -117,7 +117,7 @@ FINE = {
     "jpeg/pixels.py: {}",
     "storage/location/local.py: {}",
     "storage/record_facts.py: {} has no record with the id {}{}",
-    "train/options.py: picstore.{} has no {}",
+    "train/loader_options.py: picstore.{} has no {}",
     "viewer/ledger_summary.py: {} has no picture {}",
     "viewer/records.py: there is no record with the id {}",
 }

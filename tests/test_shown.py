@@ -21,7 +21,7 @@ from picstore.display.figures import Tile, draw_tiles, shorten
 from picstore.display.histograms import summarize
 from picstore.display.markup import format_facts
 from picstore.train.batch import Batch
-from picstore.train.shown import levels_of
+from picstore.train.batch_pictures import levels_of
 
 pytest.importorskip("matplotlib")
 Make = Callable[..., Path]

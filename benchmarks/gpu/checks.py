@@ -17,7 +17,7 @@ from benchmarks.gpu.device import STANDARD, TINY, Device, dataset, datasets, on_
 from benchmarks.gpu.kernels import TINY_CROP
 from benchmarks.harness import Row, Table
 from benchmarks.options import Options
-from picstore.train.pipeline import device as pipeline_device
+from picstore.train.pipeline import to_device as pipeline_device
 
 BATCHES, SIZE = 200, 64
 

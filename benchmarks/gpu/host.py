@@ -103,7 +103,7 @@ def host_batches(path: Path, *, batch: int = BATCH, transform: Any = STANDARD) -
     """Epochs of batches in the host's memory, of the pipeline in threads of this process."""
     from picstore.train.batch import Batch
     from picstore.train.pipeline import runner
-    from picstore.train.pipeline.device_batch import MadeBatch
+    from picstore.train.pipeline.device_decoding import MadeBatch
 
     class Stage:
         """Hands batches over as they come."""
@@ -220,14 +220,14 @@ def without_gpu() -> Iterator[None]:
     """Replace launches by some that return at once, and let all memory count as page-locked."""
     from picstore.train.cuda import augment, page_locked
     from picstore.train.cuda.segments import decode
-    from picstore.train.pipeline import device_batch
+    from picstore.train.pipeline import device_decoding
 
     kernels, colors = (
         {name: _Launch() for name, value in vars(module).items() if type(value).__name__ == "InterpretedFunction"}
         for module in (decode, augment)
     )
     gpu = torch_device("cuda:0")
-    locking = patch.object(device_batch, "lock_pages", lambda block, _: page_locked.lock_pages(block, gpu))
+    locking = patch.object(device_decoding, "lock_pages", lambda block, _: page_locked.lock_pages(block, gpu))
     with ExitStack() as stack:
         stack.enter_context(patch.multiple(decode, torch=_torch(), _upload=_upload, **kernels))
         stack.enter_context(patch.multiple(augment, torch=_torch(), **colors))
@@ -246,10 +246,10 @@ def torch_device(name: str) -> Any:
 def _make_batches(kept: Sequence[Any], *, together: int = 1) -> Sample:
     """Make batches of kept ones as the training process does."""
     from picstore.train.batching.spec import GroupSpec, OutputSpec
-    from picstore.train.pipeline import device_batch
+    from picstore.train.pipeline import device_decoding
 
     output = OutputSpec((GroupSpec(stacked=True),), form="segments")
-    make = device_batch.DecodeTiles(output, torch_device("cpu"), strict=False)
+    make = device_decoding.DecodeTiles(output, torch_device("cpu"), strict=False)
     divided = [batch.take_apart() for batch in kept]
     unpickled = [_unpickle(pickle.dumps(("batch", others)), block) for block, others in divided]
     with without_gpu():
@@ -289,7 +289,7 @@ def _run_whole(path: Path, quick: bool) -> Sample:
     with without_gpu(), ExitStack() as stack:
         stack.enter_context(patch.object(decode, "decode_tiles", decode_tiles))
         stack.enter_context(patch.object(runner, "choose_decoder", lambda name, _: name))
-        stack.enter_context(patch("picstore.train.pipeline.device_batch._check_pixels", lambda *_: None))
+        stack.enter_context(patch("picstore.train.pipeline.device_decoding._check_pixels", lambda *_: None))
         loader = picstore.Loader(path, batch_size=BATCH, transform=STANDARD, decoder="picstore", seed=1)
         try:
             batches = chain.from_iterable(repeat(loader))

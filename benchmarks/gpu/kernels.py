@@ -36,7 +36,7 @@ class Described:
 
     def __init__(self, device: Device, path: Path) -> None:
         from picstore.train.batching.spec import GroupSpec, OutputSpec
-        from picstore.train.pipeline.device_batch import DecodeTiles
+        from picstore.train.pipeline.device_decoding import DecodeTiles
 
         transform = STANDARD if device.cuda else [picstore.RandomResizedCrop(TINY_CROP), *STANDARD[1:]]
         with host_batches(path, batch=device.batch if device.cuda else TINY, transform=transform) as epoch:

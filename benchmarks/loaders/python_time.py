@@ -29,7 +29,7 @@ from benchmarks.options import Options
 from picstore.kernels.jit import kernel
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.train.cpu import fused, run_color
-from picstore.train.pipeline import process, process_main
+from picstore.train.pipeline import loader_process, loader_process_main
 
 SIDE, CROP, BATCH = 16, 224, 128
 IMAGES, PROFILED = 12_800, 20  # images of an epoch; seconds
@@ -61,7 +61,7 @@ def remove_kernels() -> None:
 def serve() -> None:
     """Run a loader's process without the kernels."""
     remove_kernels()
-    process_main.main()
+    loader_process_main.main()
 
 
 def python(options: Options) -> Table:
@@ -76,7 +76,7 @@ def python(options: Options) -> Table:
         if fraction := interpreted(path, result.name, options):
             typical = statistics.median(map(MICROSECONDS.value, result.samples))
             result.figures["in the interpreter, µs (15 asked)"] = fraction * typical
-    process._MAIN = f"{__name__}:serve"
+    loader_process._MAIN = f"{__name__}:serve"
     names = {"RandomResizedCrop, flip, 1 process": 1, "the same, 2 processes": 2}
     several = [
         Case(name, read_timed, lambda count=count: start_loader(str(small), count)) for name, count in names.items()

@@ -28,8 +28,8 @@ from benchmarks.harness import Row, Table, say
 from benchmarks.options import Options
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.train.order.spans import Span
-from picstore.train.pipeline import batch_threads, process, process_main
-from picstore.train.pipeline.processes import ProcessSequence
+from picstore.train.pipeline import batch_threads, loader_process, loader_process_main
+from picstore.train.pipeline.process_sequence import ProcessSequence
 from picstore.train.pipeline.stats import StatsCounter
 
 # Sizes of containers, of 18 and 75 photographs of 110 KB each, and the µs an image asked for in batches of 256.
@@ -115,14 +115,14 @@ class LockClock:
 def measure(path: str, form: str, batch: int, count: int, rounds: int) -> dict[str, Any]:
     """Have a loader process make ``count`` batches a round; the best round's row, and all rounds' sums."""
     LockClock()
-    process._MAIN = f"{__name__}:serve"
+    loader_process._MAIN = f"{__name__}:serve"
     file = Path(os.environ[_FILE])
     file.unlink(missing_ok=True)
     transform = [picstore.RandomResizedCrop(224), picstore.RandomHorizontalFlip()]
     loader = picstore.Loader(path, batch_size=batch, transform=transform, threads=2, seed=1, isolate=False)
     spec = loader._runner._spec
     spec = replace(spec, output=replace(spec.output, form=form))
-    child = process.LoaderProcess(spec, StatsCounter())
+    child = loader_process.LoaderProcess(spec, StatsCounter())
     speeds = []
     with contextlib.closing(child):
         for _ in range(rounds + 1):  # the first compiles and imports
@@ -182,7 +182,7 @@ def serve() -> None:
             images += len(records)
         return complete(pipeline, records, *rest)
 
-    make_batches = process_main.ProcessServer._make_batches
+    make_batches = loader_process_main.ProcessServer._make_batches
 
     def make_counted(server: Any, *arguments: Any) -> Any:
         nonlocal images
@@ -196,5 +196,5 @@ def serve() -> None:
 
     threading.Thread.run = run_counted  # type: ignore[assignment,method-assign]
     batch_threads.Pipeline._complete = complete_counted  # type: ignore[assignment,method-assign]
-    process_main.ProcessServer._make_batches = make_counted  # type: ignore[assignment,method-assign]
-    process_main.main()
+    loader_process_main.ProcessServer._make_batches = make_counted  # type: ignore[assignment,method-assign]
+    loader_process_main.main()

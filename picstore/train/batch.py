@@ -184,7 +184,7 @@ class Batch:
             UsageError: callables have made something else of the images, or only one of mean and std is given.
         """
         from picstore.display.figures import draw_tiles
-        from picstore.train.shown import are_images, levels_of, make_captions, make_tiles
+        from picstore.train.batch_pictures import are_images, levels_of, make_captions, make_tiles
 
         if isinstance(self.images, dict) and all(are_images(views[0]) for views in self.images.values()):
             tiles, rows = self._view_tiles(columns, classes, mean, std)
@@ -203,7 +203,7 @@ class Batch:
         self, count: int, classes: Sequence[str], mean: Sequence[float] | None, std: Sequence[float] | None
     ) -> tuple[list[Tile], list[str]]:
         """Make tiles of the first records' views, view after view, and the views' names."""
-        from picstore.train.shown import levels_of, make_captions, make_tiles
+        from picstore.train.batch_pictures import levels_of, make_captions, make_tiles
 
         tiles, rows, captions = [], [], make_captions(self.labels[:count], self.ids[:count], classes)
         for name, views in self.views.items():
@@ -216,7 +216,7 @@ class Batch:
 
     def _repr_html_(self) -> str:
         from picstore.display.markup import format_facts
-        from picstore.train.shown import are_images, levels_of, make_captions
+        from picstore.train.batch_pictures import are_images, levels_of, make_captions
 
         first = next(iter(self.images.values()))[0] if isinstance(self.images, dict) else self.images
         facts = {"images": _describe(self.images), "labels": _describe(self.labels), "columns": ", ".join(self.columns)}

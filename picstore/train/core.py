@@ -17,7 +17,7 @@ from picstore.train.batching.collate import check_collate, run_collate
 from picstore.train.batching.damage import DamageLog, replace_damaged
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_budget
 from picstore.train.buffers import BufferPool
-from picstore.train.options import LoaderOptions
+from picstore.train.loader_options import LoaderOptions
 from picstore.train.order.cursor import EpochCursor, Worker
 from picstore.train.order.position import Position, check_position
 from picstore.train.order.requests import Order, TrainingSource

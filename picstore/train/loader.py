@@ -15,7 +15,7 @@ from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batching.spec import MAX_PIXELS, Collate
 from picstore.train.core import BatchLoader
-from picstore.train.options import (
+from picstore.train.loader_options import (
     LoaderOptions,
     check_arguments,
     check_options,

@@ -16,9 +16,9 @@ from picstore.train.batch import Batch
 from picstore.train.batching.spec import check_one_size
 from picstore.train.core import BatchLoader
 from picstore.train.loader import Loader
+from picstore.train.loader_options import LoaderOptions, check_options, refuse_arguments
 from picstore.train.mux_classes import names_by_label, number_classes
 from picstore.train.mux_config import Counts, MuxConfig, MuxEntry, make_schedule, read_config
-from picstore.train.options import LoaderOptions, check_options, refuse_arguments
 from picstore.train.order.cursor import Worker
 from picstore.train.order.mixing import MixOrder, mux_lanes
 from picstore.train.order.requests import TrainingSource

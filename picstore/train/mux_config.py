@@ -31,7 +31,7 @@ import torch
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.text_files import text_of_file
-from picstore.train.options import LoaderOptions
+from picstore.train.loader_options import LoaderOptions
 from picstore.train.order.position import MAX_POSITION
 from picstore.train.order.schedule import MixSchedule
 from picstore.train.transforms.arguments import checked_integer

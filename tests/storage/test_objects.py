@@ -323,7 +323,7 @@ def test_reading_waits_for_a_store_that_restarts_and_opening_does_not(
 def test_a_break_does_not_wait_for_a_store_that_is_away(
     there: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("picstore.train.pipeline.process.EXIT_TIMEOUT", 0.2)
+    monkeypatch.setattr("picstore.train.pipeline.loader_process.EXIT_TIMEOUT", 0.2)
     loader = picstore.Loader(there, batch_size=2, lanes=1, budget=1, transform=[picstore.Resize((8, 8))], threads=1)
     for _ in loader:
         proxy.forever = UNAVAILABLE  # the loader's process tries for minutes

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import picstore
 from picstore.errors import UsageError
-from picstore.train import options
+from picstore.train import loader_options
 
 Make = Callable[..., Path]
 SHARED = {"dataset", "batch_size", "shuffle", "drop_last"}  # with a loader, whose data set is the path
@@ -66,7 +66,7 @@ def test_every_refused_argument_is_listed_in_the_documentation() -> None:
     section = (
         (Path(__file__).parents[2] / "docs/loops.md").read_text().split("## From a DataLoader")[1].split("\n## ")[0]
     )
-    for name in options._OF_DATALOADER.keys() | SHARED:
+    for name in loader_options._OF_DATALOADER.keys() | SHARED:
         assert f"`{name}`" in section, f"docs/loops.md does not tell of {name}"
 
 

@@ -1,6 +1,6 @@
 """The workers of a loader on a Ray cluster: actors that are started, awaited, lost and replaced.
 
-``remote.py`` divides an epoch among them, and has the diagram.
+``remote_sequence.py`` divides an epoch among them, and has the diagram.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from picstore.prepare.engine.ray import MAX_ATTEMPTS, cluster_resources, first_l
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import Span
 from picstore.train.pipeline.at_exit import close_at_exit
-from picstore.train.pipeline.remote_main import RemoteMessage, RemoteWorker, versions
+from picstore.train.pipeline.remote_worker_main import RemoteMessage, RemoteWorker, versions
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
 logger = logging.getLogger("picstore")

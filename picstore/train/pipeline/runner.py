@@ -38,11 +38,11 @@ from picstore.train.main_guard import check_main_guard
 from picstore.train.order.cursor import Worker
 from picstore.train.order.spans import Span
 from picstore.train.pipeline.at_exit import Closables, close_garbage, wait_for_exit
-from picstore.train.pipeline.device import AheadStage, DeviceStage, HostSource, TensorStage
-from picstore.train.pipeline.device_batch import BatchMaker, CopyPixels, DecodeStreams, DecodeTiles
-from picstore.train.pipeline.process import LoaderProcess
-from picstore.train.pipeline.processes import ProcessSequence
+from picstore.train.pipeline.device_decoding import BatchMaker, CopyPixels, DecodeStreams, DecodeTiles
+from picstore.train.pipeline.loader_process import LoaderProcess
+from picstore.train.pipeline.process_sequence import ProcessSequence
 from picstore.train.pipeline.stats import Stats, StatsCounter
+from picstore.train.pipeline.to_device import AheadStage, DeviceStage, HostSource, TensorStage
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.callables import apply_callable
 from picstore.train.transforms.compose import UserTransform
@@ -280,7 +280,7 @@ class PipelineRunner:
 
     def _on_cluster(self, remote: Remote, span: Span) -> HostSource:
         """Batches of the remote workers, which are kept from epoch to epoch."""
-        from picstore.train.pipeline.remote import RemoteSequence
+        from picstore.train.pipeline.remote_sequence import RemoteSequence
 
         if Worker.current().count:
             raise UsageError("engine='ray' has workers of its own; iterate the loader itself, not in a DataLoader")

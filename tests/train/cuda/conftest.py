@@ -15,7 +15,7 @@ quicken()
 @pytest.fixture
 def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the interpreter, which takes seconds for a batch, loaders make it when it is asked for, and no other."""
-    from picstore.train.pipeline.device import AheadStage
+    from picstore.train.pipeline.to_device import AheadStage
 
     def receive(stage: AheadStage) -> Any:
         host = stage._source.receive()

@@ -20,8 +20,8 @@ from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.record import Record
 from picstore.train.pipeline import runner
-from picstore.train.pipeline.device import AheadStage
-from picstore.train.pipeline.device_batch import DecodeTiles, Finish, MadeBatch
+from picstore.train.pipeline.device_decoding import DecodeTiles, Finish, MadeBatch
+from picstore.train.pipeline.to_device import AheadStage
 
 pytestmark = pytest.mark.interpreted
 CROP: list[Any] = [picstore.RandomResizedCrop((5, 7), scale=(0.5, 1.0)), picstore.RandomHorizontalFlip()]
@@ -112,14 +112,14 @@ def test_damage_ends_the_batch_that_has_it_and_no_earlier_one(tmp_path: Path, si
 def test_batches_are_made_together_up_to_a_number_and_a_size(
     tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from picstore.train.pipeline import device_batch
+    from picstore.train.pipeline import device_decoding
 
     taken: list[tuple[bool, bool, bool]] = []
 
     def start(make: DecodeTiles, hosts: Any) -> list[Finish]:
         values = 3 * 5 * 7 * 2
         for most in (3 * values, 3 * values - 1):
-            monkeypatch.setattr(device_batch, "_MOST_VALUES", most)
+            monkeypatch.setattr(device_decoding, "_MOST_VALUES", most)
             taken.append((make.takes(hosts[:2]), make.takes(hosts), make.takes([*hosts, *hosts])))
         raise UsageError("enough")
 

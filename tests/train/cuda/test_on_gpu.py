@@ -19,7 +19,7 @@ from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.record import Record
 from picstore.train.cpu import decode
-from picstore.train.pipeline import device_batch, runner
+from picstore.train.pipeline import device_decoding, runner
 
 SIZES = [(90, 70), (60, 16), (33, 200), (64, 64), (17, 9)]
 KINDS = ["444", "422", "420", "440", "grey"]
@@ -173,7 +173,7 @@ def test_memory_that_runs_out_on_a_gpu_is_an_error(
     def fail(*_: Any, **__: Any) -> Any:
         return torch.empty(1 << 60, dtype=torch.uint8, device="cuda")
 
-    monkeypatch.setattr(device_batch, "_augment", fail)
+    monkeypatch.setattr(device_decoding, "_augment", fail)
     loader = picstore.Loader(path, batch_size=5, transform=[], isolate=False, **options)
     with pytest.raises(torch.cuda.OutOfMemoryError):
         next(iter(loader))
@@ -194,13 +194,13 @@ def test_batches_that_a_gpu_decodes_together_are_the_cpus(
     make_dataset: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    start = device_batch.DecodeTiles.start
+    start = device_decoding.DecodeTiles.start
 
-    def noting(make: device_batch.DecodeTiles, hosts: Any) -> Any:
+    def noting(make: device_decoding.DecodeTiles, hosts: Any) -> Any:
         sizes.append(len(hosts))
         return start(make, hosts)
 
-    monkeypatch.setattr(device_batch.DecodeTiles, "start", noting)
+    monkeypatch.setattr(device_decoding.DecodeTiles, "start", noting)
     path = make_dataset(120, width=90, height=70)
     given: dict[str, Any] = {"batch_size": 4, "transform": [picstore.RandomResizedCrop(32)], "seed": 3}
     one, other = picstore.Loader(path, device="cuda", **given), picstore.Loader(path, **given)

@@ -23,7 +23,7 @@ from picstore.train.buffers import BufferPool, BufferPools, allocate_mapped, fin
 from picstore.train.cuda import page_locked
 from picstore.train.cuda.page_locked import lock_pages
 from picstore.train.pipeline import runner
-from picstore.train.pipeline.device_batch import MadeBatch, OneByOne
+from picstore.train.pipeline.device_decoding import MadeBatch, OneByOne
 
 GPU = torch.device("cuda", 1)
 

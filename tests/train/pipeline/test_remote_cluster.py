@@ -42,7 +42,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pictures(tmp_path_factory.mktemp("remote") / "dataset")
 
 
-@pytest.mark.parametrize("name", ["detr", "collate", "buckets"])  # all of RECIPES: test_remote.py
+@pytest.mark.parametrize("name", ["detr", "collate", "buckets"])  # all of RECIPES: test_remote_sequence.py
 def test_batches_of_two_epochs_are_those_of_a_local_loader(path: Path, cluster: SimulatedCluster, name: str) -> None:
     options = {"batch_size": 8, "lanes": 4, "seed": 3, **RECIPES[name]}
     remote = contents(picstore.Loader(path, engine="ray", workers=2, **options))

@@ -1,4 +1,4 @@
-"""The main program of the loader's process, the child's side of ``process.py``.
+"""The main program of the loader's process, the child's side of ``loader_process.py``.
 
 It imports no torch, which would cost a second and 400 MB.
 """
@@ -27,7 +27,7 @@ from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory, map_memory
-from picstore.train.pipeline.process import AHEAD, Message, SequenceShare
+from picstore.train.pipeline.loader_process import AHEAD, Message, SequenceShare
 from picstore.train.pipeline.shared_arrays import has_hung_up, send_descriptor, share_array
 from picstore.train.pipeline.span_pipelines import SpanPipelines
 from picstore.train.pipeline.stats import StatsCounter

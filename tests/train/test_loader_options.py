@@ -13,7 +13,7 @@ import pytest
 
 import picstore
 from picstore.errors import UsageError
-from picstore.train.options import _CHECKS, LoaderOptions
+from picstore.train.loader_options import _CHECKS, LoaderOptions
 from picstore.train.order.position import MAX_POSITION
 
 Make = Callable[..., Path]

@@ -31,8 +31,8 @@ from picstore.errors import Damage, PicstoreError
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.train.batch import Batch
 from picstore.train.buffers import KEPT_BATCHES, map_memory
-from picstore.train.pipeline import process
-from picstore.train.pipeline.process_main import _SharedBlocks
+from picstore.train.pipeline import loader_process
+from picstore.train.pipeline.loader_process_main import _SharedBlocks
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
@@ -278,7 +278,7 @@ def test_a_process_killed_between_a_batch_and_its_memory_is_the_same_error(
         os.kill(child, signal.SIGKILL)
         raise EOFError
 
-    monkeypatch.setattr(process, "receive_descriptor", end)
+    monkeypatch.setattr(loader_process, "receive_descriptor", end)
     with pytest.raises(PicstoreError, match="the loader's process has ended with exit status -9"):
         list(iterator)
 
@@ -288,7 +288,7 @@ def test_descriptors_arrive_where_python_acknowledges_them(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As multiprocessing does from Python 3.14 on and on macOS, by a byte that later messages may overtake."""
-    monkeypatch.setattr(process, "_MAIN", "loader_faults:acknowledge")
+    monkeypatch.setattr(loader_process, "_MAIN", "loader_faults:acknowledge")
     monkeypatch.setattr(multiprocessing.reduction, "ACKNOWLEDGE", True, raising=False)  # there before 3.14
     loader = loader_of(make_dataset(200), batch_size=2)
     for _ in range(10):
@@ -299,7 +299,7 @@ def test_what_a_process_dies_of_is_in_the_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in the middle of a message, where the socket carries no other."""
-    monkeypatch.setattr(process, "_MAIN", "loader_faults:raise_in_send")
+    monkeypatch.setattr(loader_process, "_MAIN", "loader_faults:raise_in_send")
     with pytest.raises(PicstoreError, match=r"has ended with exit status 1: RuntimeError: the fault$") as raised:
         list(loader_of(make_dataset(50)))
     assert "Traceback" in str(raised.value.__cause__) and "in send_fds" in str(raised.value.__cause__)
@@ -309,7 +309,7 @@ def test_what_a_process_dies_of_is_in_the_error(
 def test_why_a_process_does_not_start_is_in_the_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch, main: str
 ) -> None:
-    monkeypatch.setattr(process, "_MAIN", f"loader_faults:{main}")
+    monkeypatch.setattr(loader_process, "_MAIN", f"loader_faults:{main}")
     with pytest.raises(PicstoreError, match=r"exit status 1: (ImportError: the fault|EOFError: Ran .*)$"):
         list(loader_of(make_dataset(50)))
 
@@ -318,7 +318,7 @@ def test_why_a_process_does_not_start_is_in_the_error(
 def test_the_stacks_of_a_process_that_crashes_are_in_the_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_MAIN", "loader_faults:crash_in_send")
+    monkeypatch.setattr(loader_process, "_MAIN", "loader_faults:crash_in_send")
     with pytest.raises(PicstoreError, match=r"exit status -11: Fatal Python error: Segmentation fault$") as raised:
         list(loader_of(make_dataset(50)))
     assert "in send_fds" in str(raised.value.__cause__)
@@ -338,7 +338,7 @@ def test_a_default_time_limit_of_sockets_does_not_hold_for_the_process(
 def test_too_many_open_files_here_are_not_a_death_of_the_process(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process.socket, "recv_fds", lambda *_: (b"d", [], 0, None))
+    monkeypatch.setattr(loader_process.socket, "recv_fds", lambda *_: (b"d", [], 0, None))
     before = children()
     with pytest.raises(OSError, match="Too many open files"):
         list(loader_of(make_dataset(50)))
@@ -353,13 +353,13 @@ def test_a_process_without_a_working_poll_still_ends_after_its_parent() -> None:
         "    register = lambda *_: None\n"
         "    poll = lambda *_: time.sleep(30)\n"
         "select.poll = Silent\n"
-        "from picstore.train.pipeline import process_main\n"
-        "process_main._LAST_SECONDS = 0\n"
+        "from picstore.train.pipeline import loader_process_main\n"
+        "loader_process_main._LAST_SECONDS = 0\n"
         "parent = os.getpid()\n"
         "if os.fork():\n"
         "    time.sleep(0.1)\n"
         "    os._exit(0)\n"
-        "process_main._exit_after_parent(parent)\n"
+        "loader_process_main._exit_after_parent(parent)\n"
     )
     before = time.monotonic()
     subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20, check=True)  # to the pipes' end
@@ -467,7 +467,7 @@ def test_no_descriptor_and_no_memory_stays_behind(make_dataset: Make) -> None:
 @pytest.mark.slow
 def test_the_child_imports_no_torch_and_begins_without_the_compiler() -> None:
     script = (
-        "import sys, picstore.train.pipeline.process_main\n"
+        "import sys, picstore.train.pipeline.loader_process_main\n"
         "print([name in sys.modules for name in ('torch', 'numba')])\n"
         "import picstore.train.cpu.needed_kernels\n"
         "print([name in sys.modules for name in ('torch', 'numba')])\n"

@@ -1,6 +1,6 @@
 """Pipelines on a Ray cluster: actors make spans of steps, whose batches the trainer takes in order.
 
-    trainer                          a worker, an actor of ``remote_main.py``
+    trainer                          a worker, an actor of ``remote_worker_main.py``
     open(versions, spec) ─────────→  opens the data sets
     begin(key, order, span) ──────→  starts a pipeline, ahead of the last batches of its span before
     make(key) ────────────────────→  takes a batch of the pipeline; at most WINDOW calls a worker are under way
@@ -28,7 +28,7 @@ from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import Mapping
 from picstore.train.order.spans import Span, SpanCutter, steps_of_span
-from picstore.train.pipeline.remote_main import RemoteMessage
+from picstore.train.pipeline.remote_worker_main import RemoteMessage
 from picstore.train.pipeline.remote_workers import WINDOW, RemoteWorkers, Task, WorkerHandle
 from picstore.train.pipeline.shared_arrays import map_array
 

@@ -26,7 +26,7 @@ from remote_recipes import CROP, RECIPES, contents, write_pictures
 import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
 from picstore.prepare.engine import ray as engine
-from picstore.train.pipeline import device_batch, remote, remote_workers, runner
+from picstore.train.pipeline import device_decoding, remote_sequence, remote_workers, runner
 
 Make = Callable[..., Path]
 OPTIONS: dict[str, Any] = {"batch_size": 8, "transform": CROP, "lanes": 4, "seed": 5}
@@ -135,7 +135,7 @@ def test_workers_that_end_as_they_start_are_replaced_until_a_node_is_lost(
     make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_workers, "_RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(remote, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote_sequence, "_WAIT_SECONDS", 0.01)
 
     def strike(ray: InlineRay) -> None:
         for actor in ray.living:
@@ -346,7 +346,7 @@ def test_for_a_decoder_on_a_device_workers_send_cuts(
     monkeypatch.setattr(runner, "load_decoder", lambda name, _: decode)
     monkeypatch.setattr(runner, "check_decoder", lambda decode, device: None)
     monkeypatch.setattr(
-        device_batch, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures])
+        device_decoding, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures])
     )
     path = make_dataset(50)
     remote_batches = take(remote_loader(path, decoder="torchvision"), 1)

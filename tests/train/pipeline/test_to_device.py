@@ -19,10 +19,10 @@ from picstore.errors import UsageError
 from picstore.train.batch import Batch
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.pipeline import device as stages
 from picstore.train.pipeline import runner
-from picstore.train.pipeline.device import STREAMS, AheadStage, TensorStage
-from picstore.train.pipeline.device_batch import TOGETHER, CopyPixels, Finish, MadeBatch
+from picstore.train.pipeline import to_device as stages
+from picstore.train.pipeline.device_decoding import TOGETHER, CopyPixels, Finish, MadeBatch
+from picstore.train.pipeline.to_device import STREAMS, AheadStage, TensorStage
 
 
 class Stream:

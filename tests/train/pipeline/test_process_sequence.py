@@ -29,9 +29,9 @@ from picstore.train import core
 from picstore.train.buffers import BufferPools
 from picstore.train.core import CORES_OF_A_PROCESS
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
-from picstore.train.pipeline import device_batch, process, processes, runner
-from picstore.train.pipeline.process import AHEAD, SequenceShare
-from picstore.train.pipeline.process_main import ProcessServer, _HungUp
+from picstore.train.pipeline import device_decoding, loader_process, process_sequence, runner
+from picstore.train.pipeline.loader_process import AHEAD, SequenceShare
+from picstore.train.pipeline.loader_process_main import ProcessServer, _HungUp
 from picstore.train.pipeline.shared_arrays import receive_descriptor
 from picstore.train.pipeline.span_pipelines import SpanPipelines
 from picstore.train.pipeline.stats import StatsCounter
@@ -49,7 +49,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several spans an epoch: of these few records an epoch would be one."""
-    monkeypatch.setattr(processes, "steps_of_span", lambda *_: (5, 0.0))
+    monkeypatch.setattr(process_sequence, "steps_of_span", lambda *_: (5, 0.0))
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_a_process_killed_within_a_message_is_the_same_error(
     pictures: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """And comes after the two batches of each that were sent before, though nobody hears that these were taken."""
-    monkeypatch.setattr(process, "_MAIN", "loader_faults:die_within_a_message")
+    monkeypatch.setattr(loader_process, "_MAIN", "loader_faults:die_within_a_message")
     taken, loader = [], picstore.Loader(pictures, processes=count, isolate=True, **OPTIONS)
     with pytest.raises(PicstoreError, match="ended with exit status -9"):
         for batch in loader:
@@ -227,7 +227,7 @@ def test_for_a_decoder_on_a_device_processes_send_cuts(pictures: Path, monkeypat
     monkeypatch.setattr(runner, "load_decoder", lambda name, _: decode)
     monkeypatch.setattr(runner, "check_decoder", lambda decode, device: None)
     monkeypatch.setattr(
-        device_batch, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures])
+        device_decoding, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures])
     )
     loader = picstore.Loader(pictures, processes=2, decoder="torchvision", **OPTIONS)
     assert_same(take(loader, 2), take(threaded(pictures, decoder="torchvision"), 2))
@@ -280,7 +280,7 @@ def test_a_fork_cannot_take_the_batches_of_its_parent(pictures: Path) -> None:
 
 @pytest.mark.slow
 def test_processes_read_at_most_a_quarter_more_than_one(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "steps_of_span", steps_of_span)
+    monkeypatch.setattr(process_sequence, "steps_of_span", steps_of_span)
     path = make_dataset(400, container_size=8 << 10)
     options = {"lanes": 4, "batch_size": 16}
     local, loader = threaded(path, **options), picstore.Loader(path, processes=2, **{**OPTIONS, **options})

@@ -24,7 +24,7 @@ from picstore.errors import PicstoreError
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import MAX_READ, DealtSpans, Span, steps_of_span
-from picstore.train.pipeline.process import AHEAD, LoaderProcess, SequenceShare
+from picstore.train.pipeline.loader_process import AHEAD, LoaderProcess, SequenceShare
 
 _Answer: TypeAlias = HostBatch | Exception | None  # None at the end
 

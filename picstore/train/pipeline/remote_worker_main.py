@@ -1,4 +1,4 @@
-"""A remote worker, the worker's side of ``remote.py``: it makes the batches of spans, one a call.
+"""A remote worker, the worker's side of ``remote_sequence.py``: it makes the batches of spans, one a call.
 
 It knows nothing of Ray, and imports no torch.
 """
@@ -30,7 +30,7 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 @dataclass(frozen=True, slots=True)
 class RemoteMessage:
-    """A batch without the memory of its images: what ``process.Message`` tells of a block of shared memory.
+    """A batch without the memory of its images: what ``loader_process.Message`` tells of a block of shared memory.
 
     Attributes:
         arrays: of ``HostBatch.take_apart``, with a SharedArray for each.

@@ -1,10 +1,10 @@
 """A pipeline in a process of its own, so that its threads and the training loop do not share an interpreter.
 
-The child runs ``main`` of ``process_main.py`` and nothing else, so the user's main module is not imported again and
-needs no guard. Batches lie in blocks of anonymous shared memory, whose descriptors travel over a socket: there is no
-name that two runs could share, and nothing is left over when either process is killed. Once a block is mapped, neither
-process has a descriptor of it, so that batches that a user keeps cost memory alone. The child follows the parent's
-messages and ends with the socket.
+The child runs only ``main`` of ``loader_process_main.py``, so the user's main module is not imported again and needs no
+guard. Batches lie in blocks of anonymous shared memory, whose descriptors travel over a socket: no name can collide
+between two runs, and nothing is left over when either process is killed. Once a block is mapped, neither process keeps
+its descriptor, so that batches that a user keeps cost only memory. The child follows the parent's messages and ends
+when the socket closes.
 
     parent                         child
     ("begin", sequence) ────────→  starts a pipeline for each of its spans, ahead of the last batches of the one before
@@ -14,12 +14,12 @@ messages and ends with the socket.
                         ←────────  ("end" | "error", …)
     ("stop",)           ────────→  closes the pipelines, answers "end"
 
-With several processes (``processes.py``) the parent receives messages before their batch's turn, and sends "taken" in
-its turn: until then the batch is on its way.
+With several processes (``process_sequence.py``) the parent receives messages before their batch's turn, and sends
+"taken" in that turn: until then the batch is on its way.
 
-A fork of the parent has what the parent has mapped. Before a fork, the memory of batches in use becomes private to the
-parent, and so to the fork; these batches are parted from their blocks. Mapping privately in the first place costs 1 ms
-for each batch of 19 MB, and what the child writes later would still be seen.
+A fork of the parent inherits what the parent has mapped. Before a fork, the memory of batches in use becomes private to
+the parent, and so to the fork; these batches are parted from their blocks. Private mappings from the start would cost
+1 ms for each batch of 19 MB, and would still show what the child writes later.
 
 An error that the child does not expect ends it. Its traceback, or the stacks at a crash, goes to a file without a name,
 which both processes hold: whatever state the socket is in, the parent's error has it as its cause.
@@ -53,7 +53,7 @@ from picstore.train.pipeline.shared_arrays import has_hung_up, map_array, receiv
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
 AHEAD = 2  # batches on their way at least, beside the pipeline's finished ones
-_MAIN = "picstore.train.pipeline.process_main:main"
+_MAIN = "picstore.train.pipeline.loader_process_main:main"
 # numpy's BLAS would start a thread a core, 45 ms of CPU on two cores; the child multiplies small matrices only.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 EXIT_TIMEOUT = 5  # seconds that the child has to end a sequence or itself, before it is killed
