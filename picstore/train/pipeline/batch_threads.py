@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 
+import numpy as np
+
+from picstore.arrays import I64
 from picstore.errors import Damage
 from picstore.train.batching.collate import run_collate
 from picstore.train.batching.columns import look_up_columns
@@ -36,7 +39,6 @@ from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.batch_tasks import FillingBatch
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
 from picstore.train.pipeline.reads import container_uses, read_containers
-from picstore.train.pipeline.set_aside import SetAside
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.pipeline.thread_pool import PREFIX, ThreadPool, is_own_thread
 
@@ -286,3 +288,37 @@ def divide(count: int, output: OutputSpec, *, threads: int) -> list[range]:
         views, (least, most) = 1, _CHUNK_OF_TILES
     size = max(1, min(max(-(-count * views // threads), least), most) // views)
     return [range(k, min(k + size, count)) for k in range(0, count, size)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    records: I64  # ascending
+    samples: int  # that are still to come; one record may have several
+    held: ReadResult
+
+
+class SetAside:
+    """Records by container, of which each is kept until the last of its samples has come."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[EpochContainer, _Waiting] = {}
+
+    def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
+        """Copy records, of which one comes for each sample, out of a container.
+
+        A damaged one stays with its container, of which another record will replace it.
+        """
+        samples, earlier = len(records), self._waiting.get(key)
+        if earlier is not None:  # of another lane
+            records, samples = np.concatenate((earlier.records, records)), samples + earlier.samples
+        records = np.unique(records)
+        if not isinstance(container, Damage) and container.good[records].all():
+            container = container.extract(records, attachments=attachments)
+        self._waiting[key] = _Waiting(records, samples, container)
+
+    def take(self, key: EpochContainer, samples: int) -> ReadResult:
+        """Records of a container for some more samples."""
+        waiting = self._waiting.pop(key)
+        if waiting.samples > samples:
+            self._waiting[key] = _Waiting(waiting.records, waiting.samples - samples, waiting.held)
+        return waiting.held
