@@ -31,9 +31,8 @@ from picstore.train.core import CORES_OF_A_PROCESS
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
 from picstore.train.pipeline import device_decoding, loader_process, process_sequence, runner
 from picstore.train.pipeline.loader_process import AHEAD, SequenceShare
-from picstore.train.pipeline.loader_process_main import ProcessServer, _HungUp
+from picstore.train.pipeline.loader_process_main import ProcessServer, SpanPipelines, _HungUp
 from picstore.train.pipeline.shared_arrays import receive_descriptor
-from picstore.train.pipeline.span_pipelines import SpanPipelines
 from picstore.train.pipeline.stats import StatsCounter
 
 Make = Callable[..., Path]
