@@ -37,8 +37,7 @@ from picstore.train.order.epoch import SET_ASIDE
 from picstore.train.order.requests import BatchRequest
 from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.batch_tasks import FillingBatch
-from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
-from picstore.train.pipeline.reads import container_uses, read_containers
+from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses, read_containers
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.pipeline.thread_pool import PREFIX, ThreadPool, is_own_thread
 

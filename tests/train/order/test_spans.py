@@ -14,7 +14,7 @@ import pytest
 import picstore
 from picstore.train.order.requests import BatchRequest
 from picstore.train.order.spans import MAX_READ, Span, steps_of_span
-from picstore.train.pipeline.reads import container_uses
+from picstore.train.pipeline.prefetch import container_uses
 
 Make = Callable[..., Path]
 OPTIONS: dict[str, Any] = {"batch_size": 8, "transform": [picstore.RandomResizedCrop(32)], "isolate": False}

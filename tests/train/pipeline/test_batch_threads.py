@@ -43,8 +43,7 @@ from picstore.train.order.requests import BatchRequest, TrainingSource
 from picstore.train.order.sharding import RankShard
 from picstore.train.pipeline import batch_threads, prefetch
 from picstore.train.pipeline.batch_threads import AHEAD, MAX_REQUESTS, Pipeline, divide
-from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
-from picstore.train.pipeline.reads import container_uses
+from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.transforms.compose import TransformPlan
 from picstore.train.transforms.geometry import Geometry
