@@ -35,11 +35,9 @@ from picstore.train.batching.spec import OutputSpec, PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.order.epoch import SET_ASIDE
 from picstore.train.order.requests import BatchRequest
-from picstore.train.pipeline.at_exit import close_at_exit
-from picstore.train.pipeline.batch_tasks import FillingBatch
+from picstore.train.pipeline.own_threads import PREFIX, FillingBatch, ThreadPool, close_at_exit, is_own_thread
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses, read_containers
 from picstore.train.pipeline.stats import StatsCounter
-from picstore.train.pipeline.thread_pool import PREFIX, ThreadPool, is_own_thread
 
 AHEAD = 3  # batches that are filled or being filled before the consumer takes them
 MAX_REQUESTS = 32  # further batches whose containers are read in advance, if the budget allows

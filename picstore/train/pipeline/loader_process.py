@@ -48,7 +48,7 @@ from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import Mapping, anonymous_memory, make_private, map_memory
 from picstore.train.order.spans import DealtSpans
-from picstore.train.pipeline.at_exit import close_at_exit
+from picstore.train.pipeline.own_threads import close_at_exit
 from picstore.train.pipeline.shared_arrays import has_hung_up, map_array, receive_descriptor, socket_of
 from picstore.train.pipeline.stats import Stats, StatsCounter
 

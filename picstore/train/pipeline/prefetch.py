@@ -26,8 +26,8 @@ from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.dealing import MAX_LANES
 from picstore.train.order.epoch import ALONE, IN_CONTAINER, Samples
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
+from picstore.train.pipeline.own_threads import PREFIX, is_own_thread
 from picstore.train.pipeline.stats import StatsCounter
-from picstore.train.pipeline.thread_pool import PREFIX, is_own_thread
 
 logger = logging.getLogger("picstore")
 

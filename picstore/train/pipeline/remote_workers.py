@@ -18,7 +18,7 @@ from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.engine.ray import MAX_ATTEMPTS, cluster_resources, first_line, import_ray, join_cluster
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import Span
-from picstore.train.pipeline.at_exit import close_at_exit
+from picstore.train.pipeline.own_threads import close_at_exit
 from picstore.train.pipeline.remote_worker_main import RemoteMessage, RemoteWorker, versions
 from picstore.train.pipeline.stats import Stats, StatsCounter
 

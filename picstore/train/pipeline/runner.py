@@ -37,9 +37,9 @@ from picstore.train.cuda.decode import Decode, check_decoder, choose_decoder, lo
 from picstore.train.main_guard import check_main_guard
 from picstore.train.order.cursor import Worker
 from picstore.train.order.spans import Span
-from picstore.train.pipeline.at_exit import Closables, close_garbage, wait_for_exit
 from picstore.train.pipeline.device_decoding import BatchMaker, CopyPixels, DecodeStreams, DecodeTiles
 from picstore.train.pipeline.loader_process import LoaderProcess
+from picstore.train.pipeline.own_threads import Closables, close_garbage, wait_for_exit
 from picstore.train.pipeline.process_sequence import ProcessSequence
 from picstore.train.pipeline.stats import Stats, StatsCounter
 from picstore.train.pipeline.to_device import AheadStage, DeviceStage, HostSource, TensorStage

@@ -30,9 +30,8 @@ import torch
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.device_decoding import BatchMaker, Finish, MadeBatch
-from picstore.train.pipeline.thread_pool import ThreadPool
+from picstore.train.pipeline.own_threads import ThreadPool, close_at_exit
 
 logger = logging.getLogger("picstore")
 
