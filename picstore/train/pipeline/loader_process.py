@@ -46,10 +46,18 @@ from picstore.errors import PicstoreError
 from picstore.helper_process import NUMBA_EXTRAS, start_helper
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
-from picstore.train.buffers import Mapping, anonymous_memory, make_private, map_memory
+from picstore.train.buffers import (
+    Mapping,
+    anonymous_memory,
+    has_hung_up,
+    make_private,
+    map_array,
+    map_memory,
+    receive_descriptor,
+    socket_of,
+)
 from picstore.train.order.spans import DealtSpans
 from picstore.train.pipeline.own_threads import close_at_exit
-from picstore.train.pipeline.shared_arrays import has_hung_up, map_array, receive_descriptor, socket_of
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
 AHEAD = 2  # batches on their way at least, beside the pipeline's finished ones

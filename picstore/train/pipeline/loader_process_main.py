@@ -26,12 +26,20 @@ from picstore.arrays import U8
 from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
-from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory, map_memory
+from picstore.train.buffers import (
+    KEPT_BATCHES,
+    BufferPool,
+    BufferPools,
+    anonymous_memory,
+    has_hung_up,
+    map_memory,
+    send_descriptor,
+    share_array,
+)
 from picstore.train.order.requests import BatchRequest
 from picstore.train.order.spans import Span
 from picstore.train.pipeline.batch_threads import Pipeline
 from picstore.train.pipeline.loader_process import AHEAD, Message, SequenceShare
-from picstore.train.pipeline.shared_arrays import has_hung_up, send_descriptor, share_array
 from picstore.train.pipeline.stats import StatsCounter
 
 # The child of a parent that was killed ends within five seconds: it looks for its parent once in the first time, and

@@ -26,11 +26,10 @@ import numpy as np
 
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
-from picstore.train.buffers import Mapping
+from picstore.train.buffers import Mapping, map_array
 from picstore.train.order.spans import Span, SpanCutter, steps_of_span
 from picstore.train.pipeline.remote_worker_main import RemoteMessage
 from picstore.train.pipeline.remote_workers import WINDOW, RemoteWorkers, Task, WorkerHandle
-from picstore.train.pipeline.shared_arrays import map_array
 
 PULLED = 3  # batches that come to the trainer's node before they are asked for
 _WAIT_SECONDS = 1.0  # for an answer, before the time without workers is looked at again

@@ -19,12 +19,11 @@ from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
-from picstore.train.buffers import BufferPools
+from picstore.train.buffers import BufferPools, share_array
 from picstore.train.buffers import Mapping as MappedMemory
 from picstore.train.order.requests import Order
 from picstore.train.order.spans import Span
 from picstore.train.pipeline.batch_threads import Pipeline
-from picstore.train.pipeline.shared_arrays import share_array
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
 

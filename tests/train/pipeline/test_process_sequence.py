@@ -26,13 +26,12 @@ from remote_recipes import CROP, RECIPES, contents, write_pictures
 import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
 from picstore.train import core
-from picstore.train.buffers import BufferPools
+from picstore.train.buffers import BufferPools, receive_descriptor
 from picstore.train.core import CORES_OF_A_PROCESS
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
 from picstore.train.pipeline import device_decoding, loader_process, process_sequence, runner
 from picstore.train.pipeline.loader_process import AHEAD, SequenceShare
 from picstore.train.pipeline.loader_process_main import ProcessServer, SpanPipelines, _HungUp
-from picstore.train.pipeline.shared_arrays import receive_descriptor
 from picstore.train.pipeline.stats import StatsCounter
 
 Make = Callable[..., Path]
