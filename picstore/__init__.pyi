@@ -21,10 +21,10 @@ from picstore.prepare.dataset_writer import Writer as Writer
 from picstore.storage.dataset import Dataset as Dataset
 from picstore.storage.format.record import Record as Record
 from picstore.train.batch import Batch as Batch
+from picstore.train.batch import patchify as patchify
 from picstore.train.loader import Loader as Loader
 from picstore.train.map_dataset import MapDataset as MapDataset
 from picstore.train.mux import DataMux as DataMux
-from picstore.train.patches import patchify as patchify
 from picstore.train.transforms.affine import RandomAffine as RandomAffine
 from picstore.train.transforms.affine import RandomRotation as RandomRotation
 from picstore.train.transforms.aspect import ResizeToCover as ResizeToCover
