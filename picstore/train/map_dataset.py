@@ -22,8 +22,7 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams, make_params
 from picstore.train.batching.spec import MAX_PIXELS, OutputSpec
 from picstore.train.buffers import BufferPool
-from picstore.train.loader_options import check_arguments, refuse_arguments
-from picstore.train.main_guard import check_main_guard
+from picstore.train.loader_options import check_arguments, check_main_guard, refuse_arguments
 from picstore.train.order.epoch import Samples
 from picstore.train.order.position import check_position
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
