@@ -1,4 +1,4 @@
-"""Batch, what a loader yields: the arrays of a HostBatch as tensors, without a copy."""
+"""Batch, what a loader yields: the arrays of a HostBatch as tensors, without a copy; and patches of its images."""
 
 from __future__ import annotations
 

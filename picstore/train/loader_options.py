@@ -1,4 +1,4 @@
-"""Arguments of Loader, DataMux and MapDataset: names, types and ranges; and arguments that only a DataLoader has."""
+"""Options of Loader, DataMux and MapDataset: names, types and ranges, and what they refuse with what to write instead."""
 
 from __future__ import annotations
 

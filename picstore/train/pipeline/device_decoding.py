@@ -10,24 +10,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
-from picstore.arrays import I64, U8, Bools
+from picstore.arrays import I64, U8
 from picstore.errors import Corrupt, Damage, ImageError, PicstoreError
 from picstore.jpeg.gpu_segment_layout import BLOCKS, HELD
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.host_batch import EncodedBatch, HostBatch, SegmentTables
-from picstore.train.batching.parameters import TransformParams
-from picstore.train.batching.spec import GroupSpec, OutputSpec
+from picstore.train.batching.spec import OutputSpec
 from picstore.train.batching.views_reach import box_of_decoded
 from picstore.train.cuda.decode import Decode, decode_all
 from picstore.train.cuda.page_locked import lock_pages
-from picstore.train.transforms.geometry import Geometry
+from picstore.train.pipeline.device_augment import augment_batches
 
 if TYPE_CHECKING:
     from picstore.train.cuda.decoded import DecodedImages
@@ -104,7 +102,6 @@ def _record_event(device: torch.device) -> torch.cuda.Event | None:
 
 TOGETHER = 4  # batches
 _MOST_VALUES = 160 << 20  # of their images: four batches of 256 of 224 × 224 pixels
-Images: TypeAlias = "list[torch.Tensor] | DecodedImages"  # (3, h, w) each
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ class DecodeStreams(OneByOne):
         broken = {int(slots[number]): text for number, text in decoded.problems.items()}
         damage = _replace_broken(host, encoded, broken, strict=self.strict)
         shown: Any = [images[slot] for slot in encoded.shown.tolist()]
-        batch = _augment([host], [shown], self.output)[0].to(self.device, non_blocking=True)
+        batch = augment_batches([host], [shown], self.output)[0].to(self.device, non_blocking=True)
         return MadeBatch(batch, [*host.damage, *damage], decoded.refused)
 
 
@@ -195,7 +192,7 @@ class DecodeTiles:
                 slots = np.arange(at, at := at + len(each.tables.count))
                 each.decoded, each.status, each.copied = decoded.select(slots), (status, slots), not is_locked
         try:
-            batches = _augment(hosts, [each.images() for each in begun], self.output)
+            batches = augment_batches(hosts, [each.images() for each in begun], self.output)
             made = [batch.to(self.device, non_blocking=True) for batch in batches]
             event = _record_event(self.device)
         except BaseException:
@@ -290,7 +287,7 @@ class _BegunTiles:
             _check_pixels(images[int(number_of[slot])], encoded, tables.probe)
         damage = _replace_broken(host, encoded, broken, strict=make.strict)
         if slots:
-            batch = _augment([host], [self.images()], make.output)[0].to(make.device, non_blocking=True)
+            batch = augment_batches([host], [self.images()], make.output)[0].to(make.device, non_blocking=True)
             event = _record_event(make.device)
         return MadeBatch(batch, [*host.damage, *damage], self._refused, copied=self.copied, event=event)
 
@@ -320,28 +317,6 @@ def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, 
         )
 
 
-def _augment(hosts: Sequence[HostBatch], images: Sequence[Images], output: OutputSpec) -> list[Batch]:
-    """Augment the images that batches show on their device; labels and the rest stay in the host's memory."""
-    made: list[list[Any]] = [[] for _ in hosts]
-    places, given = [], []
-    for host in hosts:
-        encoded = host.encoded
-        if encoded is None:
-            raise TypeError("a batch for a decoder on a device has no streams")
-        shown = slice(None) if encoded.shows_all else encoded.shown
-        places.append((encoded.boxes[shown, :2], encoded.factors[shown]))
-        chosen = [
-            params if encoded.shows_all else params.select_slots(encoded.shown, count=group.count)
-            for params, group in zip(encoded.params, output.groups, strict=True)
-        ]
-        given.append(chosen)
-    for number, group in enumerate(output.groups):
-        params = [each[number] for each in given]
-        for views, one in zip(made, augment_views(images, places, params, output, group), strict=True):
-            views.append(one)
-    return [Batch.from_host(host, views, output.groups) for host, views in zip(hosts, made, strict=True)]
-
-
 def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str], *, strict: bool) -> list[Damage]:
     """Replace images that do not decode, given by the slot of their stream; returns or raises their damage."""
     if not broken:
@@ -356,100 +331,3 @@ def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, st
         raise damage[0]
     replace_damaged(host, problems)
     return damage
-
-
-def augment_views(
-    images: Sequence[Images],
-    places: Sequence[tuple[I64, I64]],
-    params: Sequence[TransformParams],
-    output: OutputSpec,
-    group: GroupSpec,
-) -> list[Any]:
-    """Resample and color decoded images (3, h, w) of batches.
-
-    Args:
-        images: of each batch.
-        places: of each batch, int64 (n, 2), left and top of each image in its stored image, and (n,), by how much
-            decoding divided its sides.
-        params: of each batch, the group's.
-        output, group: what to make.
-
-    Returns:
-        Of each batch the group's views: (count, N, 3, H, W), or count lists of N images.
-    """
-    count, sizes = group.count, [len(each) for each in images]
-    if len(images) > 1 and group.stacked:
-        from picstore.train.cuda.decoded import DecodedImages  # with Triton
-
-        ends = np.cumsum([0, *sizes])
-        again = np.concatenate([np.tile(np.arange(*two), count) for two in pairwise(ends.tolist())])
-        joined = DecodedImages.join([each for each in images if not isinstance(each, list)]).select(again)
-        origins, factors = (np.concatenate(parts)[again] for parts in zip(*places, strict=True))
-        all_params, counts = TransformParams.concatenate(params), [count * n for n in sizes]
-        made = augment_images(joined, (origins, factors), all_params, output, group, counts)
-        return [views.view(count, n, *views.shape[1:]) for views, n in zip(made, sizes, strict=True)]
-    return [_augment_alone(*each, output, group) for each in zip(images, places, params, strict=True)]
-
-
-def _augment_alone(
-    images: Images, places: tuple[I64, I64], params: TransformParams, output: OutputSpec, group: GroupSpec
-) -> Any:
-    """Resample and color the images of one batch."""
-    count, n = group.count, len(images)
-    if count > 1:
-        again = np.tile(np.arange(n), count)
-        images, places = _select(images, again), (places[0][again], places[1][again])
-    made: Any = augment_images(images, places, params, output, group)
-    if isinstance(made, list):
-        return [made[k : k + n] for k in range(0, len(made), n)]
-    return made.view(count, n, *made.shape[1:])
-
-
-def _select(images: Images, numbers: I64) -> Images:
-    """Some images, in this order."""
-    return [images[number] for number in numbers.tolist()] if isinstance(images, list) else images.select(numbers)
-
-
-def augment_images(
-    images: Images,
-    places: tuple[I64, I64],
-    params: TransformParams,
-    output: OutputSpec,
-    group: GroupSpec,
-    counts: Sequence[int] | None = None,
-) -> Any:
-    """Resample and color decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes.
-
-    With ``counts``, the images of each of several batches of one size, a list of such.
-    """
-    from picstore.train.cuda.augment import augment  # with Triton
-
-    origins, factors = places
-    options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last, "factors": factors}
-    if group.stacked:
-        return augment(images, origins, params.geometry, params.program, counts=counts, **options)
-    made: Any = []
-    rest = np.flatnonzero(~_is_unchanged(params, output))
-    if len(rest):
-        chosen = images
-        if len(rest) < len(images):
-            chosen = _select(images, rest)
-            params = params.select_slots(rest, count=1)
-        options["factors"] = factors[rest]
-        made = augment(chosen, origins[rest], params.geometry, params.program, **options)
-    by_slot = dict(zip(rest.tolist(), made, strict=True))
-    listed = [by_slot[slot] if slot in by_slot else image.contiguous() for slot, image in enumerate(images)]
-    firsts = {image.data_ptr(): slot for slot, image in reversed(list(enumerate(listed)))}
-    # The replacement of a damaged image is a copy, as are views that equal the decoded image: writing to one must not
-    # change another.
-    return [image if firsts[image.data_ptr()] == slot else image.clone() for slot, image in enumerate(listed)]
-
-
-def _is_unchanged(params: TransformParams, output: OutputSpec) -> Bools:
-    """bool (n,): which outputs equal the decoded image."""
-    geometry = params.geometry
-    if output.dtype != "uint8" or output.channels_last or not params.program.empty:
-        return np.zeros(len(geometry.size), dtype=np.bool_)
-    same = (geometry.frame == Geometry.identity(*geometry.source_size.T).frame).all(axis=(1, 2))
-    unchanged: Bools = same & (geometry.size == geometry.source_size).all(axis=1) & ~geometry.shows_edges
-    return unchanged

@@ -1,4 +1,7 @@
-"""A pool of threads that runs calls in the order of their submission."""
+"""Threads of the loader: their names, the pool that runs calls, the tasks of a batch, and their end.
+
+Pipelines that nobody closes end here, with the interpreter or as garbage.
+"""
 
 from __future__ import annotations
 

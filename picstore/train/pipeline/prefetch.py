@@ -1,4 +1,4 @@
-"""Prefetching of containers, under a budget of bytes."""
+"""Prefetching of containers under a budget of bytes: what each batch needs, how it is read, and how long it is held."""
 
 from __future__ import annotations
 

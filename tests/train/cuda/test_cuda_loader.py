@@ -35,7 +35,7 @@ from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.cpu import decode, fill_segments
 from picstore.train.cuda.decode import SOUND, Decode, choose_decoder, decode_all, load_decoder, with_index
-from picstore.train.pipeline import batch_threads, device_decoding, runner
+from picstore.train.pipeline import batch_threads, device_augment, runner
 from picstore.train.pipeline.device_decoding import DecodeTiles
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import compose_color
@@ -91,7 +91,7 @@ def use_plainly(use: Use, monkeypatch: pytest.MonkeyPatch) -> Use:
 
     def use_plainly(decoder: Decode) -> None:
         use(decoder)
-        monkeypatch.setattr(device_decoding, "augment_images", corner)
+        monkeypatch.setattr(device_augment, "augment_images", corner)
 
     return use_plainly
 
@@ -196,7 +196,7 @@ def test_an_image_in_place_of_a_lost_one_is_a_copy_in_a_list_too() -> None:
     )
     output = OutputSpec()
     places = np.zeros((2, 2), np.int64), np.ones(2, np.int64)
-    (((first, second),),) = device_decoding.augment_views(
+    (((first, second),),) = device_augment.augment_views(
         [[picture, picture]], [places], [params], output, output.groups[0]
     )
     assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()

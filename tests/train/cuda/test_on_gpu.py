@@ -173,7 +173,7 @@ def test_memory_that_runs_out_on_a_gpu_is_an_error(
     def fail(*_: Any, **__: Any) -> Any:
         return torch.empty(1 << 60, dtype=torch.uint8, device="cuda")
 
-    monkeypatch.setattr(device_decoding, "_augment", fail)
+    monkeypatch.setattr(device_decoding, "augment_batches", fail)
     loader = picstore.Loader(path, batch_size=5, transform=[], isolate=False, **options)
     with pytest.raises(torch.cuda.OutOfMemoryError):
         next(iter(loader))

@@ -29,7 +29,7 @@ from picstore.train import core
 from picstore.train.buffers import BufferPools, receive_descriptor
 from picstore.train.core import CORES_OF_A_PROCESS
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
-from picstore.train.pipeline import device_decoding, loader_process, process_sequence, runner
+from picstore.train.pipeline import device_augment, loader_process, process_sequence, runner
 from picstore.train.pipeline.loader_process import AHEAD, SequenceShare
 from picstore.train.pipeline.loader_process_main import ProcessServer, SpanPipelines, _HungUp
 from picstore.train.pipeline.stats import StatsCounter
@@ -225,7 +225,7 @@ def test_for_a_decoder_on_a_device_processes_send_cuts(pictures: Path, monkeypat
     monkeypatch.setattr(runner, "load_decoder", lambda name, _: decode)
     monkeypatch.setattr(runner, "check_decoder", lambda decode, device: None)
     monkeypatch.setattr(
-        device_decoding, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures])
+        device_augment, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures])
     )
     loader = picstore.Loader(pictures, processes=2, decoder="torchvision", **OPTIONS)
     assert_same(take(loader, 2), take(threaded(pictures, decoder="torchvision"), 2))

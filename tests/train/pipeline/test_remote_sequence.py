@@ -26,7 +26,7 @@ from remote_recipes import CROP, RECIPES, contents, write_pictures
 import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
 from picstore.prepare.engine import ray as engine
-from picstore.train.pipeline import device_decoding, remote_sequence, remote_workers, runner
+from picstore.train.pipeline import device_augment, remote_sequence, remote_workers, runner
 
 Make = Callable[..., Path]
 OPTIONS: dict[str, Any] = {"batch_size": 8, "transform": CROP, "lanes": 4, "seed": 5}
@@ -346,7 +346,7 @@ def test_for_a_decoder_on_a_device_workers_send_cuts(
     monkeypatch.setattr(runner, "load_decoder", lambda name, _: decode)
     monkeypatch.setattr(runner, "check_decoder", lambda decode, device: None)
     monkeypatch.setattr(
-        device_decoding, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures])
+        device_augment, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures])
     )
     path = make_dataset(50)
     remote_batches = take(remote_loader(path, decoder="torchvision"), 1)
