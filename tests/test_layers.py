@@ -53,8 +53,8 @@ LAYERS = {
     "picstore.train": [
         "transforms | buffers",
         "order",
-        "batching | loader_options",
-        "batch_pictures",
+        "batching",
+        "batch_pictures | loader_options",
         "batch | cpu",
         "cuda",
         "pipeline | single_batch",

@@ -15,14 +15,7 @@ from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batching.spec import MAX_PIXELS, Collate
 from picstore.train.core import BatchLoader
-from picstore.train.loader_options import (
-    LoaderOptions,
-    check_arguments,
-    check_options,
-    images_given,
-    records_of_batch,
-    refuse_arguments,
-)
+from picstore.train.loader_options import check_arguments, images_given, records_of_batch, refuse_arguments
 from picstore.train.order.apportionment import apportion
 from picstore.train.order.bucket_table import BucketTable
 from picstore.train.order.buckets import BucketOrder
@@ -192,51 +185,21 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         **unknown: NoReturn,
     ) -> None:
         refuse_arguments("Loader", unknown)
+        options = check_arguments(locals())  # The only local names so far are those of the arguments.
         if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
-        own = check_arguments(
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
-            aug_repeats=aug_repeats,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            balance=balance,
-            repeat=repeat,
-        )
-        options = check_options(
-            LoaderOptions(
-                seed=seed,
-                device=device,
-                threads=threads,
-                rank=rank,
-                world_size=world_size,
-                lanes=lanes,
-                on_damage=on_damage,
-                max_pixels=max_pixels,
-                reducing_gap=reducing_gap,
-                budget=budget,
-                targets=targets,
-                dtype=dtype,
-                memory_format=memory_format,
-                decoder=decoder,
-                isolate=isolate,
-                processes=processes,
-                engine=engine,
-                workers=workers,
-                collate=collate,
-                cache=cache,
-            )
-        )
         self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
-        seed, shuffle, aug_repeats = options["seed"], own["shuffle"], own["aug_repeats"]
+        seed, shuffle, aug_repeats = options["seed"], options["shuffle"], options["aug_repeats"]
         rank, world_size = find_rank(options["rank"], options["world_size"])
-        images, times = images_given(own["batch_size"], own["global_batch_size"], world_size)
+        images, times = images_given(options["batch_size"], options["global_batch_size"], world_size)
         lanes = options["lanes"]
         if lanes is None:
             lanes = default_lanes(world_size) if shuffle else world_size
-        drop_last = own["drop_last"]
+        drop_last = options["drop_last"]
         ranks: dict[str, Any] = {"rank": rank, "world_size": world_size, "lanes": lanes, "drop_last": drop_last}
-        shares = apportion(self.dataset, weights=weights, balance=own["balance"], repeat=own["repeat"], seed=seed)
+        shares = apportion(
+            self.dataset, weights=weights, balance=options["balance"], repeat=options["repeat"], seed=seed
+        )
         plans, callables, choice = plan_loader(
             transform,
             targets=check_targets(options["targets"], self.dataset),
@@ -271,14 +234,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             )
             stages = choice if isinstance(choice, EpochStages) else EpochStages()
             order = DatasetOrder(shard, seed, self.dataset.identity, shares, stages, shuffle)
-        super().__init__(
-            order,
-            (source,),
-            options=options,
-            callables=callables,
-            whole_epochs=True,
-        )
-        self.batch_size, self.drop_last, self._ranks = own["batch_size"], drop_last, ranks
+        super().__init__(order, (source,), options=options, callables=callables, whole_epochs=True)
+        self.batch_size, self.drop_last, self._ranks = options["batch_size"], drop_last, ranks
         if images is not None and times == 1:
             share = divide_samples(records_of_batch(images, aug_repeats), rank, world_size)
             self.batch_size = aug_repeats * int(share)

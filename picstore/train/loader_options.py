@@ -1,4 +1,4 @@
-"""Options of Loader, DataMux and MapDataset: names, types and ranges, and what they refuse with what to write instead."""
+"""Options of Loader, DataMux and MapDataset: their names, types and ranges, and what to write for refused ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Annotated, Any, TypeAlias, TypedDict, cast, get_origin, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader
 
 from picstore.errors import UsageError
 from picstore.jpeg.reducing import check_reducing_gap
+from picstore.train.batching.spec import Collate
 from picstore.train.order.dealing import MAX_LANES
 from picstore.train.order.position import MAX_POSITION
 from picstore.train.transforms.arguments import checked_integer, is_number
@@ -58,40 +60,21 @@ def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:
         raise UsageError(f"picstore.{of} has no " + "\n  no ".join(f"{name}: {instead[name]}" for name in refused))
 
 
-class LoaderOptions(TypedDict, total=False):
-    """Options of :class:`picstore.DataMux`, which describes them. A TOML configuration may hold any of them."""
-
-    seed: int
-    device: str | torch.device
-    threads: int | None
-    rank: int | None
-    world_size: int | None
-    lanes: int | None
-    on_damage: str
-    budget: int | None
-    targets: Sequence[str]
-    dtype: torch.dtype | None
-    memory_format: torch.memory_format
-    max_pixels: int
-    reducing_gap: float | None
-    decoder: str
-    isolate: bool
-    processes: int | None
-    engine: str
-    workers: int | None
-    collate: Callable[[dict[str, Any]], Mapping[str, Any]] | None
-    cache: str | os.PathLike[str] | None
-    cache_limit: int | str
-    epoch_batches: int | None
-    global_counts: bool
-    classes: str | None
-
-
 _Check: TypeAlias = Callable[[Any, str], Any]  # from an argument's value and name, the value as Python's own
 
 
 def _integer(least: int | None = None, most: int | None = None) -> _Check:
     return lambda value, name: checked_integer(value, name, least, most)
+
+
+def _one_of(*choices: str) -> _Check:
+    def check(value: Any, name: str) -> str:
+        if not isinstance(value, str) or value not in choices:
+            listed = ", ".join(map(repr, choices[:-1]))
+            raise UsageError(f"{name} is {reprlib.repr(value)}; give {listed} or {choices[-1]!r}")
+        return str(value)
+
+    return check
 
 
 def _optional(check: _Check) -> _Check:
@@ -125,24 +108,6 @@ def _names(value: Any, name: str) -> tuple[str, ...]:
     return given
 
 
-def _classes(value: Any, name: str) -> str | None:
-    if value not in (None, "join", "offset", "same"):
-        raise UsageError(f"{name} is {reprlib.repr(value)}; give 'join', 'offset' or 'same'")
-    return None if value is None else str(value)
-
-
-def _engine(value: Any, name: str) -> str:
-    if value not in ("local", "ray"):
-        raise UsageError(f"{name} is {reprlib.repr(value)}; give 'local' or 'ray'")
-    return str(value)
-
-
-def _on_damage(value: Any, name: str) -> str:
-    if value not in ("skip", "raise"):
-        raise UsageError(f"{name} {reprlib.repr(value)} is neither 'skip' nor 'raise'")
-    return str(value)
-
-
 def _device(value: Any, name: str) -> torch.device:
     try:
         device = torch.device(value)
@@ -161,49 +126,74 @@ def _path(value: Any, name: str) -> str | os.PathLike[str]:
     return value
 
 
-# What each argument by itself must be. Plans, outputs and pipelines check how arguments fit together.
-_CHECKS: dict[str, _Check] = {
-    "aug_repeats": _integer(1),
-    "balance": _optional(_text),
-    "batch_size": _optional(_integer(1)),
-    "budget": _optional(_integer(1)),
-    "cache": _optional(_path),
-    "classes": _classes,
-    "decoder": _text,
-    "device": _device,
-    "drop_last": _boolean,
-    "engine": _engine,
-    "epoch_batches": _optional(_integer(1, MAX_POSITION)),
-    "global_batch_size": _optional(_integer(1)),
-    "global_counts": _boolean,
-    "isolate": _boolean,
-    "lanes": _optional(_integer(1, MAX_LANES)),
-    "max_pixels": _integer(1),
-    "on_damage": _on_damage,
-    "processes": _optional(_integer(1)),
-    "rank": _optional(_integer(0)),
-    "reducing_gap": lambda value, _: check_reducing_gap(value),
-    "repeat": _positive,
-    "seed": _integer(),
-    "shuffle": _boolean,
-    "targets": _names,
-    "threads": _optional(_integer(1)),
-    "workers": _optional(_integer(1)),
-    "world_size": _optional(_integer(1, _MAX_RANKS)),
-}
+def _gap(value: Any, _: str) -> float | None:
+    return check_reducing_gap(value)
 
 
-def check_arguments(**given: Any) -> dict[str, Any]:
-    """Check each argument, and return all with Python's types in place of NumPy's, fit for a state.
+class LoaderOptions(TypedDict, total=False):
+    """Options of :class:`picstore.DataMux`, which describes them. A TOML configuration may hold any of them.
 
-    UsageError, with name, value and what to give instead, for one of another type or out of range.
+    An annotation holds the check of the option by itself. Plans, outputs and pipelines check how options fit together.
+    Options without a check are checked by what takes them.
     """
-    return {name: _CHECKS[name](value, name) if name in _CHECKS else value for name, value in given.items()}
+
+    seed: Annotated[int, _integer()]
+    device: Annotated[str | torch.device, _device]
+    threads: Annotated[int | None, _optional(_integer(1))]
+    rank: Annotated[int | None, _optional(_integer(0))]
+    world_size: Annotated[int | None, _optional(_integer(1, _MAX_RANKS))]
+    lanes: Annotated[int | None, _optional(_integer(1, MAX_LANES))]
+    on_damage: Annotated[str, _one_of("skip", "raise")]
+    budget: Annotated[int | None, _optional(_integer(1))]
+    targets: Annotated[Sequence[str], _names]
+    dtype: torch.dtype | None
+    memory_format: torch.memory_format
+    max_pixels: Annotated[int, _integer(1)]
+    reducing_gap: Annotated[float | None, _gap]
+    decoder: Annotated[str, _text]
+    isolate: Annotated[bool, _boolean]
+    processes: Annotated[int | None, _optional(_integer(1))]
+    engine: Annotated[str, _one_of("local", "ray")]
+    workers: Annotated[int | None, _optional(_integer(1))]
+    collate: Collate | None
+    cache: Annotated[str | os.PathLike[str] | None, _optional(_path)]
+    cache_limit: int | str
+    epoch_batches: Annotated[int | None, _optional(_integer(1, MAX_POSITION))]
+    global_counts: Annotated[bool, _boolean]
+    classes: Annotated[str | None, _optional(_one_of("join", "offset", "same"))]
 
 
-def check_options(options: LoaderOptions) -> LoaderOptions:
-    """Check options as :func:`check_arguments` does."""
-    return cast("LoaderOptions", check_arguments(**options))
+class LoaderArguments(LoaderOptions, total=False):
+    """Arguments of :class:`picstore.Loader`, whose signature has their defaults and agrees by a test."""
+
+    batch_size: Annotated[int | None, _optional(_integer(1))]
+    global_batch_size: Annotated[int | None, _optional(_integer(1))]
+    aug_repeats: Annotated[int, _integer(1)]
+    shuffle: Annotated[bool, _boolean]
+    drop_last: Annotated[bool, _boolean]
+    weights: str | npt.ArrayLike | None
+    balance: Annotated[str | None, _optional(_text)]
+    repeat: Annotated[float, _positive]
+
+
+def _find_check(hint: Any) -> _Check:
+    return hint.__metadata__[0] if get_origin(hint) is Annotated else lambda value, _: value
+
+
+_CHECKS = {name: _find_check(hint) for name, hint in get_type_hints(LoaderArguments, include_extras=True).items()}
+
+
+def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:
+    """Check the arguments that ``LoaderArguments`` names, and leave out all others.
+
+    Returns:
+        The arguments with Python's types in place of NumPy's, fit for a state.
+
+    Raises:
+        UsageError: an argument has another type or is out of range; the text says what to give instead.
+    """
+    checked = {name: _CHECKS[name](value, name) for name, value in given.items() if name in _CHECKS}
+    return cast("LoaderArguments", checked)
 
 
 def images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:

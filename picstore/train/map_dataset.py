@@ -84,7 +84,7 @@ class MapDataset(data.Dataset[Item]):
         **unknown: NoReturn,
     ) -> None:
         refuse_arguments("MapDataset", unknown)
-        given = check_arguments(seed=seed, targets=targets, max_pixels=max_pixels, reducing_gap=reducing_gap)
+        given = check_arguments(locals())  # The only local names so far are those of the arguments.
         self.dataset = path if isinstance(path, Dataset) else Dataset(path)
         targets = check_targets(given["targets"], self.dataset)
         plan, callables = plan_transforms(

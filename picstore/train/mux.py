@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,7 +20,7 @@ from picstore.train.batch import Batch
 from picstore.train.batching.spec import check_one_size
 from picstore.train.core import BatchLoader
 from picstore.train.loader import Loader
-from picstore.train.loader_options import LoaderOptions, check_options, refuse_arguments
+from picstore.train.loader_options import LoaderOptions, check_arguments, refuse_arguments
 from picstore.train.mux_config import Counts, MuxConfig, MuxEntry, make_schedule, read_config
 from picstore.train.order.cursor import Worker
 from picstore.train.order.mixing import MixOrder, mux_lanes
@@ -92,11 +92,10 @@ class DataMux(BatchLoader[MixOrder]):
         schedule: Sequence[tuple[int, Counts]] | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
-        known = LoaderOptions.__annotations__.keys()
+        known = LoaderOptions.__annotations__
         refuse_arguments("DataMux", {name: value for name, value in options.items() if name not in known})
-        options = cast("LoaderOptions", {name: value for name, value in options.items() if name in known})
         mixed = read_config(config)
-        chosen = check_options(cast("LoaderOptions", {**_DEFAULTS, **mixed.options, **options}))
+        chosen = check_arguments({**_DEFAULTS, **mixed.options, **options})
         rank, world_size = find_rank(chosen["rank"], chosen["world_size"])
         lanes = mux_lanes(chosen["lanes"], sources=len(mixed.entries), world_size=world_size)
         planned = make_schedule(mixed, schedule).times(1 if chosen["global_counts"] else world_size)

@@ -279,7 +279,7 @@ def test_rank_and_world_size_come_from_torch_distributed(make_dataset: Make, mon
         ({"rank": 0, "world_size": 9, "batch_size": None, "global_batch_size": 8}, "of 8 leaves some of 9 ranks"),
         ({"threads": 0}, "threads is 0"),
         ({"budget": 0}, "budget is 0"),
-        ({"on_damage": "ignore"}, "'ignore' is neither 'skip' nor 'raise'"),
+        ({"on_damage": "ignore"}, "'ignore'; give 'skip' or 'raise'"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(make_dataset: Make, options: dict[str, object], message: str) -> None:

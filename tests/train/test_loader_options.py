@@ -6,19 +6,21 @@ import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import numpy as np
 import pytest
 
 import picstore
 from picstore.errors import UsageError
-from picstore.train.loader_options import _CHECKS, LoaderOptions
+from picstore.train.loader_options import LoaderArguments, check_arguments
+from picstore.train.mux import _DEFAULTS
 from picstore.train.order.position import MAX_POSITION
 
 Make = Callable[..., Path]
 
 INTEGERS = ("seed", "batch_size", "aug_repeats", "threads", "rank", "world_size", "lanes", "max_pixels", "budget")
+HINTS = get_type_hints(LoaderArguments, include_extras=True)
 BOOLEANS = ("shuffle", "drop_last", "isolate")
 
 
@@ -76,7 +78,7 @@ def test_a_choice_of_yes_and_no_takes_no_other_type(path: Path, name: str, value
         ({"device": None}, "device is None; give one of torch's"),
         ({"decoder": 5}, "decoder is 5; give a name"),
         ({"cache": 5}, "cache is 5; give a path or URL"),
-        ({"on_damage": []}, "on_damage [] is neither 'skip' nor 'raise'"),
+        ({"on_damage": []}, "on_damage is []; give 'skip' or 'raise'"),
     ],
 )
 def test_a_loaders_argument_is_refused_with_what_to_give(path: Path, options: dict[str, Any], message: str) -> None:
@@ -181,7 +183,21 @@ def test_every_argument_is_checked_in_one_place_or_where_it_is_opened() -> None:
         "config",
         "schedule",
     }
+    checked = {name for name, hint in HINTS.items() if get_origin(hint) is Annotated}
     for kind in (picstore.Loader, picstore.MapDataset, picstore.DataMux):
         named = inspect.signature(kind.__init__).parameters.keys() - {"self", "unknown", "options"}
-        assert named <= _CHECKS.keys() | opened
-    assert LoaderOptions.__annotations__.keys() <= _CHECKS.keys() | opened
+        assert named <= checked | opened
+    assert HINTS.keys() <= checked | opened
+
+
+def test_the_signature_of_the_loader_and_the_table_of_its_options_agree() -> None:
+    """Their names, types, and defaults: a mux takes the loader's, and has three options of its own."""
+    written = get_type_hints(
+        picstore.Loader.__init__, localns=dict.fromkeys(("Transforms", "Views", "Progressive"), Any)
+    )
+    for name in ("return", "path", "transform", "unknown"):
+        del written[name]
+    of_the_mux = {"epoch_batches", "global_counts", "classes"}
+    assert written == {name: hint for name, hint in get_type_hints(LoaderArguments).items() if name not in of_the_mux}
+    assert _DEFAULTS.keys() >= HINTS.keys()
+    assert check_arguments(_DEFAULTS).keys() == HINTS.keys(), "each default passes the check of its option"

@@ -677,7 +677,7 @@ def test_on_damage_raise_stops_the_mux(config: Path) -> None:
     damage(config.parent / "c", 3)
     with pytest.raises(Damage, match="record 3 fails its CRC"):
         take(mux_of(config, on_damage="raise"), 21)
-    with pytest.raises(UsageError, match="neither 'skip' nor 'raise'"):
+    with pytest.raises(UsageError, match="give 'skip' or 'raise'"):
         mux_of(config, on_damage="stop")
 
 
