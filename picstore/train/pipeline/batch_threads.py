@@ -5,8 +5,8 @@
             records ←──────── containers      ───→ decode, resample a chunk
             batches being filled                          last chunk: replace damage, collate ──→ receive: wait
 
-The planner runs ahead of the consumer by a few batches and holds containers within a budget of bytes; a slow consumer
-stops the planner. Nothing polls: a thread waits for a batch, for a free slot in the queue or for a container.
+The planner runs a few batches ahead of the consumer, holds containers within a budget of bytes, and stops if the
+consumer is slow. No thread polls: each waits for a batch, for a free slot in the queue or for a container.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from picstore.train.pipeline.own_threads import PREFIX, FillingBatch, ThreadPool
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses, read_containers
 from picstore.train.pipeline.stats import StatsCounter
 
-AHEAD = 3  # batches that are filled or being filled before the consumer takes them
-MAX_REQUESTS = 32  # further batches whose containers are read in advance, if the budget allows
-# Images a task, all views counted, at least and at most. Each thread has a task of a batch, so that they end it
-# together. One of 16 takes 10 ms, and 0.1 ms of Python's lock with cold caches, whatever the number of its images.
+AHEAD = 3  # Batches filled, or being filled, before they are taken.
+# Further batches whose containers are read in advance, if the budget allows.
+MAX_REQUESTS = 32
+# Fewest and most images of a task, all views counted. Each thread has one task of a batch, so that all end the batch
+# together. A task of 16 images takes 10 ms; of any size, it holds Python's lock for 0.1 ms with cold caches.
 _CHUNK = 16, 64
-# Tiles are described 200 times as fast as images are made, so that Python, 0.1 ms a task, would cost as much.
+# The same for tiles, which are described 200 times as fast as images are made: 0.1 ms of Python would cost as much.
 _CHUNK_OF_TILES = 64, 128
 
 
@@ -58,12 +59,12 @@ class _RequestedBatch:
 
 
 class Pipeline:
-    """Makes the batches of an iterator of requests; the first ``receive`` starts it, ``close`` ends its threads.
+    """Threads that make the batches of an iterator of requests: started by the first ``receive``, ended by ``close``.
 
     Args:
-        requests: one a batch; drawn in the planner's thread, at most AHEAD + MAX_REQUESTS + 1 before the consumer takes
-            their batches.
-        buffers: shared with earlier epochs, so that each does not begin with fresh pages.
+        requests: one for each batch. The planner's thread draws at most AHEAD + MAX_REQUESTS + 1 requests whose batches
+            the consumer has not taken.
+        buffers: shared with earlier epochs, so that all epochs reuse the same pages.
     """
 
     def __init__(
@@ -77,16 +78,16 @@ class Pipeline:
         self._requests, self._spec = requests, spec
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
-        # No method of this object: without a cycle, batches and containers are free as soon as it is dropped.
+        # A method of this object would make a cycle, and keep batches and containers of a dropped pipeline.
         read = partial(read_containers, spec, self._buffers, self._counter)
         readers = max(source.dataset.containers.readers for source in spec.sources)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
         self._aside = SetAside()
         self._decoders = ThreadPool(spec.resources.threads, "work", yields=True)
-        self._collating = threading.Lock()  # tokenizers, for instance, cannot be called by two threads
+        self._collating = threading.Lock()  # Tokenizers are not thread-safe.
         self._filler_class: Future[Callable[..., BatchFiller]] = Future()
         self._queue: SimpleQueue[Future[HostBatch] | BaseException | None] = SimpleQueue()
-        self._free_slots = threading.Semaphore(AHEAD)  # of the queue
+        self._free_slots = threading.Semaphore(AHEAD)  # Slots in the queue.
         self._stop = self._started = False
         self._pid = os.getpid()
         self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
@@ -94,8 +95,8 @@ class Pipeline:
     def start(self) -> None:
         """Start the threads and load the kernels, unless that has been done.
 
-        numba is imported here, and not with this module: meanwhile the first containers are read. In this thread,
-        where an interrupt ends a compilation.
+        numba is imported here rather than with this module, so that the first containers are read meanwhile; and in
+        the caller's thread, so that an interrupt ends a compilation.
         """
         if self._started:
             return
@@ -107,13 +108,13 @@ class Pipeline:
 
             loaded = load_filler(self._spec)
         except BaseException:
-            self._filler_class.cancel()  # for the planner
+            self._filler_class.cancel()  # The planner waits for it.
             raise
-        with contextlib.suppress(InvalidStateError):  # closed meanwhile
+        with contextlib.suppress(InvalidStateError):  # Closed meanwhile.
             self._filler_class.set_result(loaded)
 
     def receive(self) -> HostBatch | None:
-        """The next batch; None at the end, after which there must be no further call.
+        """Return the next batch, or None at the end, after which it must not be called again.
 
         Raises:
             Damage: a record is damaged and the spec is strict, or a source has no sound record in a batch.
@@ -131,11 +132,11 @@ class Pipeline:
             try:
                 raise item
             finally:
-                del item  # the error's traceback holds this frame: without a cycle both are freed at once
+                del item  # The error's traceback holds this frame.
         return item.result()
 
     def close(self) -> None:
-        """End all threads; may be called at any time, twice too. In a fork there are none, and locks may be held."""
+        """End all threads; may be called again. Do nothing in a fork, where are no threads and locks may be held."""
         if self._pid != os.getpid():
             return
         self._stop = True
@@ -143,29 +144,29 @@ class Pipeline:
         self._prefetcher.close()
         self._free_slots.release()
         if not is_own_thread():
-            with contextlib.suppress(RuntimeError):  # it was never started, or an interrupt hit the start
+            with contextlib.suppress(RuntimeError):  # Never started, or interrupted while starting.
                 self._planner.join()
         self._decoders.close()
-        with contextlib.suppress(Empty):  # tracebacks of the errors among them would keep this object
+        with contextlib.suppress(Empty):  # Tracebacks of queued errors would keep this object.
             while True:
                 self._queue.get_nowait()
-        self._queue.put(None)  # for a consumer that waits in another thread
+        self._queue.put(None)  # A consumer may wait in another thread.
 
     @property
     def _closed(self) -> bool:
         return self._stop or self._pid != os.getpid()
 
     def _plan(self) -> None:
-        """The main function of the planner, which hands its errors to the consumer."""
+        """Queue all batches, or an error for the consumer; the main function of the planner's thread."""
         try:
             for filling in self._start_batches():
                 self._queue.put(filling)
             self._queue.put(None)
-        except BaseException as error:  # a thread has no other way to report it
+        except BaseException as error:  # The consumer raises it.
             self._queue.put(error)
 
     def _start_batches(self) -> Iterator[Future[HostBatch]]:
-        """Read ahead as far as the budget allows, and start to fill the batch that is first."""
+        """Yield batches that are being filled, and read containers ahead as far as the budget allows."""
         ahead: deque[_RequestedBatch] = deque()
         requests = ((request, container_uses(request, self._spec.sources)) for request in self._requests)
         following, first = next(requests, None), True
@@ -185,20 +186,21 @@ class Pipeline:
                 return
             filling = self._start_filling(ahead.popleft())
             yield filling
-            if first:  # reading for others would delay its images
+            if first:
+                # Reading for other batches would delay the images of the first one.
                 wait([filling])
                 first = False
 
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
-        """Wait for the kernels, which further reading would delay; return whether all containers have been read."""
+        """Wait for the kernels, which further reading would delay; return whether the containers have been read."""
         self._filler_class.result()
         return all(future.done() for future in futures.values())
 
     def _start_filling(self, requested: _RequestedBatch) -> Future[HostBatch]:
-        """Wait for a batch's containers, gather its records, and hand its chunks to the decoding threads."""
+        """Wait for a batch's containers, gather the records, and hand chunks of them to the decoding threads."""
         with self._counter.timed("waited_on_disk"):
             containers = self._collect(requested)
-        filler_class = self._filler_class.result()  # and the kernels that gathering calls
+        filler_class = self._filler_class.result()  # Gathering needs kernels too.
         sources = self._spec.sources
         limit = self._spec.resources.max_pixels
         records = gather_records(requested.request, containers, sources=sources, max_pixels=limit)
@@ -215,7 +217,7 @@ class Pipeline:
         return finished
 
     def _collect(self, requested: _RequestedBatch) -> ReadContainers:
-        """Wait for the containers of a batch, or their records that were set aside or read alone."""
+        """Wait for the containers of a batch, whole, set aside or read alone."""
         found: dict[EpochContainer, ReadResult] = {}
         for wanted in requested.request:
             if wanted.samples.held is not None:
@@ -223,13 +225,13 @@ class Pipeline:
                 for number, count in waited.items():
                     key = wanted.source, wanted.epoch, number
                     found[key] = self._aside.take(key, count)
-        # A whole container holds what was set aside of it too; so do the records that are read alone.
+        # Records that were set aside are also in a whole container, and among the records read alone.
         for read in sorted(requested.futures, key=lambda read: not read.records):
             found[read.source, read.epoch, read.number] = requested.futures[read].result()
         return found
 
     def _set_aside(self, request: BatchRequest, containers: ReadContainers) -> None:
-        """Keep records of the containers that lanes are done with after a batch."""
+        """Keep records of containers that lanes finish with a batch, for later batches."""
         for wanted in request:
             for run in wanted.leaving:
                 if len(run.records):
@@ -248,7 +250,7 @@ class Pipeline:
         uses: dict[ContainerKey, ContainerUse],
         problems: dict[int, Damage] | None,
     ) -> HostBatch | None:
-        """Release the containers of a batch whose tasks are done, and complete it, unless there are no ``problems``."""
+        """Release the containers of a batch whose tasks are done, and complete it unless ``problems`` is None."""
         records.release()
         self._prefetcher.release(uses)
         if problems is None:
@@ -257,7 +259,7 @@ class Pipeline:
         return self._complete(records, filler, dict(sorted(problems.items())))
 
     def _complete(self, records: BatchRecords, filler: BatchFiller, problems: dict[int, Damage]) -> HostBatch:
-        """Replace a batch's damaged records, and add its columns and the values of ``collate``."""
+        """Make a batch with damaged records replaced, and with the values of columns and of ``collate``."""
         batch = HostBatch(
             images=filler.images,
             labels=records.labels,
@@ -279,7 +281,7 @@ class Pipeline:
 
 
 def divide(count: int, output: OutputSpec, *, threads: int) -> list[range]:
-    """Divide the slots of a batch into tasks."""
+    """Divide ``count`` slots of a batch into tasks."""
     views, (least, most) = output.view_count, _CHUNK
     if output.form == "segments":
         views, (least, most) = 1, _CHUNK_OF_TILES
@@ -290,23 +292,26 @@ def divide(count: int, output: OutputSpec, *, threads: int) -> list[range]:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     records: I64  # ascending
-    samples: int  # that are still to come; one record may have several
+    samples: int  # Samples still to come; a record may have several.
     held: ReadResult
 
 
 class SetAside:
-    """Records by container, of which each is kept until the last of its samples has come."""
+    """Records copied out of containers that lanes are done with, each kept until its last sample has come."""
 
     def __init__(self) -> None:
         self._waiting: dict[EpochContainer, _Waiting] = {}
 
     def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
-        """Copy records, of which one comes for each sample, out of a container.
+        """Copy records that later batches need out of a container, and keep them.
 
-        A damaged one stays with its container, of which another record will replace it.
+        If one is damaged, the whole container is kept, because another of its records will replace the damaged one.
+
+        Args:
+            records: one entry for each sample, so that a record may occur several times.
         """
         samples, earlier = len(records), self._waiting.get(key)
-        if earlier is not None:  # of another lane
+        if earlier is not None:  # Another lane has set records aside.
             records, samples = np.concatenate((earlier.records, records)), samples + earlier.samples
         records = np.unique(records)
         if not isinstance(container, Damage) and container.good[records].all():
@@ -314,7 +319,7 @@ class SetAside:
         self._waiting[key] = _Waiting(records, samples, container)
 
     def take(self, key: EpochContainer, samples: int) -> ReadResult:
-        """Records of a container for some more samples."""
+        """Return records of a container for ``samples`` samples, and forget them with their last sample."""
         waiting = self._waiting.pop(key)
         if waiting.samples > samples:
             self._waiting[key] = _Waiting(waiting.records, waiting.samples - samples, waiting.held)

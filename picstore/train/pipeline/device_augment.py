@@ -23,7 +23,7 @@ Images: TypeAlias = "list[torch.Tensor] | DecodedImages"  # (3, h, w) each
 
 
 def augment_batches(hosts: Sequence[HostBatch], images: Sequence[Images], output: OutputSpec) -> list[Batch]:
-    """Augment the images that batches show on their device; labels and the rest stay in the host's memory."""
+    """Augment the images that batches show, on the device of the images; labels and the rest stay on the host."""
     made: list[list[Any]] = [[] for _ in hosts]
     places, given = [], []
     for host in hosts:
@@ -54,18 +54,18 @@ def augment_views(
     """Resample and color decoded images (3, h, w) of batches.
 
     Args:
-        images: of each batch.
-        places: of each batch, int64 (n, 2), left and top of each image in its stored image, and (n,), by how much
-            decoding divided its sides.
-        params: of each batch, the group's.
-        output, group: what to make.
+        images: the images of each batch.
+        places: for each batch, int64 (n, 2), left and top of each image in its stored image, and int64 (n,), the factor
+            by which decoding divided the sides.
+        params: the group's parameters of each batch.
+        output, group: form of the images to make.
 
     Returns:
-        Of each batch the group's views: (count, N, 3, H, W), or count lists of N images.
+        The group's views of each batch: (count, N, 3, H, W), or count lists of N images.
     """
     count, sizes = group.count, [len(each) for each in images]
     if len(images) > 1 and group.stacked:
-        from picstore.train.cuda.decoded import DecodedImages  # with Triton
+        from picstore.train.cuda.decoded import DecodedImages  # It imports Triton.
 
         ends = np.cumsum([0, *sizes])
         again = np.concatenate([np.tile(np.arange(*two), count) for two in pairwise(ends.tolist())])
@@ -92,7 +92,7 @@ def _augment_alone(
 
 
 def _select(images: Images, numbers: I64) -> Images:
-    """Some images, in this order."""
+    """Return the images with these numbers, in order."""
     return [images[number] for number in numbers.tolist()] if isinstance(images, list) else images.select(numbers)
 
 
@@ -104,11 +104,13 @@ def augment_images(
     group: GroupSpec,
     counts: Sequence[int] | None = None,
 ) -> Any:
-    """Resample and color decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes.
+    """Resample and color decoded images, one for each row of ``params``.
 
-    With ``counts``, the images of each of several batches of one size, a list of such.
+    Returns:
+        (n, 3, H, W), or a list of n (3, h, w) if sizes differ. With ``counts``, the number of images of each of several
+        batches of one size, a list with the images of each batch.
     """
-    from picstore.train.cuda.augment import augment  # with Triton
+    from picstore.train.cuda.augment import augment  # It imports Triton.
 
     origins, factors = places
     options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last, "factors": factors}
@@ -126,13 +128,13 @@ def augment_images(
     by_slot = dict(zip(rest.tolist(), made, strict=True))
     listed = [by_slot[slot] if slot in by_slot else image.contiguous() for slot, image in enumerate(images)]
     firsts = {image.data_ptr(): slot for slot, image in reversed(list(enumerate(listed)))}
-    # The replacement of a damaged image is a copy, as are views that equal the decoded image: writing to one must not
+    # Replacements of damaged images, and views that equal the decoded image, are copied: writing to one image must not
     # change another.
     return [image if firsts[image.data_ptr()] == slot else image.clone() for slot, image in enumerate(listed)]
 
 
 def _is_unchanged(params: TransformParams, output: OutputSpec) -> Bools:
-    """bool (n,): which outputs equal the decoded image."""
+    """Return bool (n,), whether each output equals its decoded image."""
     geometry = params.geometry
     if output.dtype != "uint8" or output.channels_last or not params.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)

@@ -1,7 +1,7 @@
-"""Batches on a device, made of HostBatches on a stream of their own.
+"""Batches on a device: copied, or decoded by nvJPEG or by picstore's kernels.
 
-A maker queues what makes a batch and returns at once what finishes it: that waits for the decoder to say which images
-it refuses, and puts these in place. Nothing else waits for the device.
+A ``BatchMaker`` queues the making of batches on the current stream and returns at once a function that finishes each.
+Only that function waits for the device: until the decoder has said which images it refuses, which it then replaces.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MadeBatch:
-    """A batch on its device, the records that were replaced, and why a GPU's decoder left images to the CPU.
+    """A batch on its device.
 
-    ``copied`` says that the batch was copied to page-locked memory, as its own could not be page-locked. ``event`` is
-    what the consumer's stream has to wait for, None on a CPU.
+    Attributes:
+        damage: the records that were replaced.
+        refused: for each image that a GPU's decoder left to the CPU, the reason.
+        copied: whether the batch was copied to page-locked memory, since its own could not be page-locked.
+        event: event that the consumer's stream has to wait for; None on a CPU.
     """
 
     batch: Batch
@@ -47,45 +50,47 @@ class MadeBatch:
     event: torch.cuda.Event | None = None
 
     def hand_over(self) -> MadeBatch:
-        """Make all that follows on the current stream wait until the batch is made."""
+        """Make the current stream wait until the batch is made, and return this object."""
         if self.event is not None:
             stream = torch.cuda.current_stream(self.batch.labels.device)
             stream.wait_event(self.event)
-            self.batch.record_stream(stream)  # or its memory might be used again while the consumer's kernels read it
+            # Otherwise the memory might be used again while the consumer's kernels read it.
+            self.batch.record_stream(stream)
         return self
 
 
-Finish: TypeAlias = Callable[[], MadeBatch]  # once, on the stream on which the batch was begun
+# Finishes a batch. It is called once, with the stream on which the batch was started as the current one.
+Finish: TypeAlias = Callable[[], MadeBatch]
 
 
 class BatchMaker(Protocol):
     """Makes batches on a device.
 
     Attributes:
-        together: batches at most that ``start`` takes; 1 if it waits for a decoder, so that two threads are to call it.
+        together: most batches that ``start`` takes; 1 if it waits for a decoder, so that two threads should call it.
     """
 
     @property
     def together(self) -> int: ...
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
-        """Whether several batches are few and small enough to be made together."""
+        """Return whether batches are few and small enough to be made together."""
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Queue the making of batches on the current stream; returns what finishes each. All must be called."""
+        """Queue the making of batches on the current stream; return functions that finish them, all to be called."""
 
 
 class OneByOne(ABC):
-    """A ``BatchMaker`` of batches that are complete when a call returns."""
+    """A ``BatchMaker`` of single batches, each complete when a call returns."""
 
     together = 1
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
-        """Take one."""
+        """Return whether there is only one batch."""
         return len(hosts) == 1
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Make a batch."""
+        """Make one batch."""
         (host,) = hosts
         made = self(host)
         made = replace(made, event=_record_event(made.batch.labels.device))
@@ -100,13 +105,14 @@ def _record_event(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
-TOGETHER = 4  # batches
-_MOST_VALUES = 160 << 20  # of their images: four batches of 256 of 224 × 224 pixels
+# Most batches that are decoded together, and most values of their images: four batches of 256 of 224 × 224 pixels.
+TOGETHER = 4
+_MOST_VALUES = 160 << 20
 
 
 @dataclass(frozen=True)
 class CopyPixels(OneByOne):
-    """Copies decoded batches to a GPU, by page-locked memory, so that the host does not wait."""
+    """Copies decoded batches to a GPU through page-locked memory, so that the host does not wait."""
 
     output: OutputSpec
     device: torch.device
@@ -121,9 +127,9 @@ class CopyPixels(OneByOne):
 
 @dataclass(frozen=True)
 class DecodeStreams(OneByOne):
-    """Decodes streams by nvJPEG and augments the images on a device.
+    """Decodes cut streams with nvJPEG, and augments the images on a device.
 
-    An image that does not decode is replaced, or ends the batches if ``strict`` is set.
+    An image that does not decode is replaced, or raises Damage if ``strict`` is set.
     """
 
     output: OutputSpec
@@ -132,7 +138,7 @@ class DecodeStreams(OneByOne):
     strict: bool
 
     def __call__(self, host: HostBatch) -> MadeBatch:
-        """Decode and augment a batch; Damage where it cannot be replaced or ``strict`` is set."""
+        """Decode and augment a batch; Damage if an image cannot be replaced or ``strict`` is set."""
         encoded = host.encoded
         if encoded is None:
             raise TypeError("a batch for a decoder on a device has no streams")
@@ -150,11 +156,11 @@ class DecodeStreams(OneByOne):
 
 @dataclass(frozen=True)
 class DecodeTiles:
-    """Decodes tiles by picstore's kernels and augments the images on a GPU; a ``BatchMaker``.
+    """A ``BatchMaker`` that decodes tiles with picstore's kernels, and augments the images on a GPU.
 
-    Images whose segments are not sound are decoded on the CPU, whose decision about damage counts, before their batch
-    is handed over. An image that does not decode is replaced, or ends the batches if ``strict`` is set. The memory of a
-    batch is page-locked at first sight, and free for the next one when it is finished: the GPU has read it.
+    Images with unsound segments are decoded on the CPU, which alone decides about damage, before their batch is handed
+    over. An image that does not decode is replaced, or raises Damage if ``strict`` is set. The memory of a batch is
+    page-locked at its first use. It is free for another batch once this one is finished, because the GPU has read it.
     """
 
     output: OutputSpec
@@ -163,11 +169,11 @@ class DecodeTiles:
 
     @property
     def together(self) -> int:
-        """Batches at most that ``start`` takes."""
+        """Most batches that ``start`` takes."""
         return TOGETHER
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
-        """Take few enough batches for the memory of ``MOST_BLOCKS`` of coefficients and ``_MOST_VALUES``."""
+        """Return whether the batches have at most ``MOST_BLOCKS`` of coefficients and ``_MOST_VALUES``."""
         from picstore.train.cuda.segments.decode import MOST_BLOCKS
 
         if len(hosts) > TOGETHER:
@@ -179,7 +185,7 @@ class DecodeTiles:
         return blocks <= MOST_BLOCKS and values <= _MOST_VALUES
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Queue the decoding and augmentation of batches, together."""
+        """Queue the decoding and augmentation of batches together; return functions that finish them."""
         from picstore.train.cuda.segments.decode import decode_tiles
 
         begun = [_BegunTiles(self, host) for host in hosts]
@@ -197,12 +203,12 @@ class DecodeTiles:
             event = _record_event(self.device)
         except BaseException:
             for each in begun:
-                each.wait()  # the GPU may read the memory of the batches, which is used again
+                each.wait()  # The GPU may read memory that is used again.
             raise
         return [partial(each.finish, batch, event) for each, batch in zip(begun, made, strict=True)]
 
     def __call__(self, host: HostBatch) -> MadeBatch:
-        """Decode and augment a batch, and wait for its decoding.
+        """Decode and augment a batch, waiting for the decoder.
 
         Raises:
             Damage: an image cannot be replaced, or ``strict`` is set.
@@ -219,13 +225,13 @@ def _segments_of(host: HostBatch) -> tuple[EncodedBatch, SegmentTables]:
 
 
 class _BegunTiles:
-    """A batch whose images are being decoded, and which the host's memory of it is kept for.
+    """A batch whose images are being decoded; it keeps the batch in the host's memory alive.
 
     Attributes:
-        tables: without parts of the images that no slot shows.
-        tensors: by slot, the images that the CPU has decoded, on the device.
-        decoded: the others, once they are queued.
-        status: theirs, and the number of each slot in it; None if there are none.
+        tables: the batch's tables, without parts of images that no slot shows.
+        tensors: images on the device that the CPU has decoded, by slot.
+        decoded: images that the GPU decodes, once that is queued.
+        status: status of the decoding, and the number of each slot in it; None if the GPU decodes no image.
         copied: whether the batch was copied to page-locked memory.
     """
 
@@ -245,15 +251,15 @@ class _BegunTiles:
         self.copied = False
 
     def images(self) -> DecodedImages:
-        """All images that the batch shows, in the order of its slots."""
+        """Return the images that the batch shows, in the order of slots."""
         if self.decoded is not None and not self.tensors and self._encoded.shows_all:
             return self.decoded
         images, number_of = self._by_slot()
         return images.select(number_of[self._encoded.shown])
 
     def _by_slot(self) -> tuple[DecodedImages, I64]:
-        """All images, and by slot the number of each among them."""
-        from picstore.train.cuda.decoded import DecodedImages  # with Triton
+        """Return all images, and for each slot the number of its image."""
+        from picstore.train.cuda.decoded import DecodedImages  # It imports Triton.
 
         number_of, parts = np.arange(len(self._encoded.shown)), [] if self.decoded is None else [self.decoded]
         if self.tensors:
@@ -262,7 +268,7 @@ class _BegunTiles:
         return DecodedImages.join(parts), number_of
 
     def wait(self) -> I64:
-        """Wait until the GPU has read the batch's memory: int64 (n,), by slot what is wrong with its segments."""
+        """Wait until the GPU has read the batch's memory; return int64 (n,), 0 for each slot with sound segments."""
         if self.status is None:
             return np.zeros(len(self._encoded.shown), np.int64)
         status, slots = self.status
@@ -270,8 +276,8 @@ class _BegunTiles:
         return wrong
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
-        """Wait for the decoding; decode on the CPU what the GPU refuses, and make the batch again with it."""
-        from picstore.train.cuda.segments.decode import explain  # with Triton
+        """Wait for the decoding; decode refused images on the CPU, and make the batch again with them."""
+        from picstore.train.cuda.segments.decode import explain  # It imports Triton.
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables
         wrong, broken = self.wait(), {}
@@ -293,8 +299,8 @@ class _BegunTiles:
 
 
 def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
-    """Decode what is held of a slot on the CPU, (3, h, w), and note where it lies; ImageError for damage."""
-    from picstore.train.cpu.decode import decode_held  # loads kernels, which are seldom needed beside a GPU
+    """Decode the tiles of a slot on the CPU, (3, h, w), and note their box in ``encoded``; ImageError for damage."""
+    from picstore.train.cpu.decode import decode_held  # Kernels are seldom needed beside a GPU.
 
     arrays, first = tables.arrays, int(tables.first[slot])
     start, stop = encoded.bounds[slot].tolist()
@@ -307,7 +313,7 @@ def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> t
 
 
 def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, U8, I64]) -> None:
-    """Compare an image with the CPU's pixels of a box in it; PicstoreError if they differ."""
+    """Raise PicstoreError unless a box of an image has the pixels that the CPU has decoded."""
     slot, expected, box = probe
     left, top, right, bottom = box_of_decoded(box, encoded.boxes[slot, :2], int(encoded.factors[slot]))
     if not np.array_equal(image[:, top:bottom, left:right].cpu().numpy(), expected):
@@ -318,7 +324,7 @@ def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, 
 
 
 def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str], *, strict: bool) -> list[Damage]:
-    """Replace images that do not decode, given by the slot of their stream; returns or raises their damage."""
+    """Replace images that do not decode, given by slot; return their damage or, if ``strict``, raise it."""
     if not broken:
         return []
     problems: dict[int, Damage] = {

@@ -21,8 +21,8 @@ A fork of the parent inherits what the parent has mapped. Before a fork, the mem
 the parent, and so to the fork; these batches are parted from their blocks. Private mappings from the start would cost
 1 ms for each batch of 19 MB, and would still show what the child writes later.
 
-An error that the child does not expect ends it. Its traceback, or the stacks at a crash, goes to a file without a name,
-which both processes hold: whatever state the socket is in, the parent's error has it as its cause.
+An unexpected error ends the child. The traceback, or the stacks of a crash, go to a file without a name that both
+processes hold: whatever state the socket is in, they are the cause of the parent's error.
 """
 
 from __future__ import annotations
@@ -60,30 +60,34 @@ from picstore.train.order.spans import DealtSpans
 from picstore.train.pipeline.own_threads import close_at_exit
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
-AHEAD = 2  # batches on their way at least, beside the pipeline's finished ones
+AHEAD = 2  # Fewest batches on their way, beside the pipeline's finished ones.
 _MAIN = "picstore.train.pipeline.loader_process_main:main"
-# numpy's BLAS would start a thread a core, 45 ms of CPU on two cores; the child multiplies small matrices only.
+# NumPy's BLAS would start a thread for each core, which takes 45 ms on two cores; the child multiplies only small
+# matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
-EXIT_TIMEOUT = 5  # seconds that the child has to end a sequence or itself, before it is killed
+# Seconds that the child has to end a sequence or itself, before it is killed.
+EXIT_TIMEOUT = 5
 _MAX_LAST_WORDS = 1 << 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A batch without the arrays that lie in its block of memory.
+    """A batch without its arrays, which lie in a block of shared memory.
 
     Attributes:
-        number: counts batches.
-        block: number of the block of memory.
-        new_size: bytes of a block that the parent does not have yet; its descriptor follows.
-        gone: blocks that the child has let go.
+        number: number of the batch.
+        block: number of the block.
+        new_size: bytes of a block that the parent does not have yet, whose descriptor follows; None for a known block.
+        gone: numbers of blocks that the child has let go.
+        arrays: as ``HostBatch.take_apart`` returns them, with a ``SharedArray`` for each.
+        stats: of all that the child has done.
     """
 
     number: int
     block: int
     new_size: int | None
     gone: list[int]
-    arrays: Any  # of ``HostBatch.take_apart``, with a ``shared_arrays.SharedArray`` for each
+    arrays: Any
     batch: HostBatch
     stats: Stats
 
@@ -93,10 +97,10 @@ class SequenceShare:
     """The part of a sequence of batches that one loader process makes.
 
     Attributes:
-        spans: of the whole sequence.
-        number: of the process.
-        ahead: batches on their way at most.
-        room: bytes of them, at which fewer are on their way, but AHEAD in any case.
+        spans: spans of the whole sequence.
+        number: number of the process.
+        ahead: most batches on their way.
+        room: bytes of batches on their way at which no more are sent, except the first AHEAD.
     """
 
     spans: DealtSpans
@@ -106,14 +110,14 @@ class SequenceShare:
 
 
 class _ChildError(Exception):
-    """The child's traceback as text, the cause of the parent's error."""
+    """The child's traceback as text, given as the cause of the parent's error."""
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
 
 
 class LoaderProcess:
-    """A process that makes batches, which lives as long as this object; it makes one sequence of them at a time.
+    """A process that makes batches, one sequence at a time, and lives as long as this object.
 
     Attributes:
         connection: readable when a message has come.
@@ -122,7 +126,7 @@ class LoaderProcess:
 
     def __init__(self, spec: PipelineSpec, counter: StatsCounter) -> None:
         self._counter = counter
-        self._stats = Stats()  # the child's, as far as they are in ``counter``
+        self._stats = Stats()  # The child's, as far as ``counter`` has them.
         self._pid = os.getpid()
         self.connection, theirs = Pipe()
         self._last_words = anonymous_memory(0)
@@ -136,7 +140,7 @@ class LoaderProcess:
                 last_words=self._last_words,
                 without=NUMBA_EXTRAS,
                 environment=_ENVIRONMENT,
-                start_new_session=True,  # an interrupt from the keyboard goes to the parent alone
+                start_new_session=True,  # A keyboard interrupt goes only to the parent.
             )
         self._finalizer = weakref.finalize(self, _end_process, self.connection, self._process, self._pid)
         self._finalizer.atexit = False
@@ -145,16 +149,16 @@ class LoaderProcess:
         self._blocks = _MappedBlocks()
         self._between_messages = False
         self.running = self._failed = False
-        self._sequences = 0  # that have begun
+        self._sequences = 0  # Sequences that have begun.
         self._send(spec)
 
     @property
     def alive(self) -> bool:
-        """Whether this process may still use the child."""
+        """Whether this process may use the child: it runs, and this is not a fork."""
         return self._finalizer.alive and self._process.poll() is None and self._pid == os.getpid()
 
     def start_sequence(self, share: SequenceShare) -> int:
-        """Have a sequence of batches made; returns its number."""
+        """Make the child begin a sequence of batches, and return the number of the sequence."""
         self.running, self._between_messages = True, False
         self._sequences += 1
         self._send(("begin", share))
@@ -162,7 +166,7 @@ class LoaderProcess:
         return self._sequences
 
     def receive(self) -> HostBatch | None:
-        """The next batch, or None at the end; ``take`` is to follow in the batch's turn.
+        """Return the next batch, or None at the end; call ``take`` in the batch's turn.
 
         Raises:
             PicstoreError: an error of the child's pipeline, or the child has ended.
@@ -177,9 +181,9 @@ class LoaderProcess:
         return batch
 
     def take(self) -> None:
-        """Tell the child that a batch is not on its way any more.
+        """Tell the child that the consumer has taken a batch.
 
-        Where there is no child to tell, earlier batches still have their turn, and then ``receive`` raises.
+        Once the child has failed, batches that came earlier still have their turn; then ``receive`` raises.
         """
         if not self._failed:
             self._between_messages = False
@@ -188,13 +192,13 @@ class LoaderProcess:
             self._between_messages = True
 
     def end_sequence(self, number: int) -> None:
-        """Make the child ready for another sequence; the batches that it still sends are dropped.
+        """End a sequence, dropping the batches that still come, so that another one can begin.
 
-        Nothing happens once another has begun: a garbage collection may close an iterator much later than it ended.
+        Do nothing once another one has begun: a garbage collection may close an iterator long after its end.
         """
         if number != self._sequences or not self.running or not self.alive:
             return
-        if not self._between_messages:  # an interrupt, which may have left half a message in the socket
+        if not self._between_messages:  # An interrupt may have left half a message.
             self.close()
             return
         try:
@@ -204,15 +208,17 @@ class LoaderProcess:
                     return
                 self._blocks.find(message, self._receive_descriptor)
                 self._blocks.free(message.number)
-            self.close()  # it waits for a store that does not answer
+            # The child did not answer in time. It may be waiting for an object store.
+            self.close()
         except (PicstoreError, OSError, CancelledError):
-            self.running = False  # an error of a dropped batch, or the child's death, which the next iteration meets
+            # A dropped batch has an error, or the child has died, which the next iteration finds out.
+            self.running = False
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End the process; from any thread, and not in a fork, whose parent goes on with it."""
+        """End the process, from any thread; do nothing in a fork, because the parent goes on with the process."""
         self.running = False
         self._finalizer()
 
@@ -232,7 +238,8 @@ class LoaderProcess:
         self.running = False
         if kind == "error":
             self._failed = True
-            self.close()  # a data set that could not be opened may be there when the next child opens it
+            # The next child may find a dataset that could not be opened.
+            self.close()
             raise content
         return None
 
@@ -243,17 +250,17 @@ class LoaderProcess:
             self._raise_death(error)
 
     def _raise_death(self, error: Exception) -> NoReturn:
-        """Raise what became of the child, after an error of its socket."""
+        """Raise an error that tells what became of the child, after an error of the socket."""
         self.running = False
         if not self._finalizer.alive or self._pid != os.getpid():
             raise CancelledError from error
         self._failed = True
-        if not has_hung_up(error):  # of this side: too many open files, for instance
+        if not has_hung_up(error):  # Too many open files here, for instance.
             self.close()
             raise error
         try:
             code = self._process.wait(EXIT_TIMEOUT)
-        except subprocess.TimeoutExpired:  # it has hung up and does not end
+        except subprocess.TimeoutExpired:  # The child has hung up but does not end.
             self._process.kill()
             code = self._process.wait()
         text = os.pread(self._last_words, _MAX_LAST_WORDS, 0).decode(errors="replace").strip()
@@ -264,7 +271,7 @@ class LoaderProcess:
         raise PicstoreError(f"{ended}: {lines[-1 if code > 0 else 0]}") from _ChildError(text)
 
     def _map_batch(self, message: Message) -> HostBatch:
-        """Make arrays of a batch's memory."""
+        """Make a batch from a message, with arrays in the memory of its block."""
         memory = self._blocks.use(message, self._receive_descriptor)
         arrays = map_images(partial(map_array, memory), message.arrays)
         self._counter.add(**asdict(message.stats - self._stats))
@@ -273,17 +280,17 @@ class LoaderProcess:
 
 
 class _MappedBlocks:
-    """The child's blocks of memory as the parent has mapped them: mapping one again costs 1 ms for 19 MB."""
+    """The child's blocks, which stay mapped in the parent: mapping a block of 19 MB again costs 1 ms."""
 
     def __init__(self) -> None:
-        self._mapped: dict[int, Mapping] = {}  # by number of the block
-        self._used: dict[int, int] = {}  # the block of each batch that something here uses
-        self._freed: list[int] = []  # batches whose memory nothing here uses any more
-        self._parted: set[int] = set()  # batches that a fork has too, in memory of their own
+        self._mapped: dict[int, Mapping] = {}  # Key: number of the block.
+        self._used: dict[int, int] = {}  # Block of each batch that is in use.
+        self._freed: list[int] = []  # Batches whose use has ended.
+        self._parted: set[int] = set()  # Batches in private memory, which a fork has too.
         _mapped_blocks.add(self)
 
     def find(self, message: Message, receive_descriptor: Callable[[], int]) -> Mapping:
-        """Map a message's block, if it is new, and unmap blocks that are gone; arrays keep their own alive."""
+        """Return the mapping of a message's block, and drop blocks that are gone; arrays keep theirs mapped."""
         for number in message.gone:
             self._mapped.pop(number, None)
         if message.new_size is not None:
@@ -295,27 +302,27 @@ class _MappedBlocks:
         return self._mapped[message.block]
 
     def use(self, message: Message, receive_descriptor: Callable[[], int]) -> U8:
-        """Make an array of the memory of a batch, which is freed with it."""
-        # An array of an array would refer to that one's memory alone.
+        """Return the memory of a batch's block; the batch is freed when the last array in that memory goes."""
+        # This new array is the base of the batch's arrays. Views of a kept array would have that array as their base.
         memory: U8 = np.asarray(self.find(message, receive_descriptor))
         self._used[message.number] = message.block
         weakref.finalize(memory, self.free, message.number).atexit = False
         return memory
 
     def free(self, number: int) -> None:
-        """Note that nothing uses the memory of a batch."""
+        """Note that the use of a batch has ended."""
         self._used.pop(number, None)
         self._freed.append(number)
 
     def take_freed(self) -> tuple[list[int], list[int]]:
-        """Take the numbers of freed batches whose block may be filled again, and of freed batches that were parted."""
+        """Return and forget the freed batches: those whose block may be filled again, and those that were parted."""
         freed = {self._freed.pop() for _ in range(len(self._freed))}
         parted = freed & self._parted
         self._parted -= parted
         return list(freed - parted), list(parted)
 
     def part(self) -> None:
-        """Make the memory of batches in use private; not page-locked memory, which no user sees."""
+        """Make the memory of batches in use private, except page-locked memory, which users do not see."""
         for number, block in list(self._used.items()):
             mapping = self._mapped.get(block)
             if number not in self._parted and mapping is not None and not mapping.locked:
@@ -334,7 +341,7 @@ def _part_from_fork() -> None:
 
 
 def _close_in_fork() -> None:
-    """Close the sockets in a fork, or a child would outlive its parent by as long as the fork lives."""
+    """Close the sockets in a fork; otherwise a child would live until the fork ends, not only until its parent ends."""
     for connection in list(_connections):
         connection.close()
 
@@ -343,10 +350,10 @@ os.register_at_fork(before=_part_from_fork, after_in_child=_close_in_fork)
 
 
 def _end_process(connection: Connection, process: subprocess.Popen[bytes], parent: int) -> None:
-    """Hang up, which ends the child, and wait for it.
+    """End the child by hanging up, and wait for its end.
 
-    The descriptor is closed by the last who refers to it: another thread may be reading from it, and closing it below
-    that read could give its number to another file.
+    The descriptor is left open until the last reference to the connection goes: another thread may be reading from it,
+    and the number of a closed descriptor could go to another file meanwhile.
     """
     if parent != os.getpid():
         return

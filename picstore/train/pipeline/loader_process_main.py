@@ -1,6 +1,6 @@
-"""The main program of the loader's process, the child's side of ``loader_process.py``.
+"""The main program of a loader process: the child's side of ``loader_process.py``, with a pipeline for each span.
 
-It imports no torch, which would cost a second and 400 MB.
+This module does not import torch, which would cost a second and 400 MB.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from picstore.train.pipeline.batch_threads import Pipeline
 from picstore.train.pipeline.loader_process import AHEAD, Message, SequenceShare
 from picstore.train.pipeline.stats import StatsCounter
 
-# The child of a parent that was killed ends within five seconds: it looks for its parent once in the first time, and
-# has the second to end by itself.
+# The child of a killed parent ends within five seconds: it looks for its parent at this interval, and then has this
+# time to end by itself.
 _PARENT_SECONDS = 1.0
 _LAST_SECONDS = 3.0
 
 
 @dataclass(slots=True)
 class _SharedBlock:
-    """A block of shared memory; its descriptor, until the parent has it."""
+    """A block of shared memory, with a descriptor until the parent has received it."""
 
     number: int
     start: int
@@ -65,11 +65,12 @@ class _SharedBlock:
 
 
 class _SharedBlocks:
-    """The child's blocks of shared memory; the parent maps a block when it first comes, until the child drops it."""
+    """The child's blocks of shared memory, each mapped by the parent from its first message until it is gone."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, _SharedBlock] = {}  # by address
-        self._gone: list[int] = []  # numbers
+        self._blocks: dict[int, _SharedBlock] = {}  # Key: address of the block.
+        # Numbers of freed blocks that the parent has not been told about.
+        self._gone: list[int] = []
         self._next = 0
 
     def allocate(self, size: int) -> U8:
@@ -91,24 +92,24 @@ class _SharedBlocks:
         self._gone.append(block.number)
 
     def take_gone(self) -> list[int]:
-        """Numbers of the blocks that have gone since the last call."""
+        """Return the numbers of the blocks that have gone since the last call."""
         return [self._gone.pop() for _ in range(len(self._gone))]
 
     def find(self, address: int) -> _SharedBlock:
-        """The block that holds an address."""
-        for block in self._blocks.copy().values():  # other threads allocate and free meanwhile
+        """Return the block that holds an address."""
+        for block in self._blocks.copy().values():  # Other threads change the dict.
             if block.start <= address < block.start + block.size:
                 return block
         raise PicstoreError(f"no shared memory holds the address {address}")
 
 
 class _HungUp(BaseException):
-    """The parent has closed its socket. EOFError could also come of unpickling."""
+    """Raised when the parent has closed the socket; an EOFError could also come from unpickling."""
 
 
 @contextlib.contextmanager
 def _hanging_up() -> Iterator[None]:
-    """Raise ``_HungUp`` for what the socket raises once the parent is gone."""
+    """Raise ``_HungUp`` instead of the errors that the socket raises once the parent is gone."""
     try:
         yield
     except (EOFError, OSError) as error:
@@ -118,7 +119,7 @@ def _hanging_up() -> Iterator[None]:
 
 
 class ProcessServer:
-    """Serves the messages of the parent."""
+    """Server of the parent's messages, which makes and sends batches."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -130,11 +131,11 @@ class ProcessServer:
         self._next_number = 0
 
     def serve(self) -> None:
-        """Follow the parent's messages until it hangs up, which raises ``_HungUp``."""
+        """Follow the parent's messages until the parent hangs up, which raises ``_HungUp``."""
         spec: PipelineSpec | Exception
         try:
             spec = self._receive()
-        except (PicstoreError, OSError) as error:  # its data sets cannot be opened
+        except (PicstoreError, OSError) as error:  # A dataset cannot be opened.
             spec = error
         except (ImportError, AttributeError) as error:
             text = f"the loader's process cannot import collate or a transform: {error}"
@@ -145,17 +146,17 @@ class ProcessServer:
                 ended = self._make_batches(spec, content[0])
                 with _hanging_up():
                     self._connection.send(ended)
-            elif verb == "taken":  # after the last batch; a stop that comes too late needs no answer
+            elif verb == "taken":  # The sequence is over; a late "stop" needs no answer.
                 self._release(*content)
 
     def _receive(self) -> Any:
-        """Receive a message; its bytes first, since what unpickling them opens or imports may have any error."""
+        """Receive a message; its bytes first, because unpickling opens and imports things and may raise any error."""
         with _hanging_up():
             message = self._connection.recv_bytes()
         return pickle.loads(message)  # noqa: S301 - of the parent, as Connection.recv does
 
     def _make_batches(self, spec: PipelineSpec | Exception, share: SequenceShare) -> tuple[str, Any]:
-        """Send the batches of a sequence; returns the message that ends it."""
+        """Send the batches of a sequence, and return the message that ends the sequence."""
         if isinstance(spec, Exception):
             return "error", spec
         self._buffers.batches.max_free = KEPT_BATCHES - AHEAD + share.ahead
@@ -164,7 +165,7 @@ class ProcessServer:
         under_way: deque[int] = deque()  # bytes of each batch
         try:
             pipeline.start()
-            if not gc.isenabled():  # since this process began, see ``helper_main.py``
+            if not gc.isenabled():  # ``helper_main.py`` has disabled it.
                 gc.freeze()
                 gc.enable()
             while (batch := pipeline.receive()) is not None:
@@ -182,7 +183,7 @@ class ProcessServer:
         return "end", None
 
     def _release(self, freed: list[int], parted: list[int]) -> None:
-        """Release the blocks of freed batches for other batches, and retire the blocks of parted batches."""
+        """Give the blocks of freed batches to other batches, and drop the blocks of parted batches."""
         for number in (*freed, *parted):
             if (sent := self._sent.pop(number, None)) is not None:
                 batch, address = sent
@@ -191,7 +192,7 @@ class ProcessServer:
                 batch.release()
 
     def _send(self, batch: HostBatch) -> int:
-        """Send a batch; returns the bytes of its block."""
+        """Send a batch, and return the size of its block in bytes."""
         arrays, others = batch.take_apart()
         first: Any = arrays
         while isinstance(first, list):
@@ -217,14 +218,15 @@ class ProcessServer:
 
 
 def _is_full(under_way: Sequence[int], share: SequenceShare) -> bool:
-    """Whether no further batch may be sent, given the bytes of each batch that is on its way."""
+    """Return whether no further batch may be sent, given the bytes of each batch on its way."""
     return len(under_way) >= AHEAD and (len(under_way) >= share.ahead or sum(under_way) >= share.room)
 
 
 def _exit_after_parent(parent: int) -> None:
-    """Wait until the parent has died; end what has not ended by itself then, waiting for a store for instance.
+    """End this process ``_LAST_SECONDS`` after its parent has died.
 
-    What tells of a closed socket differs between systems: poll without events tells on Linux and never on macOS.
+    Normally the closed socket ends it earlier, but a thread may be waiting for an object store. The parent's number is
+    polled because systems differ in how they tell of a closed socket: poll() without events never does on macOS.
     """
     while os.getppid() == parent:
         time.sleep(_PARENT_SECONDS)
@@ -233,17 +235,17 @@ def _exit_after_parent(parent: int) -> None:
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the first argument; the second is the parent's process number."""
+    """Serve the socket whose descriptor is the first argument of the program; the second is the parent's process id."""
     threading.Thread(target=_exit_after_parent, args=(int(sys.argv[2]),), daemon=True).start()
     with contextlib.suppress(_HungUp):
         ProcessServer(Connection(int(sys.argv[1]))).serve()
 
 
 class SpanPipelines:
-    """Makes the batches of spans, by a pipeline each.
+    """Makes the batches of spans, with one pipeline for each span.
 
-    A pipeline starts once the one before has asked for all of its containers, while that still fills batches: the first
-    batch of a span needs a container of each lane. So both hold containers, each within the budget, for a moment.
+    A pipeline starts once the previous one has requested all of its containers and still fills batches, because the
+    first batch of a span needs a container of each lane. For a moment both hold containers, each within the budget.
     """
 
     def __init__(
@@ -284,7 +286,7 @@ class SpanPipelines:
 
 
 class _SpanPipeline:
-    """The pipeline of a span, and its requests."""
+    """The pipeline of a span, and the requests of that pipeline."""
 
     def __init__(self, span: Span, spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter) -> None:
         self.requests = _Requests(span(spec.sources))
@@ -292,7 +294,7 @@ class _SpanPipeline:
 
 
 class _Requests(Iterator[BatchRequest]):
-    """Requests, which note that all of them were drawn."""
+    """Iterator over requests that notes its end."""
 
     def __init__(self, requests: Iterator[BatchRequest]) -> None:
         self._requests = requests

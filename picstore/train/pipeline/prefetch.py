@@ -31,28 +31,27 @@ from picstore.train.pipeline.stats import StatsCounter
 
 logger = logging.getLogger("picstore")
 
-# Whether a reader that finds nothing to read waits for more; a start takes 60 µs. A free-threaded Python leaves it to
-# the thread that made an object to free it, unless that has ended: in readers that waited containers stayed, to half as
-# much again as the budget.
+# Whether a reader without work waits for more, because starting one takes 60 µs. In a free-threaded Python, only the
+# thread that made an object frees it, until that thread ends: waiting readers kept containers of half the budget more.
 _READERS_WAIT = "t" not in getattr(sys, "abiflags", "")
 
 
 class ContainerKey(NamedTuple):
-    """A container of an epoch of a source, or some of its records that are read alone."""
+    """Key of a container in an epoch of a source, or of some records of a container that are read alone."""
 
     source: int
     epoch: int
     number: int
-    records: tuple[int, ...] = ()  # ascending; none for the whole container
+    records: tuple[int, ...] = ()  # ascending; empty for the whole container
 
 
 @dataclass(slots=True)
 class ContainerUse:
-    """The use that one batch makes of a container of ``size`` bytes, or what ends with it if nothing is ``needed``."""
+    """Use of a container of ``size`` bytes by one batch, or only the end of the use by lanes if not ``needed``."""
 
     size: int
-    lanes: set[int] = field(default_factory=set)  # lanes that read it in this batch
-    done: set[int] = field(default_factory=set)  # lanes that need it no more afterwards
+    lanes: set[int] = field(default_factory=set)  # Lanes that read it for this batch.
+    done: set[int] = field(default_factory=set)  # Lanes that this batch is the last of.
     needed: bool = True
 
 
@@ -60,56 +59,59 @@ class ContainerUse:
 class _HeldContainer:
     future: Future[ReadResult]
     size: int  # bytes in storage
-    memory: int  # bytes that it takes, estimated until it is read
-    batches: int = 0  # that have requested it and not released it
-    lanes: set[int] = field(default_factory=set)  # lanes that still have to read in it
+    memory: int  # bytes in memory, estimated until it is read
+    batches: int = 0  # Batches that have requested and not released it.
+    lanes: set[int] = field(default_factory=set)  # Lanes that still read in it.
 
 
 class Prefetcher:
-    """Holds the containers that lanes read now and that the next batches need.
+    """Holds the containers that lanes read now and that the next batches need, within a budget of bytes.
 
     A container is held from the first batch that requests it until every lane that reads it is done with it and every
-    batch that requested it has released it. Batches request in order; they release in any order, from any thread.
+    batch that requested it has released it. Batches request in order; any thread may release them in any order.
 
-    What a container will take is estimated by the share that was read of its source so far, which is 1 unless that is
-    read in part: 2,295 crops/s of 12 megapixels, and 2,146 where the budget counts whole what is not yet read.
+    The memory of a container that is not read yet is estimated by the share of its source's bytes that reading has
+    taken so far, which is 1 unless containers are read in part: 2,295 crops/s of 12 megapixels, against 2,146 if the
+    budget counts such containers whole.
 
-    The budget is exceeded by nothing but a batch whose own containers exceed it, and by errors of that estimate. When
-    the lanes together hold more than the budget allows, containers that no batch needs at the moment are evicted and
-    read again later: the one used most recently first, since lanes take turns and its turn is the farthest off.
+    The budget is exceeded only by a batch whose own containers exceed it, and by errors of that estimate. If the lanes
+    together hold more than the budget allows, containers that no batch needs at the moment are evicted and read again
+    later: the most recently used first, because lanes take turns and its turn is the farthest off.
     """
 
     def __init__(
         self, read: Callable[[Sequence[ContainerKey]], list[ReadResult]], *, budget: int, readers: Readers
     ) -> None:
-        self._read = read  # some containers at once
-        self._budget = budget  # bytes of containers to hold
-        self._readers = readers
-        self._threads: list[threading.Thread] = []  # that read, and some that have ended
-        self._ending: list[threading.Thread] = []  # that have only to return
-        self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # for a reader
-        self._reading = 0  # threads that read or wait for more to read
-        self._idle = 0  # of these, the ones that wait
-        self._handing_over = 0  # of these, the ones that may still hold what others have by now
-        self._held: dict[ContainerKey, _HeldContainer] = {}  # in the order of their last use
+        self._read, self._budget, self._readers = read, budget, readers
+        self._threads: list[threading.Thread] = []  # Readers, some of which have ended.
+        self._ending: list[threading.Thread] = []  # Readers that only have to return.
+        self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # Containers to read.
+        self._reading = 0  # Readers that read or wait for work.
+        self._idle = 0  # Readers that wait for work.
+        self._handing_over = 0  # Readers that may still hold results that are handed over.
+        self._held: dict[ContainerKey, _HeldContainer] = {}  # Least recently used first.
         self._bytes = 0
-        # By source, of what was read in all: bytes in memory, and in storage.
+        # For each source, bytes of all that was read, in memory and in storage.
         self._read_bytes: defaultdict[int, int] = defaultdict(lambda: 1)
         self._read_sizes: defaultdict[int, int] = defaultdict(lambda: 1)
-        self._earliest: dict[int, int] = {}  # epoch of each source that is still read
-        self._unreleased = 0  # batches
+        self._earliest: dict[int, int] = {}  # Earliest epoch of each source that is still read.
+        self._unreleased = 0  # Batches that have requested and not released containers.
         self._closed = self._warned = self._failed = False
-        self._lock = threading.RLock()  # a garbage collection may close this at any place
+        self._lock = threading.RLock()  # Reentrant: a garbage collection may close this at any place.
         self._changed = threading.Condition(self._lock)
-        self._work = threading.Condition(self._lock)  # for readers
+        self._work = threading.Condition(self._lock)  # Readers wait here.
 
     def request(
         self, uses: dict[ContainerKey, ContainerUse], *, wait: bool
     ) -> dict[ContainerKey, Future[ReadResult]] | None:
-        """Start reading what is not held yet; None if the budget does not allow it or the prefetcher is closed.
+        """Request the containers of a batch: read those that are not held, and return the futures of all.
 
-        ``wait`` until the budget allows it only for the batch that comes next, with all earlier ones about to be
-        released.
+        Args:
+            uses: the batch's; uses of containers that are neither needed nor held are removed.
+            wait: wait until the budget allows it. Only for the next batch, when all earlier ones will be released.
+
+        Returns:
+            None if the budget does not allow it, or the prefetcher is closed.
         """
         self._join_ending()
         with self._changed:
@@ -135,7 +137,7 @@ class Prefetcher:
             return {key: self._held[key].future for key in uses}
 
     def release(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Note that a batch that requested containers is finished."""
+        """Release the containers of a finished batch that requested them."""
         with self._changed:
             self._unreleased -= 1
             for key, use in uses.items():
@@ -147,7 +149,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop reading and waiting."""
+        """Stop reading, and end all waits."""
         with self._changed:
             self._closed = True
             while self._waiting:
@@ -163,7 +165,7 @@ class Prefetcher:
         if held is None:
             held = _HeldContainer(Future(), use.size, self._estimate(key, use))
             if self._failed:
-                held.future.cancel()  # batches before this one have the error
+                held.future.cancel()  # Earlier batches have the error.
             else:
                 self._waiting.append((key, held.future))
             self._bytes += held.memory
@@ -172,20 +174,20 @@ class Prefetcher:
         self._held[key] = held
 
     def _estimate(self, key: ContainerKey, use: ContainerUse) -> int:
-        """Bytes of memory that a container will take."""
+        """Estimate the bytes of memory that a container will take."""
         source = key[0]
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
     def _join_ending(self) -> None:
-        """Wait for readers that are about to end: on a busy machine they held 76 bytes of a budget of 35.
+        """Wait for readers that are about to end: on a busy machine they held containers of twice the budget.
 
-        Without the lock, which a garbage collection in one of them may need, to close this.
+        Do not hold the lock meanwhile: a garbage collection in a reader may need it to close this prefetcher.
         """
         while self._ending:
             self._ending.pop().join()
 
     def _start_readers(self) -> None:
-        """Wake readers for waiting containers, or start some; a reader goes on until nothing is waiting."""
+        """Wake or start readers for waiting containers."""
         self._work.notify(min(len(self._waiting), self._idle))
         for _ in range(min(len(self._waiting) - self._idle, self._readers.threads - self._reading)):
             name = f"{PREFIX}read_{self._reading}"
@@ -195,13 +197,13 @@ class Prefetcher:
             self._reading += 1
 
     def _read_waiting(self) -> None:
-        """Read what is waiting, until there is nothing more; between two reads nothing here holds what was read."""
+        """Read waiting containers until there are no more; the main function of a reader, which keeps no results."""
         handed_over = False
         while calls := self._take_waiting(handed_over):
             handed_over = self._read_some(calls)
 
     def _take_waiting(self, handed_over: bool) -> list[tuple[ContainerKey, Future[ReadResult]]]:
-        """Wait for a reader's share of what is to be read; none at the end. The last share may be ``handed_over``."""
+        """Wait for a share of the waiting containers, empty at the end. The last share may be ``handed_over``."""
         with self._lock:
             if handed_over:
                 self._handing_over -= 1
@@ -217,24 +219,24 @@ class Prefetcher:
             return [self._waiting.popleft() for _ in range(count)]
 
     def _read_some(self, calls: list[tuple[ContainerKey, Future[ReadResult]]]) -> bool:
-        """Read containers, and take their calls from the list; returns whether anybody has what was read."""
+        """Read containers, and empty the list of calls; return whether results were handed over."""
         for _, future in calls:
             future.set_running_or_notify_cancel()
         try:
             results = self._read([key for key, _ in calls])
-        except BaseException as error:  # the thread that waits for the futures raises it
+        except BaseException as error:  # The thread that waits for the futures raises it.
             self._fail(calls, error)
             return False
         self._count_memory(calls, results)
-        # The first one last: the planner waits for it, and then has all others without waking up for each.
+        # The first one last: the planner waits for it, and then has all others without waking for each.
         while calls:
             calls.pop()[1].set_result(results.pop())
         return True
 
     def _fail(self, calls: list[tuple[ContainerKey, Future[ReadResult]]], error: BaseException) -> None:
-        """Hand an error to all who wait for containers, also for containers that no reader has begun with.
+        """Hand an error to the futures of all waiting containers, also of those that no reader has begun with.
 
-        A store that is gone took 3 minutes for this one, and would take as long for the next.
+        A store that is gone took 3 minutes for one container, and would take as long for the next.
         """
         with self._lock:
             self._failed = True
@@ -246,7 +248,7 @@ class Prefetcher:
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
     ) -> None:
-        """Let the budget count containers by the memory that they take, and note that they are handed over."""
+        """Correct the budget by the memory of containers that were read, and note that a reader hands them over."""
         with self._changed:
             self._handing_over += 1
             for (key, future), result in zip(calls, results, strict=True):
@@ -259,7 +261,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Drop lanes of epochs earlier than a batch's: ``drop_last`` leaves out what they have not read."""
+        """Drop lanes of epochs before a batch's, which may have records left that ``drop_last`` leaves out."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
@@ -272,7 +274,7 @@ class Prefetcher:
                 self._drop(key)
 
     def _evict(self, missing: int, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Drop containers that no batch holds, the last used first, until the budget allows ``missing`` bytes more."""
+        """Drop containers that no batch holds, last used first, until the budget allows ``missing`` bytes more."""
         for key in [key for key in reversed(self._held) if key not in uses]:
             if self._bytes + missing <= self._budget:
                 break
@@ -290,7 +292,7 @@ class Prefetcher:
 
 
 def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> dict[ContainerKey, ContainerUse]:
-    """List the containers of a batch, and the records that it reads alone."""
+    """Return the uses of containers by a batch, and of records that the batch reads alone."""
     uses: dict[ContainerKey, ContainerUse] = {}
     for wanted in request:
         dataset = sources[wanted.source].dataset
@@ -309,7 +311,7 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
 
 
 def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
-    """Containers that lanes read, with the lane, each pair once, in the order of the samples."""
+    """Return each pair of a container and a lane that reads it once, in the order of the samples."""
     inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
     container, lane = samples.container[inside], samples.lane[inside]
     _, firsts = np.unique(container * MAX_LANES + lane, return_index=True)
@@ -320,10 +322,10 @@ def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
 def _uses_alone(
     wanted: SourceRequest, dataset: Dataset, uses: Mapping[ContainerKey, ContainerUse]
 ) -> dict[ContainerKey, ContainerUse]:
-    """The records of a request that are read alone, as uses of parts of containers.
+    """Return uses of parts of containers: of records that are read alone.
 
-    A container is read for records that were not set aside only if the batch has no use for it otherwise; then all that
-    the batch needs of it are read.
+    Records that were not set aside are read alone only if the batch does not use their container otherwise. All records
+    that the batch needs of that container are then read.
     """
     samples, alone = wanted.samples, {}
     if samples.held is None:
@@ -341,7 +343,7 @@ def _uses_alone(
 def read_containers(
     spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, keys: Sequence[ContainerKey]
 ) -> list[ReadResult]:
-    """Read containers as far as their epochs need them."""
+    """Read containers, or some of their records, as far as their epochs need them."""
     results: list[ReadResult] = []
     for (source, epoch, alone), group in groupby(keys, key=lambda key: (key.source, key.epoch, bool(key.records))):
         dataset, plan = spec.sources[source].dataset, spec.sources[source].plan

@@ -1,14 +1,14 @@
-"""One sequence of batches by several processes, which make its spans in turn.
+"""The sequence of batches that loader processes make: each makes every n-th span of the sequence.
 
     trainer                 process 0              process 1              process 2
     takes span 0 ←───────── span 0, in turn        span 1, ahead          span 2, ahead
     takes span 1            span 3, ahead    ←──── span 1, in turn        span 2, ahead
     takes span 2            span 3, ahead          span 4, ahead    ←──── span 2, in turn
 
-All cut the sequence alike (``order/spans.py``), so nobody is told which span is whose. A process has as many batches on
-their way as it makes while the others' spans are taken, (n - 1) / n of a span; where these take more bytes than a span
-reads, fewer. Their messages are received whenever the trainer asks for a batch: a process that waits for the trainer to
-empty its socket would make nothing.
+All processes cut the sequence alike (``order/spans.py``), so none is told which spans are its own. A process may have
+as many batches on their way as it makes while the spans of the others are taken, (n - 1) / n of a span, or fewer if
+these take more bytes than a span reads. Each request of the trainer receives the messages of all processes: a process
+that waits for the trainer to empty its socket would make nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import MAX_READ, DealtSpans, Span, steps_of_span
 from picstore.train.pipeline.loader_process import AHEAD, LoaderProcess, SequenceShare
 
-_Answer: TypeAlias = HostBatch | Exception | None  # None at the end
+_Answer: TypeAlias = HostBatch | Exception | None  # None at the end.
 
 
 class ProcessSequence:
-    """The batches of a span without end, which the first ``receive`` begins; ``owned`` processes end with it.
+    """The batches of a span without end. The first ``receive`` begins the sequence.
 
     Args:
         processes: at least one, none of which is making batches.
-        spec: each process's.
+        spec: specification of each process.
+        owned: end the processes with the sequence.
     """
 
     def __init__(
@@ -42,13 +43,13 @@ class ProcessSequence:
     ) -> None:
         self._processes, self._span, self._spec, self._owned = processes, span, spec, owned
         self._received: list[deque[_Answer]] = [deque() for _ in processes]
-        self._numbers: list[int] = []  # of each process's sequence
-        self._turn = 0  # number of the process whose batch is next
-        self._left: int | None = None  # of its span; None without end
+        self._numbers: list[int] = []  # Number of the sequence in each process.
+        self._turn = 0  # Number of the process whose batch is next.
+        self._left: int | None = None  # Batches left in its span; None without end.
         self._pid = os.getpid()
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, None at the end; raises as :meth:`LoaderProcess.receive` does, in a batch's turn."""
+        """Return the next batch, or None at the end; errors are raised in their turn, see ``LoaderProcess.receive``."""
         if self._pid != os.getpid():
             raise CancelledError
         if not self._numbers:
@@ -63,7 +64,7 @@ class ProcessSequence:
             try:
                 raise answer
             finally:
-                del answer  # the error's traceback holds this frame: without a cycle both are freed at once
+                del answer  # The error's traceback holds this frame.
         if answer is not None:
             self._processes[self._turn].take()
             self._advance()
@@ -73,7 +74,7 @@ class ProcessSequence:
         """End the sequence."""
         for received in self._received:
             received.clear()
-        for process, number in zip(self._processes, self._numbers, strict=False):  # none where none has begun
+        for process, number in zip(self._processes, self._numbers, strict=False):  # Some may not have begun.
             process.end_sequence(number)
         if self._owned:
             for process in self._processes:
@@ -90,15 +91,15 @@ class ProcessSequence:
         try:
             for number, process in enumerate(self._processes):
                 self._numbers.append(process.start_sequence(SequenceShare(spans, number, ahead, room)))
-        except BaseException:  # half a message may be in a socket
+        except BaseException:  # A socket may hold half a message.
             for process in self._processes:
                 process.close()
             raise
 
     def _receive_ready(self, seconds: float | None) -> bool:
-        """Receive a message of each process that has one, waiting for the first; whether there was any."""
+        """Receive a message from each process that has one, waiting ``seconds`` for any; return whether any came."""
         running = {process.connection: number for number, process in enumerate(self._processes) if process.running}
-        if not self._processes[self._turn].running and not self._received[self._turn]:  # closed by another thread
+        if not self._processes[self._turn].running and not self._received[self._turn]:  # Another thread has closed it.
             raise CancelledError
         ready = wait(list(running), seconds)
         for connection in ready:
@@ -110,7 +111,7 @@ class ProcessSequence:
         return bool(ready)
 
     def _advance(self) -> None:
-        """Note whose batch is next."""
+        """Advance to the process that makes the next batch."""
         if self._left is not None:
             self._left -= 1
         if self._left == 0:

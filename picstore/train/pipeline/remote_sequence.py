@@ -1,16 +1,16 @@
-"""Pipelines on a Ray cluster: actors make spans of steps, whose batches the trainer takes in order.
+"""The sequence of batches that workers on a Ray cluster make: the trainer gives them spans, and takes batches in order.
 
     trainer                          a worker, an actor of ``remote_worker_main.py``
     open(versions, spec) ─────────→  opens the data sets
     begin(key, order, span) ──────→  starts a pipeline, ahead of the last batches of its span before
-    make(key) ────────────────────→  takes a batch of the pipeline; at most WINDOW calls a worker are under way
+    make(key) ────────────────────→  takes a batch of the pipeline; at most WINDOW calls are under way for a worker
               ←────────────────────  RemoteMessage, in the reply
               ←────────────────────  memory of the images, in the object store of the worker's node; Ray brings it over
 
-The trainer divides the steps into spans (``order/spans.py``) and gives each worker one, and the next before its end. It
-holds no thread: what has happened since is seen to whenever a batch is asked for. Of a worker or node that is lost,
-the batches in other nodes' memory stay, and the rest of its span is made by another, first of all what the trainer
-waits for. Memory of a batch is Ray's until the batch is dropped: tensors lie in it, and nothing is copied.
+The trainer divides the steps into spans (``order/spans.py``) and gives each worker one, and the next before its end.
+Without a thread of its own, it handles answers whenever a batch is asked for. If a worker or node is lost, batches in
+the memory of other nodes stay, and another worker makes the rest of its span, first of all what the trainer waits for.
+The memory of a batch belongs to Ray until the batch is dropped: tensors lie in it, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -31,28 +31,31 @@ from picstore.train.order.spans import Span, SpanCutter, steps_of_span
 from picstore.train.pipeline.remote_worker_main import RemoteMessage
 from picstore.train.pipeline.remote_workers import WINDOW, RemoteWorkers, Task, WorkerHandle
 
-PULLED = 3  # batches that come to the trainer's node before they are asked for
-_WAIT_SECONDS = 1.0  # for an answer, before the time without workers is looked at again
-_PIXELS_OF_BYTE = 12  # bytes of pixels for each of a JPEG; for images of any size, until the first are made
+# Batches that Ray brings to the trainer's node before they are asked for.
+PULLED = 3
+# Seconds to wait for an answer before checking how long there have been no workers.
+_WAIT_SECONDS = 1.0
+# Bytes of pixels for each byte of a JPEG: the guess for images of any size until the first batch is made.
+_PIXELS_OF_BYTE = 12
 
 
 class RemoteSequence:
-    """The batches of a span without end, which the first ``receive`` begins; ``owned`` workers end with it."""
+    """The batches of a span without end, begun by the first ``receive``; ``owned`` workers end with the sequence."""
 
     def __init__(self, workers: RemoteWorkers, span: Span, *, owned: bool = False) -> None:
         self._workers, self._cutter, self._owned = workers, SpanCutter(span), owned
         self._tasks: deque[Task] = deque()
-        self._order: Any = None  # a reference
+        self._order: Any = None  # Ray's reference.
         self._keys = self._steps = 0
-        self._size = 0.0  # bytes of a batch's memory, a guess until one is made
+        self._size = 0.0  # Mean bytes of a batch, guessed at first.
         self._made = 0
         self._closed = False
 
     def receive(self) -> HostBatch | None:
-        """The next batch.
+        """Return the next batch.
 
         Raises:
-            PicstoreError: an error of a pipeline, in its batch's turn; workers that fail, or none for too long.
+            PicstoreError: a pipeline has an error, in its batch's turn; workers fail, or there are none for too long.
             CancelledError: the workers were ended, or this process was forked.
         """
         if self._order is None:
@@ -89,7 +92,7 @@ class RemoteSequence:
         self._order = self._workers.ray.put(span.order)
 
     def _proceed(self, seconds: float) -> None:
-        """See to the answers of workers, waiting for one if there is time, and give them what is to be done next."""
+        """Handle the answers of workers, waiting up to ``seconds`` for one, and give workers new tasks and calls."""
         workers = self._workers
         workers.adjust()
         for worker in workers.wait(seconds):
@@ -105,7 +108,7 @@ class RemoteSequence:
         self._ask()
 
     def _note(self, worker: WorkerHandle, answer: RemoteMessage | Exception) -> None:
-        """Note a batch that was made, or an error in its place."""
+        """Note a batch that a worker has made, or the error in its place."""
         task = next(task for task in worker.tasks if task.calls)
         task.made.append((answer, task.calls.popleft()[1]))
         task.losses = 0
@@ -118,7 +121,7 @@ class RemoteSequence:
             task.abandon()
 
     def _take(self, task: Task) -> HostBatch | None:
-        """Take the first batch of a task, or its error; None if its memory was lost with a node."""
+        """Return the first batch of a task, or raise its error; None if the memory was lost with a node."""
         message, reference = task.made[0]
         if isinstance(message, Exception):
             raise message
@@ -138,13 +141,13 @@ class RemoteSequence:
         return message.batch.put_together(arrays)
 
     def _pull(self) -> None:
-        """Have Ray bring the next batches to this node."""
+        """Let Ray bring the next batches to this node."""
         ahead = [reference for task in list(self._tasks)[:PULLED] for _, reference in list(task.made)[:PULLED]][:PULLED]
         if ahead:
             self._workers.ray.wait(ahead, num_returns=len(ahead), timeout=0, fetch_local=True)
 
     def _assign(self) -> None:
-        """Give tasks to workers that have room, idle ones first, and first the task that the trainer waits for."""
+        """Give tasks to workers with room, idle workers first; the task that the trainer waits for comes first."""
         with_room = [worker for worker in self._workers.members if worker.room]
         for worker in sorted(with_room, key=lambda worker: len(worker.tasks)):
             task = next((task for task in self._tasks if task.worker is None and task.left), None) or self._next_task()
@@ -161,7 +164,7 @@ class RemoteSequence:
                     break
 
     def _next_task(self) -> Task | None:
-        """Cut off the next span; None at the bound."""
+        """Cut off the next span; None if enough tasks are under way."""
         workers = self._workers.count
         if len(self._tasks) > 2 * workers:
             return None
@@ -178,7 +181,7 @@ class RemoteSequence:
         worker.actor.begin.remote(task.key, kept, self._order, span.epoch, span.first, span.count)
 
     def _ask(self) -> None:
-        """Keep WINDOW calls of each worker under way, within the budget of bytes but for the first task."""
+        """Keep WINDOW calls of each worker under way, within the budget of bytes except for the first task."""
         held = sum(len(task.made) + len(task.calls) for task in self._tasks)
         most = self._workers.budget / self._size
         for task in self._tasks:
@@ -191,11 +194,11 @@ class RemoteSequence:
 
 
 class _WritableBlock(Mapping):
-    """The memory of a batch in Ray's store, which is this trainer's alone: nothing else reads it any more."""
+    """Memory of a batch in Ray's store, which may be written because only this trainer reads it."""
 
     def __init__(self, block: Any) -> None:
         super().__init__(block.ctypes.data, block.nbytes)
-        self._block = block  # until the last array of it goes
+        self._block = block  # Ray's memory, kept by the arrays in it.
 
 
 def _guess_size(span: Span, spec: PipelineSpec, stored: float) -> float:

@@ -1,6 +1,6 @@
-"""A remote worker, the worker's side of ``remote_sequence.py``: it makes the batches of spans, one a call.
+"""A remote worker, the worker's side of ``remote_sequence.py``, which makes the batches of spans, one for each call.
 
-It knows nothing of Ray, and imports no torch.
+This module knows nothing of Ray and does not import torch.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 @dataclass(frozen=True, slots=True)
 class RemoteMessage:
-    """A batch without the memory of its images: what ``loader_process.Message`` tells of a block of shared memory.
+    """A batch without its arrays, as ``loader_process.Message`` is one.
 
     Attributes:
-        arrays: of ``HostBatch.take_apart``, with a SharedArray for each.
-        size: bytes of the block that holds them.
+        arrays: as ``HostBatch.take_apart`` returns them, with a ``SharedArray`` for each.
+        size: bytes of the block that holds the arrays.
         stats: of all that the worker has done.
     """
 
@@ -44,24 +44,24 @@ class RemoteMessage:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides the values of batches."""
+    """Return the versions of the packages that determine the values of batches."""
     return {"picstore": __version__, **{name: version(name) for name in ("numpy", "numba")}}
 
 
 class RemoteWorker:
-    """Makes batches of a specification; all that it holds it makes again from the arguments of a call."""
+    """Makes batches of a specification. A lost worker's state can be made again from the arguments of calls."""
 
     def __init__(self) -> None:
         self._counter = StatsCounter()
         self._buffers = BufferPools()
-        self._pipelines: dict[int, Pipeline | Exception] = {}  # by key; an error where one could not begin
-        self._sending: HostBatch | None = None  # until Ray has copied its memory
+        self._pipelines: dict[int, Pipeline | Exception] = {}  # Key: the span's; an error if it failed.
+        self._sending: HostBatch | None = None  # Kept while Ray copies its memory.
 
     def open(self, wanted: Mapping[str, str], pickled: bytes) -> Exception | None:
-        """Open the data sets of a specification; returns what is wrong with this worker.
+        """Open the datasets of a specification, or return an error that says what is wrong with this worker.
 
         Args:
-            wanted: the versions of the driver.
+            wanted: versions of the trainer.
             pickled: a PipelineSpec.
         """
         mine = versions()
@@ -80,14 +80,14 @@ class RemoteWorker:
         return None
 
     def begin(self, key: int, kept: list[int], order: Order, epoch: int, first: int, count: int) -> None:
-        """Begin to make a span under a key, and end all others except ``kept``."""
+        """Begin to make a span under a key, and end all spans except ``kept``."""
         self._end({*kept})
         requests = Span(order, epoch, first, count=count)(self._spec.sources)
         pipeline = Pipeline(requests, self._spec, buffers=self._buffers, counter=self._counter)
         self._pipelines[key] = pipeline
         try:
             pipeline.start()
-        except Exception as error:  # nobody waits for this call; that for the first batch raises it
+        except Exception as error:  # Raised by the call for the first batch.
             self._pipelines[key] = error
             pipeline.close()
 
@@ -103,7 +103,8 @@ class RemoteWorker:
                 raise pipeline
             batch = pipeline.receive()
         except (PicstoreError, OSError) as error:
-            self._pipelines[key] = error  # for calls that follow: after an error a pipeline may have nothing to give
+            # Later calls raise it too, since a pipeline may have nothing to give after an error.
+            self._pipelines[key] = error
             if isinstance(pipeline, Pipeline):
                 pipeline.close()
             return pickle.dumps(error), None
@@ -122,13 +123,13 @@ class RemoteWorker:
 
     def _end(self, kept: set[int]) -> None:
         for key in self._pipelines.keys() - kept:
-            pipeline = self._pipelines.pop(key, None)  # None where another thread has ended it meanwhile
+            pipeline = self._pipelines.pop(key, None)  # None if another thread has ended it.
             if isinstance(pipeline, Pipeline):
                 pipeline.close()
 
 
 def _memory_of(images: Any) -> tuple[int, U8]:
-    """Find the memory that holds all arrays of a batch, which is one block: its address, and uint8 (n,)."""
+    """Return the address of the block that holds all arrays of a batch, and the block as uint8 (n,)."""
     bounds: list[tuple[int, int]] = []
 
     def note(array: Array) -> None:

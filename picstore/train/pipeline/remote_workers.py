@@ -1,6 +1,6 @@
 """The workers of a loader on a Ray cluster: actors that are started, awaited, lost and replaced.
 
-``remote_sequence.py`` divides an epoch among them, and has the diagram.
+``remote_sequence.py`` divides an epoch among the workers, and has the diagram.
 """
 
 from __future__ import annotations
@@ -24,35 +24,42 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 logger = logging.getLogger("picstore")
 
-WINDOW = 4  # calls of a worker that are under way: a call costs 1 ms, a batch 50
-NO_WORKER_SECONDS = 300.0  # without any worker, before that is an error: nodes of clouds take minutes to come
-_WARNING_SECONDS = 10.0
-_FAILING_SECONDS = 60.0  # the same where workers end as they start: Ray takes 20 to notice that a node is lost
-_RETRY_SECONDS = 1.0  # from a worker that ended as it started to the next
-_SHARE_OF_STORE = 4  # of the cluster's object stores, all ranks together fill a quarter
+# Calls of a worker that are under way. A call costs 1 ms, a batch 50 ms.
+WINDOW = 4
+# Seconds without any worker before a warning, and before an error, because nodes of clouds take minutes to come.
+_WARNING_SECONDS, NO_WORKER_SECONDS = 10.0, 300.0
+# If workers keep failing to start, raise an error after this many seconds without a ready one. Ray takes 20 s to notice
+# a lost node.
+_FAILING_SECONDS = 60.0
+# Seconds to wait after a worker has failed to start, before starting another.
+_RETRY_SECONDS = 1.0
+# All ranks together fill one part in this many of the cluster's object stores.
+_SHARE_OF_STORE = 4
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A span under way; its batches are taken in order."""
+    """A span under way, with batches that are taken in order."""
 
     span: Span
-    key: int = -1  # of its assignment to a worker
+    key: int = -1  # Number of its assignment to a worker.
     worker: WorkerHandle | None = None
     taken: int = 0
-    made: deque[tuple[RemoteMessage | Exception, Any]] = field(default_factory=deque)  # with the reference of memory
-    calls: deque[tuple[Any, Any]] = field(default_factory=deque)  # under way: references of the message and of memory
-    losses: int = 0  # of workers, since a batch was made
+    # Messages of batches that were made, with the reference to their memory.
+    made: deque[tuple[RemoteMessage | Exception, Any]] = field(default_factory=deque)
+    # For each call under way, references to the message and to the memory.
+    calls: deque[tuple[Any, Any]] = field(default_factory=deque)
+    losses: int = 0  # Workers lost since a batch was made.
 
     @property
     def left(self) -> int:
-        """Batches that have not been asked for; none after an error."""
+        """Number of batches that have not been asked for; 0 after an error."""
         if self.made and isinstance(self.made[-1][0], Exception):
             return 0
         return (self.span.count or 0) - self.taken - len(self.made) - len(self.calls)
 
     def abandon(self) -> None:
-        """Have what is not made be made by another worker."""
+        """Take the task from its worker, so that another worker makes the remaining batches."""
         if self.worker is not None:
             self.worker.tasks.remove(self)
         self.worker = None
@@ -61,23 +68,23 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class WorkerHandle:
-    """An actor, what it is making, and what it has told."""
+    """An actor, with its tasks and what it has told about itself."""
 
     actor: Any
-    opening: Any  # reference of the call, until it has ended
-    tasks: list[Task] = field(default_factory=list)  # the one that it makes, and the next
-    stats: Stats = field(default_factory=Stats)  # as far as they are in the trainer's counter
+    opening: Any  # Reference to the call of ``open`` until it ends.
+    tasks: list[Task] = field(default_factory=list)  # The task under way and the next.
+    stats: Stats = field(default_factory=Stats)  # Statistics that the trainer has counted.
 
     @property
     def awaited(self) -> Any:
-        """The reference of the oldest call under way; None for none."""
+        """Reference to the oldest call under way, or None."""
         if self.opening is not None:
             return self.opening
         return next((task.calls[0][0] for task in self.tasks if task.calls), None)
 
     @property
     def room(self) -> bool:
-        """Whether another task can be given to it."""
+        """Whether the worker can take another task."""
         return self.opening is None and (not self.tasks or (len(self.tasks) == 1 and self.tasks[0].left <= WINDOW))
 
 
@@ -85,11 +92,11 @@ class RemoteWorkers:
     """The workers of a loader on the cluster that this process is connected to; they live as long as this object.
 
     Args:
-        count: workers of one rank, of ``spec.resources.threads`` CPUs each; None for all CPUs of the cluster.
-        ranks: that share the object stores.
+        count: number of workers of one rank, of ``spec.resources.threads`` CPUs each; None for all CPUs of the cluster.
+        ranks: number of ranks that share the object stores.
 
     Attributes:
-        count: which can be set at any time; the next call for a batch adds and takes away workers.
+        count: may be set at any time; the next call for a batch adds workers or takes some away.
         in_use: whether a sequence is being made.
     """
 
@@ -105,18 +112,19 @@ class RemoteWorkers:
         self._pickled = self.ray.put(pickle_spec(spec))
         self._pid, self._closed = os.getpid(), False
         self._alone_since, self._warned = time.monotonic(), False
-        self._failures, self._failure, self._retry = 0, "", 0.0  # of starting workers; the last; when to start others
+        # Failures to start workers: their number, the last one, and the time to start another worker.
+        self._failures, self._failure, self._retry = 0, "", 0.0
         self._finalizer = weakref.finalize(self, _kill, self.ray, self.members, self._pid)
         self._finalizer.atexit = False
         close_at_exit(self)
 
     @property
     def alive(self) -> bool:
-        """Whether this process may still use the workers."""
+        """Whether this process may use the workers: they are not closed, and this is not a fork."""
         return not self._closed and self._pid == os.getpid() and bool(self.ray.is_initialized())
 
     def adjust(self) -> None:
-        """Start missing workers, and end surplus ones: workers without tasks first."""
+        """Start missing workers, and end surplus workers, those without tasks first."""
         options = {"num_cpus": self.spec.resources.threads, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         while len(self.members) < self.count and time.monotonic() >= self._retry:
             actor = self.ray.remote(**options)(RemoteWorker).remote()
@@ -126,9 +134,9 @@ class RemoteWorkers:
             self._drop((idle or self.members)[-1])
 
     def wait(self, seconds: float) -> list[WorkerHandle]:
-        """Wait for answers of workers; without time, list all that have answered.
+        """Wait up to ``seconds`` for the answer of a worker; with 0, return all workers that have answered.
 
-        PicstoreError after a time without any worker.
+        PicstoreError if there has been no worker for too long.
         """
         awaited = {worker.awaited: worker for worker in self.members if worker.awaited is not None}
         self._check_alone()
@@ -142,7 +150,7 @@ class RemoteWorkers:
         return [awaited[reference] for reference in ready]
 
     def answer(self, worker: WorkerHandle) -> Any:
-        """The answer of a worker to its oldest call; None if the worker is lost.
+        """Return the answer of a worker to its oldest call; None if the worker is lost.
 
         PicstoreError for a bug, or if workers are lost again and again.
         """
@@ -157,7 +165,7 @@ class RemoteWorkers:
             return None
 
     def open(self, worker: WorkerHandle, answer: Exception | None) -> None:
-        """Note that a worker is ready, or raise why it cannot be."""
+        """Note that a worker is ready, or raise the error that it has answered."""
         worker.opening = None
         self._failures = 0
         if answer is not None:
@@ -169,7 +177,7 @@ class RemoteWorkers:
         self._finalizer()
 
     def _lose(self, worker: WorkerHandle, error: Exception) -> None:
-        """Drop a worker that has ended; what it was to make is to be made by another."""
+        """Drop a worker that has ended, so that another one makes its batches."""
         task = next((task for task in worker.tasks if task.calls), None)
         starting = worker.opening is not None
         self._drop(worker)
@@ -192,7 +200,7 @@ class RemoteWorkers:
         self.ray.kill(worker.actor)
 
     def _check_alone(self) -> None:
-        """Warn, and in the end raise PicstoreError, while there is no worker."""
+        """Warn while there are no workers, and in the end raise PicstoreError."""
         if any(worker.opening is None for worker in self.members):
             self._alone_since, self._warned = time.monotonic(), False
             return
@@ -212,7 +220,7 @@ class RemoteWorkers:
 
 
 def pickle_spec(spec: PipelineSpec) -> bytes:
-    """Pickle a specification; functions of the main program go by value. UsageError names what cannot be pickled."""
+    """Pickle a specification, functions of the main program by value; UsageError if ``collate`` cannot be pickled."""
     dumps = import_ray("engine='ray'").cloudpickle.dumps
     try:
         dumps(spec.collate)
@@ -224,7 +232,7 @@ def pickle_spec(spec: PipelineSpec) -> bytes:
 
 
 def _kill(ray: Any, members: list[WorkerHandle], parent: int) -> None:
-    """End the workers; ``ray`` is given, as a collector may run this while Ray is imported."""
+    """End the workers; ``ray`` is an argument because a garbage collection may call this while Ray is imported."""
     if parent == os.getpid() and ray.is_initialized():
         for worker in members:
             ray.kill(worker.actor)

@@ -1,4 +1,4 @@
-"""The way of a batch to the consumer, which PipelineRunner builds.
+"""The way of a batch to the consumer, built by PipelineRunner: in threads, in loader processes or on a cluster.
 
 requests ─→ Pipeline, threads of this process           span ─→ LoaderProcesses, one or several, each with a
             (isolate=False, a DataLoader's worker)              Pipeline for each span of its own (isolate=True)
@@ -51,17 +51,18 @@ from picstore.train.transforms.mix import BatchTransform
 if TYPE_CHECKING:
     from picstore.train.pipeline.remote_workers import RemoteWorkers
 
-_FORMS = {"cpu": "pixels", "picstore": "segments"}  # in which a decoder's host batches come; the others take streams
+# Form of the host batches for each decoder; all other decoders take streams.
+_FORMS = {"cpu": "pixels", "picstore": "segments"}
 
 
 @dataclass(frozen=True, slots=True)
 class OwnProcesses:
-    """Processes of a loader's own, and what a DataLoader's worker, which has none, makes of their number.
+    """Loader processes, and how their number counts in a DataLoader's worker, which starts none.
 
     Attributes:
-        count: 0 for threads of this process.
-        chosen: whether somebody chose the number, if it is more than 1; a worker refuses it then.
-        whole_budget: whether a worker holds all of the budget, or the share of one process.
+        count: number of processes; 0 for threads of this process.
+        chosen: whether the user chose the number. A worker then refuses more than 1.
+        whole_budget: whether a worker holds the whole budget, rather than the share of one process.
     """
 
     count: int
@@ -71,27 +72,25 @@ class OwnProcesses:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Workers on a Ray cluster: their number, None for all of its CPUs, and the ranks that share it."""
+    """Number of workers on a Ray cluster, None for all CPUs, and number of ranks that share the cluster."""
 
     workers: int | None
     ranks: int
 
 
 def refuse_workers() -> NoReturn:
-    """Raise UsageError where there are no remote workers to be counted."""
+    """Raise UsageError, because a local loader has remote workers neither to count nor to set."""
     raise UsageError("workers are set with engine='ray'; give threads= with engine='local'")
 
 
 class PipelineRunner:
-    """Runs the pipelines of a loader, one an epoch, and keeps memory and process from one to the next.
+    """Runs the pipelines of a loader, one for each epoch, and keeps memory and processes from one to the next.
 
     Args:
-        decoder: a name of ``cuda/decode.py``; UsageError if it is not for the device.
-        processes: of its own that the pipeline runs in, which share threads and budget. A DataLoader's worker is a
-            process already, and has none.
-        threads: None for one a core, shared among the workers of a DataLoader.
-        remote: have the batches made by remote workers, of ``spec.resources.threads`` threads each; whatever
-            ``processes`` is.
+        decoder: name of a decoder; UsageError if it does not decode on the device.
+        processes: loader processes, which share threads and budget; ignored with ``remote``.
+        threads: number of decoding threads; None for one for each core, shared among the workers of a DataLoader.
+        remote: remote workers that make the batches, with ``spec.resources.threads`` threads each.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class PipelineRunner:
         remote: Remote | None = None,
     ) -> None:
         if decoder == "auto" and any(source.dataset.foreign for source in spec.sources):
-            decoder = "cpu"  # devices decode JPEGs only
+            decoder = "cpu"  # Devices decode only JPEGs.
         decoder = choose_decoder(decoder, device)
         output = replace(spec.output, form=_FORMS.get(decoder, "streams"))
         if output.reducing_gap is not None and output.form == "streams":
@@ -116,8 +115,8 @@ class PipelineRunner:
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
-        self._decoders: dict[torch.device, Decode] = {}  # that were tried
-        can_start = bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
+        self._decoders: dict[torch.device, Decode] = {}  # Decoders that were tried.
+        can_start = bool(sys.executable) and not hasattr(sys, "frozen")  # A frozen program has no Python to start.
         self._count, self._own = processes.count if can_start else 0, processes
         self._threads = threads
         self._counter = StatsCounter()
@@ -129,24 +128,25 @@ class PipelineRunner:
         if remote is not None:
             from picstore.train.pipeline.remote_workers import pickle_spec
 
-            pickle_spec(self._spec)  # which says what cannot be sent before anything is started
-        self._open = Closables()  # pipelines and processes, of iterators in use too
-        self._begun: tuple[int, tuple[int, int], Delivery] | None = None  # process, position, batches
+            pickle_spec(self._spec)  # Raises before anything is started.
+        self._open = Closables()  # Pipelines and processes, also of iterators in use.
+        # Process id, position and batches of the next iteration.
+        self._begun: tuple[int, tuple[int, int], Delivery] | None = None
 
     @property
     def stats(self) -> Stats:
-        """What was done and waited for."""
+        """Statistics since the loader was made."""
         return self._counter.stats
 
     def set_budget(self, budget: int) -> None:
-        """Hold so many bytes of containers at most from the next iteration on; children that were started end."""
+        """Set the bytes of containers to hold from the next iteration on, and end the processes that were started."""
         self._spec = replace(self._spec, resources=replace(self._spec.resources, budget=budget))
         self._processes = []
         self._end_workers()
 
     @property
     def workers(self) -> int | None:
-        """Number of remote workers; None where there are none, or as many as the cluster has room for."""
+        """Number of remote workers; None for a local loader, or for as many as the cluster has room for."""
         return None if self._remote is None else self._remote.workers
 
     @workers.setter
@@ -158,7 +158,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return a span's batches before the callables; batches begun for its start are used."""
+        """Return the batches of a span, before the callables, as far as possible those that are kept for its start."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -166,9 +166,7 @@ class PipelineRunner:
                 return begun[2]
             begun[2].close()
         device = with_index(self._device)
-        make = self._maker(
-            device
-        )  # before anything is started, which a decoder that fails its trial would leave running
+        make = self._maker(device)  # A decoder fails its trial before anything is started.
         source = self._start_source(span)
         stage: DeviceStage = (
             TensorStage(source, output=self._spec.output, device=device)
@@ -178,7 +176,7 @@ class PipelineRunner:
         return Delivery(stage, self._counter, self._damage_log)
 
     def _maker(self, device: torch.device) -> BatchMaker | None:
-        """What makes batches on a device; None on the CPU, where they are made."""
+        """Return the maker of batches on a device; None on the CPU."""
         output, strict = self._spec.output, self._damage_log.strict
         if output.form == "segments":
             return DecodeTiles(output, device, strict)
@@ -187,8 +185,9 @@ class PipelineRunner:
         return CopyPixels(output, device) if device.type == "cuda" else None
 
     def _start_source(self, span: Span) -> HostSource:
-        """Start what makes a span's batches in the host's memory."""
-        if self._pid != os.getpid():  # a fork: locks may be held for ever, and they guard the parent's memory
+        """Return the source of a span's batches in the host's memory: remote workers, processes or threads."""
+        if self._pid != os.getpid():
+            # In a fork, locks may be held for ever, and guard the memory of the parent.
             self._buffers, self._counter = self._make_buffers(), StatsCounter(self._counter.stats)
             self._processes, self._workers, self._pid = [], None, os.getpid()
         if self._remote is not None:
@@ -201,7 +200,7 @@ class PipelineRunner:
         return self._in_threads(span)
 
     def _load_decoder(self, device: torch.device) -> Decode:
-        """The decoder of streams for a device, which was tried once."""
+        """Return the decoder of streams for a device, tried once."""
         if device not in self._decoders:
             decode = load_decoder(self._decoder, device)
             check_decoder(decode, device)
@@ -209,14 +208,14 @@ class PipelineRunner:
         return self._decoders[device]
 
     def keep(self, position: tuple[int, int], batches: Delivery) -> None:
-        """Let batches go on; the next iteration may begin at ``position``, where it is."""
+        """Keep ``batches`` running for the next iteration, in case it begins at ``position``."""
         self.drop_begun()
         self._begun = (os.getpid(), position, batches)
 
     def apply_callables(self, batch: Batch, callables: Sequence[UserTransform], *, seed: int) -> Batch:
-        """Apply callables, one after the other, to a batch on its device, with torch's generators seeded by ``seed``.
+        """Apply callables in order to a batch on its device, with torch's generators seeded by ``seed``.
 
-        Batch transforms are applied to the labels too.
+        Batch transforms take the labels too.
         """
         if not callables:
             return batch
@@ -235,7 +234,7 @@ class PipelineRunner:
         return replace(batch, images=images, labels=labels)
 
     def close(self) -> None:
-        """End all threads and processes, also of iterators in use, which raise PicstoreError then."""
+        """End all threads and processes. Iterators in use raise PicstoreError from then on."""
         self.drop_begun()
         self._processes, self._workers = [], None
         for closable in self._open:
@@ -243,12 +242,12 @@ class PipelineRunner:
 
     def _in_threads(self, span: Span) -> HostSource:
         spec, workers = self._spec, Worker.current().count
-        if self._count > 1 and not self._own.whole_budget:  # a DataLoader's worker, which has one pipeline
+        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker has one pipeline.
             budget = spec.resources.budget // self._count
             spec = replace(spec, resources=replace(spec.resources, budget=budget))
         if self._threads is None and workers:
             spec = replace(spec, resources=replace(spec.resources, threads=max(1, spec.resources.threads // workers)))
-        from picstore.train.pipeline.batch_threads import Pipeline  # which a process that isolates it does without
+        from picstore.train.pipeline.batch_threads import Pipeline  # Loader processes import it themselves.
 
         pipeline = Pipeline(span(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         self._open.add(pipeline)
@@ -258,16 +257,17 @@ class PipelineRunner:
         return BufferPools.for_batches(mapped=self._spec.output.form == "segments")
 
     def _in_processes(self, span: Span) -> HostSource:
-        """Batches of the processes, which are kept from epoch to epoch, since starting one takes half a second."""
+        """Return a sequence by loader processes, which are kept across epochs: starting one takes half a second."""
         specs = [self._spec_of_process(number) for number in range(self._count)]
         if any(process.running and process.alive for process in self._processes):
-            return ProcessSequence([*map(self._start_process, specs)], span, specs[0], owned=True)  # a second iterator
+            # A second iterator has processes of its own.
+            return ProcessSequence([*map(self._start_process, specs)], span, specs[0], owned=True)
         kept = {number: process for number, process in enumerate(self._processes) if process.alive}
         self._processes = [kept.get(number) or self._start_process(spec) for number, spec in enumerate(specs)]
         return ProcessSequence(self._processes, span, specs[0])
 
     def _spec_of_process(self, number: int) -> PipelineSpec:
-        """The specification with a process's share of threads and budget."""
+        """Return the specification with one process's share of threads and budget."""
         resources = self._spec.resources
         threads = max(1, (resources.threads + number) // self._count)
         budget = max(1, resources.budget // self._count)
@@ -279,7 +279,7 @@ class PipelineRunner:
         return process
 
     def _on_cluster(self, remote: Remote, span: Span) -> HostSource:
-        """Batches of the remote workers, which are kept from epoch to epoch."""
+        """Return a sequence by remote workers, which are kept across epochs."""
         from picstore.train.pipeline.remote_sequence import RemoteSequence
 
         if Worker.current().count:
@@ -288,7 +288,8 @@ class PipelineRunner:
             self._workers = self._start_workers(remote)
         if not self._workers.in_use:
             return RemoteSequence(self._workers, span)
-        return RemoteSequence(self._start_workers(remote), span, owned=True)  # for a second iterator
+        # A second iterator has workers of its own.
+        return RemoteSequence(self._start_workers(remote), span, owned=True)
 
     def _start_workers(self, remote: Remote) -> RemoteWorkers:
         from picstore.train.pipeline.remote_workers import RemoteWorkers
@@ -303,7 +304,7 @@ class PipelineRunner:
         self._workers = None
 
     def drop_begun(self) -> None:
-        """End the batches that were kept for the next iteration."""
+        """End the batches that are kept for the next iteration."""
         if self._begun is not None:
             self._begun[2].close()
             self._begun = None
@@ -314,16 +315,17 @@ class PipelineRunner:
         return {**self.__dict__, **fresh, "_processes": [], "_pid": -1, "_open": Closables(), "_decoders": {}}
 
 
-_generator_locks: dict[int, threading.RLock] = {}  # by process: one may be held while another thread forks
+# By process id, because another thread may fork while a lock is held.
+_generator_locks: dict[int, threading.RLock] = {}
 
 
 def _generator_lock() -> threading.RLock:
-    """Return this process's lock on torch's generators, of which callables in other threads draw too."""
+    """Return the process's lock on torch's generators, which callables in other threads also use."""
     return _generator_locks.setdefault(os.getpid(), threading.RLock())
 
 
 def _seed_generators(seed: int, device: torch.device) -> None:
-    """Seed torch's generators of the CPU and of a device; ``torch.manual_seed`` would seed all GPUs'."""
+    """Seed torch's generators of the CPU and of a device, where ``torch.manual_seed`` would seed those of all GPUs."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -331,15 +333,15 @@ def _seed_generators(seed: int, device: torch.device) -> None:
 
 
 class Delivery(Iterator[Batch]):
-    """The batches of a stage, counted, with their damage logged; closes the stage when it is garbage.
+    """Iterator over the batches of a stage that counts them, logs damage, and closes the stage when it is garbage.
 
-    No generator, which cannot be closed while a thread waits in it. It holds no runner: what a
-    runner keeps must not keep the runner.
+    A generator could not be closed while a thread waits in it. The iterator refers to no runner, because a runner keeps
+    iterators.
     """
 
     def __init__(self, stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> None:
         self._stage, self._counter, self._damage_log = stage, counter, damage_log
-        # Not by __del__, which the interpreter calls after it has emptied the modules whose names it needs.
+        # The interpreter may call __del__ after it has emptied the modules that closing needs.
         self._finalizer = weakref.finalize(self, close_garbage, stage.close)
         self._finalizer.atexit = False
 
@@ -363,5 +365,5 @@ class Delivery(Iterator[Batch]):
         return batch
 
     def close(self) -> None:
-        """End all stages; in a garbage collection, soon."""
+        """End all stages: now or, in a garbage collection, soon."""
         self._finalizer()

@@ -1,4 +1,4 @@
-"""Statistics of a loader: counts, bytes, and times of work and of waiting, which show what bounds a run."""
+"""Statistics of a loader: counts, bytes, and times of work and of waits, which show what bounds a run."""
 
 from __future__ import annotations
 
@@ -10,19 +10,32 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Sums since the loader was made; two of them can be subtracted. Times are in seconds."""
+    """Sums since the loader was made. The difference of two Stats covers the time between them.
 
-    batches: int = 0  # handed to the consumer
-    images: int = 0  # in these batches
-    bytes: int = 0  # of the containers that were read
-    damaged: int = 0  # samples replaced because their record was damaged
-    fallbacks: int = 0  # images that the decoder of a GPU left to the CPU
-    copied: int = 0  # batches copied to page-locked memory for a GPU, as theirs could not be page-locked
-    reading: float = 0.0  # time that reader threads were busy, together
-    working: float = 0.0  # time that decoding threads were busy cutting, decoding and augmenting, together
-    waited_on_disk: float = 0.0  # time that the planner waited for containers to be read
-    waited_on_decode: float = 0.0  # time that the consumer waited for its batch
-    waited_on_consumer: float = 0.0  # time that finished batches waited for the consumer
+    Attributes:
+        batches, images: handed to the consumer.
+        bytes: of the containers that were read.
+        damaged: samples replaced because their record was damaged.
+        fallbacks: images that the decoder of a GPU left to the CPU.
+        copied: batches copied to page-locked memory for a GPU because their own memory could not be page-locked.
+        reading: seconds that reader threads were busy, summed over threads.
+        working: seconds that decoding threads were busy cutting, decoding and augmenting, summed over threads.
+        waited_on_disk: seconds that the planner waited for containers.
+        waited_on_decode: seconds that the consumer waited for its batch.
+        waited_on_consumer: seconds that finished batches waited for the consumer.
+    """
+
+    batches: int = 0
+    images: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    fallbacks: int = 0
+    copied: int = 0
+    reading: float = 0.0
+    working: float = 0.0
+    waited_on_disk: float = 0.0
+    waited_on_decode: float = 0.0
+    waited_on_consumer: float = 0.0
 
     def __sub__(self, other: Stats) -> Stats:
         return Stats(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(Stats)})
@@ -32,7 +45,7 @@ class Stats:
 
 
 class StatsCounter:
-    """Stats that any thread adds to, beginning with ``stats``."""
+    """Counter of Stats that any thread may add to, starting at ``stats``."""
 
     def __init__(self, stats: Stats = Stats()) -> None:
         self._sums: dict[str, Any] = {f.name: getattr(stats, f.name) for f in fields(Stats)}
@@ -45,12 +58,12 @@ class StatsCounter:
                 self._sums[name] += amount
 
     def timed(self, name: str) -> _Timer:
-        """Add the time that a ``with`` block takes."""
+        """Return a context that adds the time of its block to the sum ``name``."""
         return _Timer(self, name)
 
     @property
     def stats(self) -> Stats:
-        """The sums at this moment."""
+        """The current sums."""
         with self._lock:
             return Stats(**self._sums)
 
@@ -62,7 +75,7 @@ class StatsCounter:
 
 
 class _Timer:
-    """A context that adds its time to a sum; one of ``contextlib`` takes twice as long, 1 µs."""
+    """Context that adds the time of its block to a sum; one of ``contextlib`` would take twice as long, 1 µs."""
 
     __slots__ = ("_counter", "_name", "_start")
 

@@ -1,14 +1,14 @@
-"""Stages that make tensors of HostBatches: in the same memory, or ahead of the consumer on a GPU.
+"""Stages that hand HostBatches over as tensors: in the same memory, or ahead of the consumer on a GPU.
 
     source ──→ receiving ──→ starting, on one of two CUDA streams ──→ finishing ─────────────→ consumer
                thread        thread: copy, or decode and augment      thread: sleep until      let its own stream wait
                              all batches that wait; record an event   the decoder has said     for the event
                                                                       what it refuses
 
-The consumer's thread waits for no GPU, nor do kernels of different streams for each other. A batch is started at once
-while fewer than two are ahead of the consumer. Otherwise batches wait until several can be started together, which
-costs hardly more than one: so a GPU that is behind, and a consumer that is slower than the loader, take the least of
-Python. What batches are started together changes no pixel.
+The consumer's thread does not wait for the GPU, and kernels of different streams do not wait for each other. A batch is
+started at once while fewer than two are ahead of the consumer. Otherwise batches wait until several can be started
+together, which takes hardly more Python than one, so that a GPU or a consumer that is behind costs little. Starting
+batches together changes no pixel.
 """
 
 from __future__ import annotations
@@ -35,47 +35,47 @@ from picstore.train.pipeline.own_threads import ThreadPool, close_at_exit
 
 logger = logging.getLogger("picstore")
 
-STREAMS = 2  # kernels of a batch fill a part of a GPU, and copies none of it
-_STARTED = 2  # batches ahead of the consumer that are started at once
+STREAMS = 2  # The kernels of one batch do not fill a GPU.
+_STARTED = 2  # Batches ahead of the consumer that start at once.
 
 
 def most_ahead(make: BatchMaker) -> int:
-    """Batches between the source and the consumer at most: started, or waiting to be.
+    """Return the most batches between the source and the consumer, started or waiting.
 
-    Six that are decoded together, of 256 images of 224 × 224 bytes, take 231 MB of the GPU's memory.
+    Six batches of 256 images of 224 × 224 pixels take 231 MB of the GPU's memory.
     """
     return _STARTED + max(make.together, STREAMS)
 
 
 class HostSource(Protocol):
-    """Batches in CPU memory: a Pipeline, a ProcessSequence or a RemoteSequence."""
+    """Source of batches in CPU memory: a Pipeline, a ProcessSequence or a RemoteSequence."""
 
     def receive(self) -> HostBatch | None:
-        """The next batch; None at the end, after which there must be no further call."""
+        """Return the next batch, or None at the end, after which it must not be called again."""
 
     def close(self) -> None:
-        """End its threads."""
+        """End all threads of the source."""
 
 
 class DeviceStage(Protocol):
-    """Batches on their device."""
+    """Stage whose batches are on their device."""
 
     def receive(self) -> MadeBatch | None:
-        """The next batch; None at the end, after which there must be no further call."""
+        """Return the next batch, or None at the end, after which it must not be called again."""
 
     def close(self) -> None:
-        """End its threads and its source."""
+        """End all threads of the stage and its source."""
 
 
 class TensorStage:
-    """Makes tensors of decoded batches in their memory, or copied to a device that has no streams."""
+    """Stage that makes tensors of decoded batches: in their own memory, or on a device without streams."""
 
     def __init__(self, source: HostSource, *, output: OutputSpec, device: torch.device) -> None:
         self._source, self._groups, self._device = source, output.groups, device
         self._dtype: torch.dtype = getattr(torch, output.dtype)
 
     def receive(self) -> MadeBatch | None:
-        """Return the next batch; raises what the source raises."""
+        """Return the next batch, or raise the error of the source."""
         host = self._source.receive()
         if host is None:
             return None
@@ -89,28 +89,30 @@ class TensorStage:
 
 
 class AheadStage:
-    """Makes batches on a device by ``make``, ahead of the consumer and in order."""
+    """Stage that makes batches on a device with ``make``, in order and ahead of the consumer."""
 
     def __init__(self, source: HostSource, *, make: BatchMaker, device: torch.device) -> None:
         self._source, self._make = source, make
         self._streams, self._most_ahead = _rotate_streams(device), most_ahead(make)
-        # Besides the three, threads that wait for nvJPEG: one decodes while the other prepares.
+        # Three threads for the three loops, and more if they wait for nvJPEG: one decodes while the other prepares.
         self._pool = ThreadPool(3 + (STREAMS if make.together == 1 else 0), "device")
-        self._changed = threading.Condition()  # of the three that follow
+        self._changed = threading.Condition()  # Guards the next four attributes.
         self._received: deque[HostBatch | BaseException | None] = deque()
-        self._ahead = self._begun = 0  # batches that the consumer has not taken: asked for; started
+        # Batches that the consumer has not taken: asked for, and started.
+        self._ahead = self._begun = 0
         self._closed = False
         self._started: SimpleQueue[tuple[Finish, torch.cuda.Stream | None] | None] = SimpleQueue()
         self._finished: SimpleQueue[MadeBatch | BaseException | None] = SimpleQueue()
-        self._running, self._is_first = False, True  # the first batch is started alone, so that it comes soonest
+        # The first batch is started alone, so that it comes soonest.
+        self._running, self._is_first = False, True
         self._pid = os.getpid()
         close_at_exit(self)
 
     def receive(self) -> MadeBatch | None:
-        """Return the next batch; raises what the source and ``make`` raise.
+        """Return the next batch, or raise an error of the source or of ``make``.
 
         Raises:
-            CancelledError: this was closed, by another thread for instance, or its process was forked.
+            CancelledError: the stage was closed, by another thread for instance, or its process was forked.
         """
         if self._pid != os.getpid():
             raise CancelledError
@@ -129,7 +131,7 @@ class AheadStage:
             try:
                 raise made
             finally:
-                del made  # the error's traceback holds this frame: without a cycle both are freed at once
+                del made  # The error's traceback holds this frame.
         return None if made is None else made.hand_over()
 
     def close(self) -> None:
@@ -140,7 +142,7 @@ class AheadStage:
             self._closed = True
             self._received.clear()
             self._changed.notify_all()
-        self._finished.put(None)  # for a consumer that waits in another thread
+        self._finished.put(None)  # A consumer may wait in another thread.
         self._pool.close()
         self._source.close()
 
@@ -156,11 +158,11 @@ class AheadStage:
             going_on = self._receive_one()
 
     def _receive_one(self) -> bool:
-        """Take a batch from the source; whether another may follow. On return nothing here holds it."""
+        """Take a batch from the source without keeping a reference; return whether another may follow."""
         received: HostBatch | BaseException | None
         try:
             received = self._source.receive()
-        except BaseException as error:  # the consumer raises it
+        except BaseException as error:  # The consumer raises it.
             received = error
         with self._changed:
             if not self._closed:
@@ -169,17 +171,17 @@ class AheadStage:
         return not _is_last(received)
 
     def _start_all(self) -> None:
-        """Start the batches that wait; the main function of a thread."""
+        """Start waiting batches; the main function of a thread."""
         try:
             while self._start_some():
                 pass
-        except BaseException as error:  # the consumer raises it
+        except BaseException as error:  # The consumer raises it.
             self._started.put((_answer(error), None))
         finally:
             self._started.put(None)
 
     def _start_some(self) -> bool:
-        """Wait for batches and start them; False at the end."""
+        """Wait for batches and start some; return False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._may_start())
             if self._closed:
@@ -214,16 +216,16 @@ class AheadStage:
             return self._make.start([host])[0]()
 
     def _may_start(self) -> bool:
-        """Whether a batch is to be started now, rather than with others that follow."""
+        """Return whether to start a batch now rather than together with later ones."""
         if not self._received:
             return False
         return self._begun < _STARTED or len(self._received) >= self._make.together or _is_last(self._received[-1])
 
     def _start_together(self, hosts: list[HostBatch]) -> Iterator[Finish]:
-        """Start batches together; after an error each by itself, so that it is the error of the batch that has it."""
+        """Start batches together or, after an error, one by one, so that only the batch with the error fails."""
         try:
             started = self._make.start(hosts)
-        except BaseException as error:  # the consumer raises it
+        except BaseException as error:  # The consumer raises it.
             if len(hosts) == 1:
                 yield _answer(error)
                 return
@@ -236,10 +238,10 @@ class AheadStage:
             yield from self._start_together([host])
 
     def _finish_all(self) -> None:
-        """Finish all batches that were started, also when this is closed: the GPU may read their memory."""
+        """Finish all batches that were started, even after ``close``, because the GPU may read their memory."""
         while self._finish_one():
             pass
-        self._finished.put(None)  # for a consumer that asks again after an error
+        self._finished.put(None)  # A consumer may ask again after an error.
 
     def _finish_one(self) -> bool:
         if (started := self._started.get()) is None:
@@ -248,18 +250,18 @@ class AheadStage:
         try:
             with _current(stream):
                 self._finished.put(finish())
-        except BaseException as error:  # the consumer raises it
+        except BaseException as error:  # The consumer raises it.
             self._finished.put(error)
         return True
 
 
 def _is_last(received: HostBatch | BaseException | None) -> bool:
-    """Whether a source's answer is its end or an error, which no batch follows."""
+    """Return whether no batch follows an answer of a source: the end or an error."""
     return received is None or isinstance(received, BaseException)
 
 
 def _answer(error: BaseException | None) -> Any:
-    """Make what finishes a batch that is not there: it returns None, or raises an error."""
+    """Return a function that stands for the end, by returning None, or raises an error."""
 
     def finish() -> None:
         if error is not None:
@@ -270,21 +272,21 @@ def _answer(error: BaseException | None) -> Any:
 
 @cache
 def _warn_of_memory() -> None:
-    """Log, once, that batches cannot be made together."""
+    """Log once that batches cannot be made together."""
     logger.warning("the GPU's memory does not suffice to decode batches together; each is decoded by itself")
 
 
 @cache
 def _streams(device: torch.device) -> list[torch.cuda.Stream]:
-    """The streams of all stages of a device: torch keeps free memory for each stream ever made."""
+    """Return the streams that all stages of a device share, since torch keeps memory for each stream ever made."""
     return [torch.cuda.Stream(device) for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
 
 
 def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-    """Make a stream the current one for a block."""
+    """Return a context in which a stream is the current one; None changes nothing."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def _rotate_streams(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
-    """The streams of a device in turn; None on a CPU."""
+    """Yield the streams of a device in turn; None on a CPU."""
     return itertools.cycle(_streams(device) if device.type == "cuda" else [None])
