@@ -1,4 +1,4 @@
-"""Batch, what a loader yields: the arrays of a HostBatch as tensors, without a copy; and patches of its images."""
+"""The Batch that a loader yields, with the arrays of a HostBatch as tensors without a copy; and patches of images."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from picstore.train.batching.spec import GroupSpec
 
 
-_THUMBNAILS = 8  # in a notebook
+_THUMBNAILS = 8  # Thumbnails in a notebook.
 
 
 class ViewImages(dict[str, Any]):
-    """Images by group of ``Views``; an index that is no group says how to write it."""
+    """Images by group of ``Views``. An index that is not a group raises an error that says what to write."""
 
     def __missing__(self, key: object) -> NoReturn:
         name = next(iter(self), "views")
         raise KeyError(
-            f"{key!r} is no group of these views, which are {', '.join(self)}; the first images of a group are "
+            f"{key!r} is not a group of these views, which are {', '.join(self)}; the first images of a group are "
             f"images[{name!r}][:, :2], of shape (count, N, 3, H, W)"
         )
 
@@ -43,20 +43,20 @@ class ViewImages(dict[str, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What a loader yields; ``images, labels = batch`` works too.
+    """Batch of a loader; ``images, labels = batch`` works too.
 
     Attributes:
         images: uint8 (N, 3, H, W), or floats with ``dtype`` or ``Normalize``; a list of N of (3, H, W) when no
             transform fixes the size; with ``Views`` a dict, see ``views``; or the result of the callables.
         labels: int64 (N,); after ``MixUp`` or ``CutMix`` float32 (N, classes).
-        ids: int64 (N,), of the records.
-        targets: with the loader's ``targets``, a dict an image, see docs/training.md, "Targets"; with ``Views`` a list
-            for each view of a group, by the group's name.
+        ids: int64 (N,), ids of the records.
+        targets: with the loader's ``targets``, a dict for each image, see docs/training.md, "Targets"; with ``Views`` a
+            list of these for each view, by the name of the group.
         columns: values of the columns that ``targets`` names: tensors (N, …), or lists of texts. A missing value is
             None among texts, NaN among floats and −1 among integers.
         weight: float32 (), the samples of this batch times the world size, divided by the samples of the global batch:
-            1 where ranks have equal shares. DDP averages the ranks' gradients; ``(loss * batch.weight).backward()`` of
-            a mean loss makes that average the gradient of the global batch's mean.
+            1 if ranks have equal shares. DDP averages the ranks' gradients; ``(loss * batch.weight).backward()`` of a
+            mean loss makes that average the gradient of the global batch's mean.
     """
 
     images: Any
@@ -68,7 +68,7 @@ class Batch:
 
     @classmethod
     def from_host(cls, host: HostBatch, images: list[Any], groups: Sequence[GroupSpec]) -> Batch:
-        """Put images, by group, together with the rest of a host batch, of which tensors are made in its memory."""
+        """Make a batch of the tensors of each group's images, and of the rest of a host batch without a copy."""
         targets: list[Any] | None = None
         if host.targets is not None:
             targets = [
@@ -93,7 +93,7 @@ class Batch:
 
     @property
     def views(self) -> dict[str, Any]:
-        """Images by group of ``Views``: (count, N, 3, H, W), or count lists of N (3, H, W); UsageError without it."""
+        """Images by group of ``Views``: (count, N, 3, H, W), or count lists of N (3, H, W); otherwise UsageError."""
         if not isinstance(self.images, dict):
             raise UsageError("the batch has no views; give the loader transform=picstore.Views(...)")
         return self.images
@@ -105,7 +105,7 @@ class Batch:
         return len(self.labels)
 
     def __getitem__(self, key: Any) -> Any:
-        """``batch[0]`` is the images, ``batch[1]`` the labels, and ``batch["images"]`` a field of :meth:`asdict`."""
+        """Return the images for 0, the labels for 1, or the field of :meth:`asdict` with this name."""
         if isinstance(key, str) and key in (fields := self.asdict()):
             return fields[key]
         if not isinstance(key, str) and key in (0, 1):
@@ -114,22 +114,23 @@ class Batch:
         raise (KeyError if isinstance(key, str) else IndexError)(text)
 
     def asdict(self) -> dict[str, Any]:
-        """The fields by name, for loops that take dicts, without targets and columns if the loader yields none."""
+        """Return the fields by name, for loops that take dicts; targets and columns only if the loader yields them."""
         named = {"images": self.images, "labels": self.labels, "ids": self.ids}
         optional = {"targets": self.targets, "columns": self.columns}
         return named | {name: value for name, value in optional.items() if value}
 
     @staticmethod
     def as_inputs(items: Sequence[Batch | tuple[torch.Tensor, int]]) -> dict[str, Any]:
-        """Inputs of a model of transformers: the ``data_collator`` of a Trainer.
+        """Return the inputs of a model of transformers: the ``data_collator`` of a Trainer.
 
-        Its data sets may be loaders, with a batch size of 1 in its arguments, and :class:`MapDataset` without targets.
+        The Trainer's datasets may be loaders, with a batch size of 1 in its arguments, and :class:`MapDataset` without
+        targets.
 
         Returns:
             ``pixel_values`` and ``labels`` of the only batch, or of the pairs of image and label.
 
         Raises:
-            UsageError: there are several batches, as the Trainer's batch size is not 1.
+            UsageError: there are several batches, because the Trainer's batch size is not 1.
         """
         batch = items[0]
         if not isinstance(batch, Batch):
@@ -143,11 +144,11 @@ class Batch:
         return {"pixel_values": batch.images, "labels": batch.labels}
 
     def to(self, device: str | torch.device, *, non_blocking: bool = False) -> Batch:
-        """The same batch on a device; targets stay on the CPU."""
+        """Return the batch on a device; targets stay on the CPU."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the memory of all tensors, on a GPU, from other uses until a stream has done what is queued on it."""
+        """Keep the memory of all tensors on a GPU from other uses until a stream has done its queued work."""
 
         def record(tensor: torch.Tensor) -> torch.Tensor:
             tensor.record_stream(stream)
@@ -156,7 +157,7 @@ class Batch:
         self._map(record)
 
     def pin_memory(self) -> Batch:
-        """The same batch in page-locked memory; a DataLoader with ``pin_memory=True`` calls it."""
+        """Return the batch in page-locked memory; a DataLoader with ``pin_memory=True`` calls this."""
         return self._map(lambda tensor: tensor.pin_memory())
 
     def show(
@@ -168,13 +169,13 @@ class Batch:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> Figure:
-        """Draw images with label, id and targets; of ``Views`` a row for each view, of the first ``columns`` records.
+        """Draw the first images with label, id and targets; of ``Views`` a row for each view, of ``columns`` records.
 
         Args:
-            count: images, the first of the batch.
+            count: number of images.
             classes: names of labels, such as ``dataset.classes``.
-            columns: images side by side.
-            mean, std: as given to ``Normalize``, to undo it. Without them floats outside of 0 … 1 are stretched to it.
+            columns: number of images side by side.
+            mean, std: as given to ``Normalize``, to undo it. Without them, floats outside of 0 … 1 are stretched.
 
         Returns:
             A figure of matplotlib, which a notebook shows and ``savefig`` writes to a file.
@@ -202,7 +203,7 @@ class Batch:
     def _view_tiles(
         self, count: int, classes: Sequence[str], mean: Sequence[float] | None, std: Sequence[float] | None
     ) -> tuple[list[Tile], list[str]]:
-        """Make tiles of the first records' views, view after view, and the views' names."""
+        """Return tiles of the first ``count`` records, view after view, and the name of each view."""
         from picstore.train.batch_pictures import levels_of, make_captions, make_tiles
 
         tiles, rows, captions = [], [], make_captions(self.labels[:count], self.ids[:count], classes)
@@ -229,7 +230,7 @@ class Batch:
         return format_facts("Batch", {name: text for name, text in facts.items() if text}, thumbnails)
 
     def _repeat_labels(self, count: int) -> Batch:
-        """The batch with all but images and targets repeated for ``count`` images of each record."""
+        """Return the batch with labels, ids and columns repeated for ``count`` images of each record."""
         columns = {
             name: torch.cat([values] * count) if isinstance(values, torch.Tensor) else values * count
             for name, values in self.columns.items()
@@ -243,7 +244,7 @@ class Batch:
         return Batch(images, labels, ids, self.targets, columns, weight)
 
 
-# With torch's pytree.
+# torch's pytree maps functions over batches.
 register_dataclass(Batch, serialized_type_name="picstore.Batch")
 register_pytree_node(
     ViewImages,
@@ -269,7 +270,7 @@ default_collate_fn_map[Record] = _refuse_records
 
 
 def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Apply a function to the tensors of dicts and lists; other values stay."""
+    """Apply a function to tensors in dicts and lists; return other values as they are."""
     if isinstance(value, dict):
         mapped = {name: _map_tensors(function, each) for name, each in value.items()}
         return ViewImages(mapped) if isinstance(value, ViewImages) else mapped
@@ -288,14 +289,14 @@ def _describe(value: Any) -> str:
 
 
 def _join_views(views: Any) -> Any:
-    """Join a group's views in the dimension of slots."""
+    """Join the views of a group along the slots."""
     return list(chain.from_iterable(views)) if isinstance(views, list) else views.flatten(0, 1)
 
 
 def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """Make tensors and ``tv_tensors`` of a target's arrays, given height and width of its image."""
+    """Make tensors and ``tv_tensors`` of the arrays of a target, given height and width of the image."""
     try:
-        from torchvision import tv_tensors  # half a second that a loader without targets does not spend
+        from torchvision import tv_tensors  # Takes half a second, only with targets.
     except ImportError as error:
         raise MissingDependency("targets as tensors need torchvision: pip install 'picstore[torch]'") from error
 
@@ -319,7 +320,7 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
 
 
 def image_tensors(images: Any, dtype: torch.dtype) -> Any:
-    """Tensors in the memory of images, in the same lists; a damaged image's replacement is copied, so none share it."""
+    """Make tensors in the memory of images, in the same lists, with copies for images that occur more than once."""
     tensors: dict[int, torch.Tensor] = {}
 
     def make(array: Array) -> torch.Tensor:
@@ -331,7 +332,7 @@ def image_tensors(images: Any, dtype: torch.dtype) -> Any:
 
 
 def _tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    if array.dtype == np.uint16:  # 16 bits that numpy has no name for
+    if array.dtype == np.uint16:  # The 16 bits of a float16 or bfloat16.
         return torch.from_numpy(array.view(np.int16)).view(dtype)
     return torch.from_numpy(array)
 
@@ -339,21 +340,23 @@ def _tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
 def patchify(
     images: Sequence[torch.Tensor], patch_size: int = 16, *, lengths: Sequence[int] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Cut images into patches, in rows from the top left, and pad them to sequences of one length with zeros.
+    """Cut images into patches, row by row from the top left, and pad the sequences with zeros to one length.
+
+    timm's NaFlexVit takes such patches.
 
     Args:
-        images: N of (3, H, W), whose sides are multiples of the patch, such as ``ResizeToSequence`` makes.
+        images: N images (3, H, W) whose sides are multiples of the patch, such as ``ResizeToSequence`` makes.
         patch_size: side of a patch in pixels.
-        lengths: lengths that sequences may have, such as ``Sequences``' for compiled models; the smallest one that
-            holds all images is taken. By default the length of the longest image.
+        lengths: possible lengths of sequences, such as those of ``Sequences`` for compiled models. The smallest one
+            that holds all images is taken; by default the length of the longest image.
 
     Returns:
-        ``patches``, (N, length, patch_size² · 3) of the images' dtype, in which the three values of a pixel are
-        neighbors; ``patch_coord``, int64 (N, length, 2), the row and column of each; ``patch_valid``, bool (N,
-        length), False where a sequence is padded.
+        ``patches``, (N, length, patch_size² · 3) of the images' dtype, with the three values of a pixel side by side;
+        ``patch_coord``, int64 (N, length, 2), the row and column of each patch; and ``patch_valid``, bool (N, length),
+        False for padding.
 
     Raises:
-        UsageError: there is no image, a side is no multiple of the patch, or no length is long enough.
+        UsageError: there are no images, a side is not a multiple of the patch, or no length is long enough.
     """
     if not len(images) or any(side % patch_size for image in images for side in image.shape[1:]):
         shapes = [tuple(each.shape) for each in images]

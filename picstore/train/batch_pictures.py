@@ -13,14 +13,15 @@ from picstore.display.figures import Tile
 from picstore.errors import UsageError
 from picstore.storage.shown import class_name
 
-_STRETCHED = (1, 99)  # percentiles
-_TOP = 2  # classes that are named of a mixed label
+# Percentiles of values that become black and white.
+_STRETCHED = (1, 99)
+_TOP = 2  # Classes named for a mixed label.
 
 
 def make_tiles(
     images: Any, captions: Sequence[str], targets: Any, *, to_levels: Callable[[Any], U8], classes: Sequence[str]
 ) -> list[Tile]:
-    """Make tiles of images, with captions and targets of each."""
+    """Make a tile of each image, with caption and target."""
     return [
         Tile(to_levels(image), caption, **({} if targets is None else _marks_of(targets[k], classes)))
         for k, (image, caption) in enumerate(zip(images, captions, strict=False))
@@ -28,22 +29,22 @@ def make_tiles(
 
 
 def make_captions(labels: torch.Tensor, ids: torch.Tensor, classes: Sequence[str]) -> list[str]:
-    """Name label and id of records."""
+    """Return a caption for each record: its label and id."""
     return [f"{_shown_label(label, classes)} · {id_}" for label, id_ in zip(labels.cpu(), ids.tolist(), strict=True)]
 
 
 def are_images(images: Any) -> bool:
-    """Whether these are images of three channels, and not what callables made of them."""
+    """Return whether the values are still images of three channels after the callables."""
     return isinstance(images, (torch.Tensor, list)) and (not len(images) or images[0].ndim == 3 == len(images[0]))
 
 
 def levels_of(
     images: Any, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
 ) -> Callable[[Any], U8]:
-    """Make the function that turns one of these images into uint8 (H, W, 3).
+    """Return the function that converts an image of the batch to uint8 (H, W, 3).
 
-    Floats are multiplied by ``std`` and ``mean`` is added. Without them, floats outside of 0 … 1 are stretched: of
-    each channel, a hundredth of the values become black, and a hundredth white.
+    Floats are multiplied by ``std``, and ``mean`` is added. Without these, floats outside of 0 … 1 are stretched so
+    that one percent of the values of each channel become black, and one percent white.
     """
     if (mean is None) != (std is None):
         raise UsageError("give both mean and std, as given to Normalize, or none")
@@ -80,7 +81,7 @@ def _shown_label(label: torch.Tensor, classes: Sequence[str]) -> str:
 
 
 def _marks_of(target: Any, classes: Sequence[str]) -> dict[str, Any]:
-    """What a target draws over its image."""
+    """Return what a target draws over its image, as arguments of ``Tile``."""
     marks: dict[str, Any] = {}
     if target.get("boxes") is not None:
         marks["boxes"] = np.asarray(target["boxes"], np.float64)

@@ -1,4 +1,4 @@
-"""Memory that is used again: pools for containers and batches, and one working buffer a thread."""
+"""Memory that is used again: pools, a working buffer for each thread, and memory shared with other processes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ import numpy as np
 
 from picstore.arrays import U8, Array
 
-_GRANULE = 1 << 16  # bytes; containers differ by a few images, so that most blocks fit most of them
-_MIN_BYTES = 1 << 20  # of a thread's buffer
-# Free blocks of memory that are kept: for the batches ahead, two that the consumer has, and what a GPU takes at once.
+# Blocks have a multiple of this many bytes. Containers differ by a few images, so that most blocks fit most of them.
+_GRANULE = 1 << 16
+_MIN_BYTES = 1 << 20  # Least bytes of a thread's buffer.
+# Free blocks that are kept: for the batches ahead, for two that the consumer has, and for what a GPU takes at once.
 KEPT_BATCHES = 9
 
 
 def allocate_private(size: int) -> U8:
-    """Memory of this process, uint8 (size,)."""
+    """Allocate private memory, uint8 (size,)."""
     return np.empty(size, dtype=np.uint8)
 
 
 def anonymous_memory(size: int) -> int:
-    """The descriptor of ``size`` bytes of memory without a name."""
+    """Return a descriptor of ``size`` bytes of memory without a name."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("picstore")
     else:
@@ -44,7 +45,7 @@ def anonymous_memory(size: int) -> int:
 
 
 class Mapping:
-    """Mapped memory; ``np.asarray`` makes uint8 arrays of it, each of which keeps it by itself.
+    """Mapped memory. ``np.asarray`` makes uint8 arrays of it, each of which keeps it mapped.
 
     Attributes:
         locked: whether CUDA has page-locked it.
@@ -69,16 +70,16 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-_FAILED = ctypes.c_void_p(-1).value  # what mmap and mremap return then
-_MAYMOVE, _FIXED = 1, 2  # of mremap
+_FAILED = ctypes.c_void_p(-1).value  # MAP_FAILED
+_MAYMOVE, _FIXED = 1, 2  # MREMAP_MAYMOVE, MREMAP_FIXED
 _MAP_FIXED = 0x10
 
 
 def map_memory(descriptor: int, size: int) -> Mapping:
-    """Map shared memory until the last array of it goes; it needs no descriptor then.
+    """Map shared memory until the last array of it goes, without a descriptor.
 
-    ``mmap.mmap`` holds a descriptor of its own, before Python 3.13 in any case: 500 batches that a user keeps were as
-    many as a process may have.
+    Before Python 3.13, ``mmap.mmap`` holds a descriptor of its own: 500 batches that a user keeps were as many as a
+    process may have.
 
     Raises:
         OSError: the system has no more memory or mappings (65,530 on Linux).
@@ -95,10 +96,10 @@ def map_memory(descriptor: int, size: int) -> Mapping:
 
 
 def make_private(mapping: Mapping) -> None:
-    """Put memory of this process alone, of the same content, in the place of shared memory.
+    """Replace shared memory by private memory of the same content and at the same address.
 
-    Arrays stay where they are. mremap moves the pages at once, so that other threads read one or the other. What
-    another thread writes meanwhile may be lost.
+    mremap moves the pages at once, so that other threads read one or the other. What another thread writes meanwhile
+    may be lost.
 
     Raises:
         OSError: the system has no more memory.
@@ -120,7 +121,7 @@ def make_private(mapping: Mapping) -> None:
 
 
 def allocate_mapped(size: int) -> U8:
-    """Memory in a :class:`Mapping` of its own, which processes that are forked share, uint8 (size,)."""
+    """Allocate memory in a :class:`Mapping`, shared with forked processes, uint8 (size,)."""
     descriptor = anonymous_memory(size)
     try:
         return np.asarray(map_memory(descriptor, size))
@@ -129,16 +130,16 @@ def allocate_mapped(size: int) -> U8:
 
 
 def round_coarsely(size: int) -> int:
-    """Round a size up, by a quarter at most, so that blocks of a few sizes fit batches of any.
+    """Round a size up by at most a quarter, so that blocks of a few sizes fit batches of any size.
 
-    CUDA page-locks each new block. Of 280 batches of 26 to 38 MB 35 had a new block, and 17 so rounded.
+    CUDA page-locks each new block. Of 280 batches of 26 to 38 MB, 35 had a new block, and 17 with rounded sizes.
     """
     step = 1 << max(size.bit_length() - 3, 0)
     return -(-size // step) * step
 
 
 def find_mapping(array: Array) -> Mapping | None:
-    """Find the mapped memory that an array lies in; None for memory of another kind."""
+    """Return the mapped memory that an array lies in; None for memory of another kind."""
     owner: Any = array
     while owner is not None and not isinstance(owner, Mapping):
         owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
@@ -146,22 +147,22 @@ def find_mapping(array: Array) -> Mapping | None:
 
 
 class BufferPool:
-    """Blocks of memory, each used again as soon as nothing refers to its last contents.
+    """Blocks of memory, each of which is used again as soon as nothing refers to its last contents.
 
-    Left to malloc, the memory that several threads take and give back in turn grows to half as much again as what is
-    in use (93 MiB for 64), and fresh pages for each container make reading six times slower than its copy.
-    At most ``max_free`` free blocks are kept, a number that can be changed at any time.
+    With malloc, the memory that several threads take and give back in turn grows to half as much again as is in use (93
+    MiB for 64), and fresh pages for each container make reading six times slower than a copy of the container. At most
+    ``max_free`` free blocks are kept, a number that can be changed at any time.
     """
 
     def __init__(self, max_free: int, *, allocate: Callable[[int], U8] = allocate_private) -> None:
         self.max_free, self._allocate = max_free, allocate
-        self._free: list[U8] = []  # by size
-        self._returned: list[U8] = []  # to be sorted in
-        self._retired: set[int] = set()  # addresses of blocks that are not used again
+        self._free: list[U8] = []  # Sorted by size.
+        self._returned: list[U8] = []  # Blocks given back, not yet in ``_free``.
+        self._retired: set[int] = set()  # Addresses of blocks not to use again.
         self._lock = threading.Lock()
 
     def borrow(self, size: int) -> memoryview:
-        """Memory of ``size`` bytes, of any content, which returns to the pool when its last view goes."""
+        """Return memory of ``size`` bytes and any content, which goes back to the pool with its last view."""
         with self._lock:
             while self._returned:
                 insort(self._free, self._returned.pop(), key=len)
@@ -170,7 +171,7 @@ class BufferPool:
                 block = self._free.pop(smallest)
             else:
                 if self._free:
-                    self._free.pop()  # too small: it would only add to what is held
+                    self._free.pop()  # Replace a block that is too small.
                 block = self._allocate(-(-size // _GRANULE) * _GRANULE)
         # All views of this array keep it alive; when the last one goes, so does the array, and the block is free.
         borrowed = block[:size]
@@ -178,14 +179,14 @@ class BufferPool:
         return borrowed.data
 
     def retire(self, address: int) -> None:
-        """Let go of the block at an address, which is borrowed, when it comes back."""
+        """Drop the borrowed block at an address as soon as it comes back."""
         self._retired.add(address)
 
     def _give_back(self, block: U8) -> None:
         if self._retired and (address := block.ctypes.data) in self._retired:
             self._retired.discard(address)
             return
-        # Without the lock, as a finalizer may run in the thread that holds it; so it only appends, which is atomic.
+        # A finalizer may run in the thread that holds the lock, so this only appends, which is atomic.
         if len(self._free) + len(self._returned) < self.max_free:
             self._returned.append(block)
 
@@ -194,34 +195,36 @@ class BufferPool:
 class BufferPools:
     """The pools that all epochs of a loader use: for containers, and for the images of batches."""
 
-    containers: BufferPool = field(default_factory=lambda: BufferPool(1 << 20))  # as many as the budget allows
+    # The budget limits the containers.
+    containers: BufferPool = field(default_factory=lambda: BufferPool(1 << 20))
     batches: BufferPool = field(default_factory=lambda: BufferPool(KEPT_BATCHES))
 
     @classmethod
     def for_batches(cls, *, mapped: bool) -> BufferPools:
-        """Pools whose batches lie in memory that can be page-locked, if it is ``mapped``."""
+        """Return pools; if ``mapped``, the memory of batches can be page-locked."""
         return cls(batches=BufferPool(KEPT_BATCHES, allocate=allocate_mapped)) if mapped else cls()
 
 
 class ThreadBuffer(threading.local):
-    """One buffer a thread, which grows and is used again: fresh pages for every image cost a fifth of the decoding."""
+    """A growing buffer for each thread: fresh pages for every image would cost a fifth of the decoding."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, dtype=np.uint8)
 
     def at_least(self, size: int) -> U8:
-        """uint8 (m,) with m ≥ size, valid until this thread asks again."""
+        """Return uint8 (m,) with m ≥ size, valid until the next call in this thread."""
         if len(self._buffer) < size or not len(self._buffer):
             self._buffer = np.empty(max(size, _MIN_BYTES), dtype=np.uint8)
         return self._buffer
 
 
-CUTS, PIXELS, PLAIN = ThreadBuffer(), ThreadBuffer(), ThreadBuffer()  # streams; decoded images; resampled, uncolored
+# For cut streams, decoded images, and resampled images before the color pass.
+CUTS, PIXELS, PLAIN = ThreadBuffer(), ThreadBuffer(), ThreadBuffer()
 
 
 @dataclass(frozen=True, slots=True)
 class SharedArray:
-    """An array in shared memory: its offset, shape, strides in bytes, and dtype."""
+    """Description of an array in shared memory: offset, shape, strides in bytes, and dtype."""
 
     offset: int
     shape: tuple[int, ...]
@@ -230,12 +233,12 @@ class SharedArray:
 
 
 def share_array(start: int, array: Array) -> SharedArray:
-    """Describe an array in the block that begins at an address."""
+    """Describe an array in the block that begins at address ``start``."""
     return SharedArray(array.ctypes.data - start, array.shape, array.strides, array.dtype.str)
 
 
 def map_array(memory: U8, shared: SharedArray) -> Array:
-    """Make an array that was described, in the memory of its block."""
+    """Make a described array in the memory of its block."""
     array: Array = np.ndarray(shared.shape, np.dtype(shared.dtype), memory.data, shared.offset, shared.strides)
     return array
 
@@ -243,7 +246,7 @@ def map_array(memory: U8, shared: SharedArray) -> Array:
 def socket_of(connection: Connection) -> socket.socket:
     """Duplicate a connection as a socket, which the caller closes.
 
-    Both wait for data: a time limit of ``socket.setdefaulttimeout``, which a new socket takes, would hold for both.
+    The socket blocks: with a timeout of ``socket.setdefaulttimeout``, both would stop waiting for data.
     """
     line = socket.socket(fileno=os.dup(connection.fileno()))
     line.setblocking(True)
@@ -251,17 +254,17 @@ def socket_of(connection: Connection) -> socket.socket:
 
 
 def has_hung_up(error: Exception) -> bool:
-    """Whether a connection's error says that the other side has ended or closed it.
+    """Return whether a connection's error says that the other side has ended or closed the connection.
 
-    Where it ends in the middle of a message, ``Connection.recv`` raises an OSError without a number.
+    If that happens in the middle of a message, ``Connection.recv`` raises an OSError without a number.
     """
     return isinstance(error, EOFError | ConnectionError) or (isinstance(error, OSError) and error.errno is None)
 
 
 def send_descriptor(connection: Connection, descriptor: int) -> None:
-    """Send a file's descriptor, which stays open until the other side has received it.
+    """Send a file descriptor, which must stay open until the other side has received it.
 
-    ``multiprocessing.reduction.send_handle`` would wait for an acknowledgement, from Python 3.14 on and on macOS, and
+    From Python 3.14 on and on macOS, ``multiprocessing.reduction.send_handle`` would wait for an acknowledgement, and
     take the first byte of the other side's next message for it.
     """
     with socket_of(connection) as line:
@@ -269,7 +272,7 @@ def send_descriptor(connection: Connection, descriptor: int) -> None:
 
 
 def receive_descriptor(connection: Connection) -> int:
-    """Receive a file's descriptor.
+    """Receive a file descriptor.
 
     Raises:
         EOFError: the other side has hung up.
@@ -279,6 +282,6 @@ def receive_descriptor(connection: Connection) -> int:
         data, descriptors, *_ = socket.recv_fds(line, 1, 1)
     if not data:
         raise EOFError
-    if not descriptors:  # the kernel had no number for it
+    if not descriptors:  # The kernel had no number for it.
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return descriptors[0]

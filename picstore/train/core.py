@@ -1,4 +1,4 @@
-"""The core of Loader and DataMux: batches of an order, made ahead of the training loop, and a position that resumes."""
+"""The core of Loader and DataMux: batches of an order, made ahead of the training loop from a position that resumes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from picstore.train.transforms.mix import bind_batch_transforms
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch
 
-# By default. On 16 cores, the only host of a GPU that was measured, four processes make the most (docs/benchmarks.md);
-# more than eight were never tried.
+# Default number of loader processes: one for each four cores, at most eight. On 16 cores, the only GPU host that was
+# measured, four processes make the most (docs/benchmarks.md); more than eight were never tried.
 CORES_OF_A_PROCESS, MOST_PROCESSES = 4, 8
-_GAP = "reducing_gap"  # of a state; missing where pixels are exact
+_GAP = "reducing_gap"  # Field of a state, missing if pixels are exact.
 
 OrderT = TypeVar("OrderT", bound=Order)
 
@@ -45,7 +45,7 @@ OrderT = TypeVar("OrderT", bound=Order)
 def make_output(
     plans: Sequence[TransformPlan], dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None
 ) -> OutputSpec:
-    """Make the output of plans from a loader's options; UsageError for options that cannot be used."""
+    """Make the output of plans for a loader's options; UsageError for options that cannot be used."""
     if memory_format not in (None, torch.contiguous_format, torch.channels_last):
         raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
     name = None if dtype is None else str(dtype).removeprefix("torch.")
@@ -53,18 +53,17 @@ def make_output(
 
 
 class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
-    """Makes the batches of an order, of ``sources``; UsageError for options that do not fit together.
+    """Makes the batches of an order from ``sources``; UsageError for options that do not fit together.
+
+    Args:
+        options: options of a Loader; those of the order may be missing.
+        callables: for each stage of the order, applied to every batch on its device.
+        whole_epochs: whether the next epoch, rather than the next batch, follows an iteration that was broken off.
 
     Attributes:
         num_workers: 0, as in a DataLoader without worker processes; ``threads`` is the number to choose.
-
-    Args:
-        options: a Loader's; options of the order may be missing.
-        callables: by stage of the order, applied to every batch on its device.
-        whole_epochs: whether an iteration that was broken off is followed by the next epoch, not by the next batch.
-
-    Attributes:
-        sources, output: what batches are made of, and their groups, dtype and layout.
+        sources: datasets and plans that batches are made of.
+        output: groups, dtype and layout of the images.
     """
 
     num_workers = 0
@@ -79,7 +78,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         whole_epochs: bool,
     ) -> None:
         self._order = order
-        self._lanes = SharedIntegers((1,))  # a state's, which a DataLoader's workers take over too
+        self._lanes = SharedIntegers((1,))  # Shared with a DataLoader's workers.
         self._lanes.values[0] = order.lanes
         self._own_lanes, self._own_budget = options["lanes"] is not None, options["budget"] is not None
         processes = _processes_of(options)
@@ -126,9 +125,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         self._cursor = EpochCursor(order.length, whole=whole_epochs)
 
     def __repr__(self) -> str:
-        """Class, data sets and what decides the images; for a person."""
+        """Describe the loader for a person: class, datasets and what determines the images."""
         sets = [source.dataset for source in self.sources]
-        named = str(sets[0].path) if len(sets) == 1 else f"{len(sets)} data sets"
+        named = str(sets[0].path) if len(sets) == 1 else f"{len(sets)} datasets"
         gap = self.output.reducing_gap
         shown = [named, f"{sum(map(len, sets)):,} images", self.output.dtype, str(self._device)]
         size, length = getattr(self, "batch_size", None), self._order.length(self._cursor.position[0])
@@ -137,32 +136,32 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def order(self) -> OrderT:
-        """The order of all batches: a function of (seed, epoch, data sets, lanes), which iterating does not change."""
+        """Order of all batches: a function of (seed, epoch, datasets, lanes), which iterating does not change."""
         lanes = int(self._lanes.values[0])
         if lanes != self._order.lanes:
             self._order = self._order.with_lanes(lanes)
-            self._runner.drop_begun()  # the batches of the next epoch, by the lanes before
+            self._runner.drop_begun()  # The next epoch has begun with other lanes.
             if not self._own_budget:
                 self._runner.set_budget(self._default_budget())
         return self._order
 
     @property
     def prefetch_factor(self) -> NoReturn:
-        """No attribute: code that makes a DataLoader of this loader, as a Trainer does to skip batches, asks for it."""
+        """Raise UsageError to code that makes a DataLoader of the loader, as a Trainer does to skip batches."""
         raise UsageError(
-            "a loader cannot be made again as a DataLoader that skips batches; where a Trainer resumes, give it the "
+            "a loader cannot be made again as a DataLoader that skips batches; if a Trainer resumes, give it the "
             "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "
             "return DataLoader(loader, batch_size=None) from get_train_dataloader"
         )
 
     @property
     def workers(self) -> int | None:
-        """Remote workers of this rank, with ``engine="ray"``; set it to add or take away some while batches are made.
+        """Number of remote workers of this rank with ``engine="ray"``; may be set while batches are made.
 
         None with ``engine="local"``, and for as many as the cluster has CPUs for.
 
         Raises:
-            UsageError: it is set, and the loader has no remote workers; or to something else than a number above 0.
+            UsageError: set with ``engine="local"``, or to anything but a number above 0.
         """
         return self._runner.workers
 
@@ -172,33 +171,33 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def damaged(self) -> int:
-        """Samples replaced because their record was damaged, since the loader was made."""
+        """Number of samples replaced because of damaged records, since the loader was made."""
         return self.stats.damaged
 
     @property
     def stats(self) -> Stats:
-        """Counts, work and waiting since the loader was made; in a DataLoader's worker, that worker's."""
+        """Counts and times of work and waits since the loader was made; in a DataLoader's worker, of that worker."""
         return self._runner.stats
 
     def __iter__(self) -> Iterator[Batch]:
         worker = Worker.current()
-        # A DataLoader's worker begins its epoch at once: it may be ended before it is asked for a batch, and must not
+        # A DataLoader's worker begins its epoch at once. It may be ended before it is asked for a batch, and must not
         # be an epoch behind the others the next time.
         return self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None)
 
     def make_batch(self, epoch: int, batch: int) -> tuple[Batch, SingleBatch]:
-        """Make one batch of this rank by itself, in this thread: what a training gets at that step, on the CPU.
+        """Make one batch of this rank by itself, on the CPU and in this thread, as training gets it at that step.
 
-        The position stays, and no other batch is made. Records are read alone; damaged ones are replaced as ever.
+        The position stays, and no other batch is made. Records are read alone; damaged ones are replaced as usual.
 
         Returns:
             The batch, and how its images were made.
 
         Raises:
-            UsageError: an epoch has no such batch.
-            Damage: there is no sound record in the batch.
+            UsageError: the epoch has no such batch.
+            Damage: the batch has no sound record.
         """
-        # It imports numba, 0.15 s, which a loader whose batches come from its process never needs.
+        # The import of numba takes 0.15 s, which a loader with processes does not need.
         from picstore.train.single_batch import make_images, read_records
 
         epoch, batch = check_position(epoch=epoch, batch=batch)
@@ -217,9 +216,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def position(self) -> Position:
-        """Epoch and number of the batch that follows the last one that was taken; the state's.
+        """Epoch and number of the batch after the last one that was taken, as in a state.
 
-        UsageError if a DataLoader's workers make the batches, and how many were taken is not known here.
+        UsageError while a DataLoader's workers make the batches, because the number of batches taken is unknown here.
         """
         if self._cursor.in_workers:
             raise UsageError(
@@ -230,9 +229,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def remaining(self) -> int:
-        """Batches from the position to the end of its epoch, of which ``len`` counts all.
+        """Number of batches from the position to the end of the epoch, while ``len`` counts all of an epoch.
 
-        After ``load_state_dict`` these are the batches of the next iteration. TypeError where epochs have no end.
+        After ``load_state_dict`` these are the batches of the next iteration. TypeError if epochs have no end.
         """
         epoch, batch = self.position
         length = self.order.length(epoch)
@@ -241,30 +240,30 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return length - batch
 
     def close(self) -> None:
-        """End threads and child processes now, not when the loader is garbage; iterating again starts others."""
+        """End threads and child processes now rather than when the loader is garbage; iterating starts new ones."""
         self._runner.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that was taken: a few numbers and strings, fit for JSON.
+        """Return the position after the last batch that was taken: a few numbers and strings, fit for JSON.
 
         Raises:
-            UsageError: a DataLoader's workers make the batches, and how many were taken is not known here.
+            UsageError: a DataLoader's workers make the batches, so that the number taken is unknown here.
         """
         return {**self.state_at(*self.position), **_worker_state()}
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
-        """The state of a loader whose next batch is this one."""
+        """Return the state of a loader whose next batch is ``batch`` of ``epoch``."""
         gap = self.output.reducing_gap
         return {**self.order.state(epoch, batch), **({} if gap is None else {_GAP: gap})}
 
     def position_of(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Epoch and batch at which a state goes on; UsageError if the state does not fit this loader."""
+        """Return epoch and batch at which a state goes on; UsageError if the state does not fit this loader."""
         return self._order_of(state).position(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration go on at a state's position, in no more time than opening takes.
+        """Make the next iteration go on at the position of a state, without reading what comes before.
 
-        The lanes are the state's, unless the loader was given others.
+        The loader takes over the lanes of the state unless it was given lanes.
 
         Raises:
             UsageError: the state does not fit this loader.
@@ -281,11 +280,11 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         self._cursor.load(*position)
 
     def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
-        """Batches from a position on; without one, an iteration begins when its first batch is asked for."""
+        """Yield batches from a position on; without one, the first request for a batch begins the iteration."""
         yield from self._batches(*(position or self._cursor.start_iteration(worker)), worker)
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
-        """Yield the batches of an epoch from ``first`` on; begin the next epoch's at the end."""
+        """Yield the batches of an epoch from ``first`` on, and begin those of the next epoch at the end."""
         batches = self._runner.batches(Span(self.order, epoch, first, worker.count))
         finished = False
         try:
@@ -308,7 +307,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return self._runner.apply_callables(batch, callables, seed=seed)
 
     def _order_of(self, state: Mapping[str, Any]) -> OrderT:
-        """The order with a state's lanes, unless this loader was given its own.
+        """Return the order with the lanes of a state, unless this loader was given lanes.
 
         UsageError for a state of other pixels.
         """
@@ -320,11 +319,11 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return self.order if self._own_lanes else self.order.with_lanes(read_lanes(state))
 
     def _default_budget(self) -> int:
-        """Bytes for the containers that each process reads at a time."""
+        """Return bytes for the containers that all processes read at a time."""
         return self._processes * default_budget([source.dataset for source in self.sources], self._order.lanes_read)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Note which batch follows the one that is handed over now."""
+        """Note the batch that follows the one handed over now."""
         self._cursor.advance(epoch, batch, worker)
 
 
@@ -335,7 +334,7 @@ def _count_classes(sources: Sequence[TrainingSource]) -> int:
 
 
 def _remote_of(options: LoaderOptions) -> Remote | None:
-    """The remote workers that a loader's options ask for; UsageError if the options do not fit together."""
+    """Return the remote workers that the options ask for; UsageError if options do not fit together."""
     if options["engine"] == "local":
         if options["workers"] is not None:
             refuse_workers()
@@ -346,7 +345,7 @@ def _remote_of(options: LoaderOptions) -> Remote | None:
 
 
 def _processes_of(options: LoaderOptions) -> int:
-    """The processes of its own that a loader's options ask for; UsageError if the options do not fit together."""
+    """Return the number of loader processes that the options ask for; UsageError if options do not fit together."""
     count = options["processes"]
     if count is None:
         count = default_processes(options["threads"]) if options["engine"] == "local" else 1
@@ -358,17 +357,17 @@ def _processes_of(options: LoaderOptions) -> int:
 
 
 def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
-    """Number of loader processes for so many threads, by default for the cores that a rank of this machine has.
+    """Return the number of loader processes for ``threads``, by default for a rank's share of this machine's cores.
 
     Python's lock bounds a process. One for each four cores made the most images/s on 16, on a CPU and on a GPU.
     """
-    ranks = environment.get("LOCAL_WORLD_SIZE", "")  # torchrun's; without it, other ranks are not known of
+    ranks = environment.get("LOCAL_WORLD_SIZE", "")  # Set by torchrun.
     cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)
     own = min(cores, cores if threads is None else threads)
     return max(1, min(own // CORES_OF_A_PROCESS, MOST_PROCESSES))
 
 
 def _worker_state() -> dict[str, list[int]]:
-    """The field of a state that a worker of a DataLoader adds to it; none in any other process."""
+    """Return the field that a DataLoader's worker adds to a state; empty in any other process."""
     worker = Worker.current()
     return {"worker": [worker.number, worker.count]} if worker.count else {}

@@ -1,4 +1,4 @@
-"""The loader: shuffled, augmented batches of one data set."""
+"""The loader: shuffled, augmented batches of one dataset."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class EpochSampler:
 
 
 class Loader(BatchLoader[DatasetOrder | BucketOrder]):
-    """Streams a data set in batches; iterating it again gives the next epoch.
+    """Streams a dataset in batches; iterating it again gives the next epoch.
 
     Each batch is a :class:`Batch`, which unpacks to ``images, labels``. The order and the random transforms are
-    functions of (seed, epoch, data set): the same for any number of threads, and after any interruption.
+    functions of (seed, epoch, dataset): the same for any number of threads, and after any interruption.
 
     Every iteration is a whole epoch. After one that was broken off the next epoch follows, since a loop that always
     stops after k batches would otherwise see the same k for ever. ``load_state_dict`` resumes in the middle of an
@@ -67,11 +67,11 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     While the last batches of an epoch are taken, the first of the next are made, so that it begins without waiting. The
     threads that do this stay until the loader is closed or garbage.
 
-    It is an iterable data set too: ``DataLoader(loader, batch_size=None, num_workers=n)`` yields the same batches in
+    It is an iterable dataset too: ``DataLoader(loader, batch_size=None, num_workers=n)`` yields the same batches in
     the same order, each worker making every n-th, and one epoch after the other.
 
     Args:
-        path: a finished data set, its directory or URL; or an open one, which may have columns and deletions that are
+        path: a finished dataset, its directory or URL; or an open one, which may have columns and deletions that are
             not saved, and its cache.
         batch_size: images of this rank in a batch; with ``Views`` records. Omit it only when the transform has
             ``tokens``, or with ``global_batch_size``.
@@ -100,7 +100,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         balance: name of a column of integers or texts, such as ``"label"``, whose values come equally often; instead of
             weights.
         repeat: samples of an epoch, in multiples of the records; less than 1 for short epochs.
-        lanes: runs of the data set that batches mix, at most 65,536. The order depends on it, and no world size does:
+        lanes: runs of the dataset that batches mix, at most 65,536. The order depends on it, and no world size does:
             where it is no multiple of the world size, ranks share lanes. By default the smallest multiple that is at
             least 32. ``load_state_dict`` takes over the lanes of the state unless they are given here.
         on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
@@ -135,11 +135,11 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             tokenize. It gets the dict of ``Batch.asdict()``, of NumPy arrays, and returns further values of the records
             by name, arrays (N, …) or lists of N, which come in ``batch.columns``. One thread at a time calls it. With
             ``isolate`` it must stand in a module that the loader's process can import.
-        cache, cache_limit: a folder that keeps the containers that were read, for a data set far away, and its largest
+        cache, cache_limit: a folder that keeps the containers that were read, for a dataset far away, and its largest
             size, as for :class:`picstore.Dataset`.
 
     Raises:
-        NotADataset, Damage: the data set cannot be opened.
+        NotADataset, Damage: the dataset cannot be opened.
         PicstoreError: an object store refuses access or cannot be reached, here or while iterating; ``on_damage`` is
             not about that.
         UsageError: the arguments do not fit together.
@@ -187,7 +187,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         refuse_arguments("Loader", unknown)
         options = check_arguments(locals())  # The only local names so far are those of the arguments.
         if isinstance(path, Dataset) and cache is not None:
-            raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
+            raise UsageError("an open dataset has a cache of its own; give it to picstore.Dataset")
         self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
         seed, shuffle, aug_repeats = options["seed"], options["shuffle"], options["aug_repeats"]
         rank, world_size = find_rank(options["rank"], options["world_size"])
@@ -249,7 +249,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
 
         epoch, batch = self._cursor.position
         facts = {
-            "data set": f"{self.dataset.path}, {len(self.dataset):,} images",
+            "dataset": f"{self.dataset.path}, {len(self.dataset):,} images",
             "batches": f"{len(self):,}" + ("" if self.batch_size is None else f" of {self.batch_size}"),
             "images": f"{self.output.dtype}, {self._device}",
             **({} if self.output.reducing_gap is None else {"reducing_gap": self.output.reducing_gap}),

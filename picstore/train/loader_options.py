@@ -44,7 +44,7 @@ _OF_DATALOADER = {
     "in_order": "leave it out; batches come in order",
 }
 _SHARED = ("batch_size", "shuffle", "drop_last")
-_AROUND = "give it to the DataLoader that takes the data set"
+_AROUND = "give it to the DataLoader that takes the dataset"
 
 
 def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:

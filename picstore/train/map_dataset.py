@@ -1,4 +1,4 @@
-"""MapDataset: a data set by index, for torch's samplers and DataLoader."""
+"""MapDataset: a dataset by index, for torch's samplers and DataLoader."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NOT_GIVEN = -1
 
 
 class MapDataset(data.Dataset[Item]):
-    """A data set by index: ``dataset[i]`` is ``(image, label)`` of the i-th record in stored order.
+    """A dataset by index: ``dataset[i]`` is ``(image, label)`` of the i-th record in stored order.
 
     It works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and can be
     pickled. A record's image equals a :class:`Loader`'s with the same transforms, seed and epoch. Each
@@ -53,7 +53,7 @@ class MapDataset(data.Dataset[Item]):
     with the parameters of the first.
 
     Args:
-        path: a finished data set, its directory or URL; or an open one.
+        path: a finished dataset, its directory or URL; or an open one.
         transform: as for :class:`Loader`; callables take a single image (3, H, W), and torch's generators as they are.
             With ``Views``, which take no callables and no targets here, the image of an item is a dict of the groups'
             views, (count, 3, H, W) each.
@@ -64,10 +64,10 @@ class MapDataset(data.Dataset[Item]):
         max_pixels, reducing_gap: as for :class:`Loader`.
 
     Attributes:
-        dataset: the open data set.
+        dataset: the open dataset.
 
     Raises:
-        NotADataset, Damage: the data set cannot be opened; ``dataset[i]`` raises Damage for a damaged record.
+        NotADataset, Damage: the dataset cannot be opened; ``dataset[i]`` raises Damage for a damaged record.
         UsageError: the arguments do not fit together.
     """
 
@@ -108,7 +108,7 @@ class MapDataset(data.Dataset[Item]):
         self._blocks = BufferPool(_FREE_BLOCKS)
 
     def __repr__(self) -> str:
-        """Data set and what decides the images; for a person."""
+        """Dataset and what decides the images; for a person."""
         gap = self._output.reducing_gap
         shown = [str(self.dataset.path), f"{len(self):,} images", self._output.dtype]
         return f"MapDataset({', '.join(shown)}{'' if gap is None else f', reducing_gap={gap}'})"
@@ -152,7 +152,7 @@ class MapDataset(data.Dataset[Item]):
     def _checked(self, indices: Sequence[int]) -> I64:
         numbers = np.array([operator.index(index) for index in indices], dtype=np.int64)
         for number in numbers[(numbers < -len(self)) | (numbers >= len(self))].tolist():
-            raise IndexError(f"index {number} of a data set of {len(self)} records")
+            raise IndexError(f"index {number} of a dataset of {len(self)} records")
         return numbers % len(self)
 
     def _find_epoch(self) -> int:

@@ -1,4 +1,4 @@
-"""DataMux: batches mixed from several data sets at exact counts, endlessly, as PicPoc's class of that name."""
+"""DataMux: batches mixed from several datasets at exact counts, endlessly, as PicPoc's class of that name."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class Sample:
 
     image: torch.Tensor  # uint8 (3, H, W) unless a transform makes floats
     label: int
-    id: int  # in its own data set
+    id: int  # in its own dataset
     target: dict[str, Any] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
 
 
 class DataMux(BatchLoader[MixOrder]):
-    """Mixes data sets: each batch holds exactly the configured count of each, in a shuffled order, without end.
+    """Mixes datasets: each batch holds exactly the configured count of each, in a shuffled order, without end.
 
-    Each data set begins a new epoch of its own when it is exhausted. Use it either by batches (iterate; after a
+    Each dataset begins a new epoch of its own when it is exhausted. Use it either by batches (iterate; after a
     ``break``, iterating again goes on with the batch that follows) or by samples (``peek`` and ``read``).
 
     Args:
         config: a file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``. Options given here have
-            precedence over a TOML file's. Or a list of open data sets, such as selections, each with base label
+            precedence over a TOML file's. Or a list of open datasets, such as selections, each with base label
             and count.
         transform: of the sources that have none of their own. Callables in it take every batch.
         schedule: counts by step, as ``(step, counts)`` in ascending order of steps, which are numbers of batches. They
@@ -66,21 +66,21 @@ class DataMux(BatchLoader[MixOrder]):
         lanes: runs of each source that batches mix, at most 65,536. By default such that all sources together have
             about 32, and no ranks share a lane. ``load_state_dict`` takes over the lanes of the state unless they are
             given here.
-        classes: what labels mean where the data sets have different classes: ``"join"`` gives classes of one name one
-            label, ``"offset"`` numbers each data set's classes after the previous one's, ``"same"`` keeps labels as
+        classes: what labels mean where the datasets have different classes: ``"join"`` gives classes of one name one
+            label, ``"offset"`` numbers each dataset's classes after the previous one's, ``"same"`` keeps labels as
             they are. Without it they are kept too, with a warning where one label has several names. Boxes keep theirs.
         epoch_batches: end an iteration after so many batches; the next one goes on.
         seed, device, threads, budget, targets, dtype: as for :class:`picstore.Loader`.
         memory_format, decoder, isolate, processes, engine, workers, collate: as for :class:`picstore.Loader`.
         rank, world_size: as for :class:`picstore.Loader`.
-        cache, cache_limit: as for :class:`picstore.Loader`; one folder for all data sets.
+        cache, cache_limit: as for :class:`picstore.Loader`; one folder for all datasets.
         max_pixels, reducing_gap: as for :class:`picstore.Loader`.
-        on_damage: as for :class:`picstore.Loader`; a damaged record is replaced by one of its own data set.
+        on_damage: as for :class:`picstore.Loader`; a damaged record is replaced by one of its own dataset.
 
     Raises:
         UsageError: the configuration cannot be read, or its values and the arguments do not fit together.
         TypeError: an argument has none of these names.
-        NotADataset, Damage: a data set cannot be opened.
+        NotADataset, Damage: a dataset cannot be opened.
         PicstoreError: as :class:`picstore.Loader` raises it.
     """
 
@@ -169,10 +169,10 @@ class DataMux(BatchLoader[MixOrder]):
         return {**super().state_dict(), "read": self._read}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at the position of another mux of the same data sets and seed.
+        """Go on at the position of another mux of the same datasets and seed.
 
         Its counts, schedule and world size may have been others, if this mux too has a global batch before which each
-        data set has given as many samples.
+        dataset has given as many samples.
 
         Raises:
             UsageError: the state does not fit this mux.
@@ -216,7 +216,7 @@ def _open(entry: MuxEntry, **options: Any) -> Dataset:
 def _open_sources(
     mixed: MuxConfig, transform: Transforms | Views | None, options: LoaderOptions
 ) -> tuple[tuple[TrainingSource, ...], tuple[UserTransform, ...]]:
-    """Open the data sets; also returns the callables that every batch goes through."""
+    """Open the datasets; also returns the callables that every batch goes through."""
     common = mixed.transform if transform is None else transform
     gap = options["reducing_gap"]
     _, callables = plan_transforms(common, targets=tuple(options["targets"]), reducing_gap=gap)
@@ -233,7 +233,7 @@ def _open_sources(
         plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns), reducing_gap=gap)
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
-        seed = rng.key(rng.MUX, options["seed"], number)  # of each source: one data set may be listed twice
+        seed = rng.key(rng.MUX, options["seed"], number)  # of each source: one dataset may be listed twice
         sources.append(TrainingSource(dataset, seed, entry.base, plan))
     return tuple(sources), callables
 
@@ -243,12 +243,12 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
 
     Args:
         sources: with base labels.
-        choice: ``"join"`` gives classes of one name one label, ``"offset"`` numbers each data set's classes after
+        choice: ``"join"`` gives classes of one name one label, ``"offset"`` numbers each dataset's classes after
             the previous one's, ``"same"`` keeps labels, and None keeps them with a warning where a label has several
             names.
 
     Raises:
-        UsageError: a data set has no names of classes, or a base label of its own, and labels are to be numbered.
+        UsageError: a dataset has no names of classes, or a base label of its own, and labels are to be numbered.
     """
     if choice in (None, "same"):
         if choice is None:
@@ -284,6 +284,6 @@ def _warn_of_several_names(sources: Sequence[TrainingSource]) -> None:
         more = f", and {len(shared) - 1:,} more labels have several names" if len(shared) > 1 else ""
         warnings.warn(
             f"label {label} of the mux is {names}{more}: give classes='join' for one label a name, 'offset' to number "
-            "each data set's classes after the previous one's, or 'same' if they mean the same",
+            "each dataset's classes after the previous one's, or 'same' if they mean the same",
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""Configurations of a mux: PicPoc's, three words a data set, or TOML with options and transforms of its own.
+"""Configurations of a mux: PicPoc's, three words a dataset, or TOML with options and transforms of its own.
 
 seed = 1                                        # any option of DataMux
 schedule = [{ step = 10_000, counts = { cats-shuffled = 50 } }]   # counts from a step on
@@ -53,7 +53,7 @@ _CHOICES = {"dtype": _DTYPES, "memory_format": _MEMORY_FORMATS}
 
 @dataclass(frozen=True, slots=True)
 class MuxEntry:
-    """One data set of a mux: ``count`` records of ``path`` in each batch, ``base`` added to their labels."""
+    """One dataset of a mux: ``count`` records of ``path`` in each batch, ``base`` added to their labels."""
 
     path: Path | Dataset
     base: int
@@ -66,7 +66,7 @@ class MuxEntry:
 
 @dataclass(frozen=True, slots=True)
 class MuxConfig:
-    """A configuration: its data sets, the transforms of data sets without their own, and :class:`LoaderOptions`."""
+    """A configuration: its datasets, the transforms of datasets without their own, and :class:`LoaderOptions`."""
 
     entries: tuple[MuxEntry, ...]
     transform: tuple[UserTransform, ...] = ()
@@ -105,7 +105,7 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
     else:
         counts = list(chosen) if isinstance(chosen, (tuple, list)) else [None]
         if len(counts) != len(names):
-            raise UsageError(f"schedule has the counts {chosen!r}; give {len(names)}, one for each data set, or a dict")
+            raise UsageError(f"schedule has the counts {chosen!r}; give {len(names)}, one for each dataset, or a dict")
     pairs = zip(names, counts, strict=True)
     return [checked_integer(count, f"the schedule's count of {name}", 0, MAX_POSITION) for name, count in pairs]
 
@@ -114,11 +114,11 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
     """Read a configuration: TOML where its name ends in .toml, else PicPoc's; UsageError if it cannot be used.
 
     A relative path is looked for beside the configuration file, then in the working directory. Instead of a file, open
-    data sets can be given, each with base label and count.
+    datasets can be given, each with base label and count.
     """
     if not isinstance(path, (str, os.PathLike)):
         if not path:
-            raise UsageError("DataMux() needs at least one data set, with base label and count")
+            raise UsageError("DataMux() needs at least one dataset, with base label and count")
         return MuxConfig(tuple(_given(triple) for triple in path))
     config = Path(path)
     try:
@@ -129,13 +129,13 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
         raise UsageError(f"{config} cannot be read: {error}") from error
     words = text.split()
     if not words or len(words) % 3:
-        raise UsageError(f"{config} holds {len(words)} words; `path base_label count` for each data set are needed")
+        raise UsageError(f"{config} holds {len(words)} words; `path base_label count` for each dataset are needed")
     triples = zip(words[::3], words[1::3], words[2::3], strict=True)
     return MuxConfig(tuple(_from_triple(*triple, config) for triple in triples))
 
 
 def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
-    """Read a TOML configuration that may have no data sets; UsageError for one that cannot be used."""
+    """Read a TOML configuration that may have no datasets; UsageError for one that cannot be used."""
     config = Path(path)
     try:
         return _from_toml(tomllib.loads(text_of_file(config.read_bytes())), config, needs_source=False)
@@ -144,10 +144,10 @@ def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
 
 
 def _given(triple: Any) -> MuxEntry:
-    """Check a data set that was given with base label and count."""
+    """Check a dataset that was given with base label and count."""
     if not isinstance(triple, Sequence) or len(triple) != 3 or not isinstance(triple[0], Dataset):
         raise UsageError(
-            f"the mux: {reprlib.repr(triple)}; give (picstore.Dataset, base label, count) for each data set"
+            f"the mux: {reprlib.repr(triple)}; give (picstore.Dataset, base label, count) for each dataset"
         )
     dataset, base, count = triple
     return _checked(MuxEntry(dataset, base, count, name=str(dataset.path)), "the mux")

@@ -1,4 +1,4 @@
-"""Profile of a loader on one data set and machine, stage by stage, for ``picstore bench``."""
+"""Profile of a loader on one dataset and machine, stage by stage, for ``picstore bench``."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_an_index_beyond_the_end_is_an_index_error(make_dataset: Make, index: in
     dataset = picstore.MapDataset(make_dataset(6), transform=CROP)
     assert dataset.__getitems__([]) == []
     for ask in (lambda: dataset[index], lambda: dataset.__getitems__([0, index])):
-        with pytest.raises(IndexError, match=f"index {index} of a data set of 6"):
+        with pytest.raises(IndexError, match=f"index {index} of a dataset of 6"):
             ask()
     with pytest.raises(TypeError):
         dataset[1.5]

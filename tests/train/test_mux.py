@@ -694,7 +694,7 @@ def test_a_mux_takes_open_data_sets_and_conditions_on_records(make_dataset: Make
     muxes[1].load_state_dict(muxes[0].state_dict())
     with pytest.raises(UsageError, match="selection"):
         picstore.DataMux([(odd.select([1, 2, 3]), 0, 2)], **options).load_state_dict(muxes[0].state_dict())
-    with pytest.raises(UsageError, match="at least one data set"):
+    with pytest.raises(UsageError, match="at least one dataset"):
         picstore.DataMux([])
     config.write_text(f'[[source]]\npath = "{path}"\nwhere = "id < 0"\ncount = 2\n')
     with pytest.raises(UsageError, match="no records with id < 0"):

@@ -1,7 +1,7 @@
 """The sequence of batches that workers on a Ray cluster make: the trainer gives them spans, and takes batches in order.
 
     trainer                          a worker, an actor of ``remote_worker_main.py``
-    open(versions, spec) ─────────→  opens the data sets
+    open(versions, spec) ─────────→  opens the datasets
     begin(key, order, span) ──────→  starts a pipeline, ahead of the last batches of its span before
     make(key) ────────────────────→  takes a batch of the pipeline; at most WINDOW calls are under way for a worker
               ←────────────────────  RemoteMessage, in the reply

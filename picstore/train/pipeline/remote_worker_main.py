@@ -73,7 +73,7 @@ class RemoteWorker:
         try:
             self._spec: PipelineSpec = pickle.loads(pickled)  # noqa: S301 - of the driver, as all that Ray brings
         except (PicstoreError, OSError) as error:
-            return PicstoreError(f"{error}; all nodes must see the data sets under the same names")
+            return PicstoreError(f"{error}; all nodes must see the datasets under the same names")
         except (ImportError, AttributeError) as error:
             text = f"it cannot import collate or a transform: {error}"
             return UsageError(f"{text}; give functions of the main program, or of modules that all nodes have")
