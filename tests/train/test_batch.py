@@ -116,7 +116,7 @@ def test_a_slice_of_views_says_how_to_write_it(make_dataset: Make) -> None:
     images, _ = batch
     for key in (slice(2), 0, "large"):
         with pytest.raises(
-            KeyError, match=r"no group of these views, which are big, small; .* images\['big'\]\[:, :2\]"
+            KeyError, match=r"not a group of these views, which are big, small; .* images\['big'\]\[:, :2\]"
         ):
             images[key]
     assert images["big"][:, :2].shape == (2, 2, 3, 16, 16) and images.get("large") is None
