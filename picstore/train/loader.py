@@ -36,117 +36,117 @@ class EpochSampler:
     """The part of a DistributedSampler's interface that training scripts call: ``loader.sampler.set_epoch(epoch)``."""
 
     loader: Loader
-    samples: int  # of the rank that has most
+    samples: int  # Most samples of a rank in an epoch.
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin an epoch; the first number after ``load_state_dict`` stands for its position.
+        """Make the next iteration begin an epoch; the first call after ``load_state_dict`` keeps the loaded position.
 
-        The training loop counts the epochs. Lightning counts one more where a limit of steps cuts an epoch short, while
+        The training loop counts the epochs. Lightning counts one more if a limit of steps cuts an epoch short, although
         the loader makes the rest of that epoch.
         """
         self.loader._cursor.follow_epoch(epoch)
 
     def __len__(self) -> int:
-        """Samples of a rank in an epoch."""
+        """Return the number of samples of a rank in an epoch."""
         return self.samples
 
 
 class Loader(BatchLoader[DatasetOrder | BucketOrder]):
-    """Streams a dataset in batches; iterating it again gives the next epoch.
+    """Streams a dataset in batches; each iteration gives the next epoch.
 
     Each batch is a :class:`Batch`, which unpacks to ``images, labels``. The order and the random transforms are
     functions of (seed, epoch, dataset): the same for any number of threads, and after any interruption.
 
-    Every iteration is a whole epoch. After one that was broken off the next epoch follows, since a loop that always
-    stops after k batches would otherwise see the same k for ever. ``load_state_dict`` resumes in the middle of an
-    epoch, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the same batch.
+    Every iteration is a whole epoch. If one is broken off, the next epoch follows, because a loop that always stops
+    after k batches would otherwise see the same k for ever. ``load_state_dict`` resumes in the middle of an epoch,
+    once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the same batch.
 
     Training scripts written for a DataLoader find ``batch_size``, ``drop_last``, ``num_workers``, which is 0, and
-    ``sampler``, which has ``set_epoch``; arguments that a loader does not have are refused with what to write instead.
+    ``sampler``, which has ``set_epoch``. Arguments that a loader does not have are refused with what to write instead.
 
-    While the last batches of an epoch are taken, the first of the next are made, so that it begins without waiting. The
-    threads that do this stay until the loader is closed or garbage.
+    While the last batches of an epoch are taken, the first ones of the next epoch are made, so that it begins without
+    waiting. The threads that do this stay until the loader is closed or garbage.
 
-    It is an iterable dataset too: ``DataLoader(loader, batch_size=None, num_workers=n)`` yields the same batches in
-    the same order, each worker making every n-th, and one epoch after the other.
+    A loader is an iterable dataset too: ``DataLoader(loader, batch_size=None, num_workers=n)`` yields the same batches
+    in the same order, each worker making every n-th, and one epoch after the other.
 
     Args:
-        path: a finished dataset, its directory or URL; or an open one, which may have columns and deletions that are
-            not saved, and its cache.
-        batch_size: images of this rank in a batch; with ``Views`` records. Omit it only when the transform has
+        path: directory or URL of a finished dataset; or an open dataset, which may have a cache, and columns and
+            deletions that are not saved.
+        batch_size: images of this rank in a batch; with ``Views`` records. Omit it only if the transform has
             ``tokens``, or with ``global_batch_size``.
         global_batch_size: images in the batches of all ranks together, instead of ``batch_size``. The ranks' shares
-            differ by one at most, so that a run keeps its global batches when 8 ranks become 7;
-            :attr:`picstore.Batch.weight` is what a rank's loss is then multiplied by.
+            differ by at most one, so that a run keeps its global batches when 8 ranks become 7. Multiply a rank's loss
+            by :attr:`picstore.Batch.weight` then.
         transform: geometric transforms, then color transforms, each composed into one pass; then ``MixUp``, ``CutMix``
             and any callables, which take the images of the batch on its device, with torch's generators seeded for that
-            batch. Or ``Views``, ``Buckets`` of several sizes, ``Sequences`` of several
-            lengths, or ``Progressive`` lists by epoch.
-        aug_repeats: images that a batch holds of each of its records, each with random transforms of its own ("repeated
-            augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size`` and multiplies an epoch's batches.
-        shuffle: False keeps the stored order in each lane. There are as many lanes as ranks by default: each rank reads
-            a contiguous range.
-        seed: of order and transforms.
-        drop_last: leave out the samples that fill no batch. False yields every record exactly once, and a last batch of
-            at least half a global batch.
-        device: of the batches.
-        threads: decoding threads; one a core by default, or a share of them in a DataLoader's worker.
-        rank, world_size: of this process; by default ``torch.distributed``'s, or RANK and WORLD_SIZE of the
-            environment.
-        weights: how often each record comes, in proportion, each epoch: a number for each of ``dataset[i]``, or the
-            name of a column of :attr:`picstore.Dataset.table`. An epoch has as many samples as without; each record
-            comes as often as its share of them says, rounded down or up, and exactly so over epochs. Copies of a record
-            have random transforms of their own.
-        balance: name of a column of integers or texts, such as ``"label"``, whose values come equally often; instead of
-            weights.
+            batch. Or ``Views``, ``Buckets`` of several sizes, ``Sequences`` of several lengths, or ``Progressive``
+            lists by epoch.
+        aug_repeats: number of images that a batch holds of each of its records, with different random transforms
+            ("repeated augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size`` and multiplies an epoch's
+            batches.
+        shuffle: False keeps the stored order in each lane. By default there are then as many lanes as ranks, so that
+            each rank reads a contiguous range.
+        seed: seed of order and transforms.
+        drop_last: leave out the samples that do not fill a batch. False yields every record exactly once, and a last
+            batch of at least half a global batch.
+        device: device of the batches.
+        threads: number of decoding threads; by default one for each core, or a share of them in a DataLoader's worker.
+        rank, world_size: by default those of ``torch.distributed``, or RANK and WORLD_SIZE of the environment.
+        weights: relative frequency of each record: a number for each of ``dataset[i]``, or the name of a column of
+            :attr:`picstore.Dataset.table`. The number of samples of an epoch stays; each record comes as often as its
+            share of them says, rounded down or up, and exactly so over epochs. Copies of a record have different random
+            transforms.
+        balance: instead of weights, the name of a column of integers or texts, such as ``"label"``, whose values come
+            equally often.
         repeat: samples of an epoch, in multiples of the records; less than 1 for short epochs.
-        lanes: runs of the dataset that batches mix, at most 65,536. The order depends on it, and no world size does:
-            where it is no multiple of the world size, ranks share lanes. By default the smallest multiple that is at
-            least 32. ``load_state_dict`` takes over the lanes of the state unless they are given here.
+        lanes: number of runs of the dataset that batches mix, at most 65,536. The order depends on it, and not on the
+            world size: ranks share lanes unless it is a multiple of the world size. By default the smallest such
+            multiple of at least 32. ``load_state_dict`` takes over the lanes of the state unless they are given here.
         on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
             and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
-        max_pixels: an image of more counts as damaged, before anything is allocated for it.
+        max_pixels: an image with more pixels counts as damaged, before memory is allocated for it.
         reducing_gap: None for the pixels of decoding everything and resampling once. With a number of at least 1.0 an
-            image is decoded at 1/2, 1/4 or 1/8 where that leaves at least this factor to the resampling, as Pillow's
+            image is decoded at 1/2, 1/4 or 1/8 if that leaves at least this factor to the resampling, as Pillow's
             argument of that name: faster for crops far larger than their output, and less exact. ``decoder="picstore"``
-            does so on a GPU too; other decoders of GPUs refuse it.
-        budget: bytes of containers to hold in memory, exceeded only where one batch needs more. By default a quarter
-            more than the lanes of this rank read at a time: 320 MiB for 32 lanes and containers of 8 MiB.
-        targets: annotations to yield of each record, in ``batch.targets``: ``"boxes"``, ``"keypoints"``,
+            does so on a GPU too; other decoders on GPUs refuse it.
+        budget: bytes of containers to hold in memory, exceeded only if one batch needs more. By default a quarter more
+            than the lanes of this rank read at a time: 320 MiB for 32 lanes and containers of 8 MiB.
+        targets: annotations of each record to yield in ``batch.targets``: ``"boxes"``, ``"keypoints"``,
             ``"polygons"``, ``"extra"``, and names of attachments that hold masks. Geometric transforms move them with
             the image. Names of columns give their values in ``batch.columns``.
-        dtype: of the images: uint8 by default, float32 with ``Normalize``; float16, bfloat16 and float32 have the
-            range 0 to 1 without it.
-        memory_format: of the images, ``torch.channels_last`` for instance.
-        decoder: on a GPU ``"picstore"``, whose batches equal the CPU's to the bit, which ``"auto"`` is; ``"cpu"`` as
-            without a GPU; or nvJPEG by ``"torchcodec"`` or ``"torchvision"``, whose pixels differ by some levels.
+        dtype: dtype of the images: by default uint8, or float32 with ``Normalize``. Floats have the range 0 to 1
+            without ``Normalize``, and may be float16, bfloat16 or float32.
+        memory_format: memory format of the images, for instance ``torch.channels_last``.
+        decoder: on a GPU, ``"auto"`` is ``"picstore"``, whose batches equal the CPU's to the bit; ``"cpu"`` decodes as
+            without a GPU; ``"torchcodec"`` and ``"torchvision"`` use nvJPEG, whose pixels differ by some levels.
             Transforms run where the images are.
-        isolate: make batches in a process of its own, which hands them over in shared memory, so that its threads and
-            the training loop do not wait for each other. False makes them with threads of this process.
-        processes: that make the batches in turn, as the Python of one bounds what it makes: by default one for each
-            four threads, and for each four cores that a rank has, at least one and at most eight. They share
-            ``threads`` and ``budget``, whose default is larger by as much, and read up to 1.25 times the bytes. The
-            batches are the same.
-        engine: ``"local"``, or ``"ray"`` to have batches made by workers on the Ray cluster that this process is
-            connected to, of ``RAY_ADDRESS``, or of this machine. The batches are the same.
-        workers: actors of this rank with ``engine="ray"``, each of ``threads`` CPUs, 1 by default; without it as many
-            as the cluster has CPUs for. :attr:`workers` can be set at any time.
-        collate: a function that is called with each batch where it is made, ahead of the training loop, for instance to
+        isolate: make batches in a separate process, which hands them over in shared memory, so that its threads and the
+            training loop do not wait for each other. False makes them with threads of this process.
+        processes: number of processes that make the batches in turn, because Python bounds what one process makes. By
+            default one for each four threads, and for each four cores that a rank has, at least one and at most eight.
+            They share ``threads`` and ``budget``, whose default grows with their number, and read up to 1.25 times the
+            bytes. The batches are the same.
+        engine: ``"local"``; or ``"ray"`` for workers on the Ray cluster that this process is connected to, that
+            ``RAY_ADDRESS`` names, or that is started on this machine. The batches are the same.
+        workers: with ``engine="ray"``, number of actors of this rank, each of ``threads`` CPUs, 1 by default; if None,
+            as many as the cluster has CPUs for. :attr:`workers` can be set at any time.
+        collate: function that is called with each batch where it is made, ahead of the training loop, for instance to
             tokenize. It gets the dict of ``Batch.asdict()``, of NumPy arrays, and returns further values of the records
             by name, arrays (N, …) or lists of N, which come in ``batch.columns``. One thread at a time calls it. With
-            ``isolate`` it must stand in a module that the loader's process can import.
-        cache, cache_limit: a folder that keeps the containers that were read, for a dataset far away, and its largest
+            ``isolate`` it must be in a module that the loader's process can import.
+        cache, cache_limit: folder that keeps the containers that were read, for a dataset far away, and its largest
             size, as for :class:`picstore.Dataset`.
 
     Raises:
         NotADataset, Damage: the dataset cannot be opened.
-        PicstoreError: an object store refuses access or cannot be reached, here or while iterating; ``on_damage`` is
-            not about that.
+        PicstoreError: an object store refuses access or cannot be reached, here or while iterating, whatever
+            ``on_damage`` is.
         UsageError: the arguments do not fit together.
         Damage: while iterating, a record is damaged and ``on_damage`` is ``"raise"``, or a batch has no sound record.
     """
 
-    batch_sampler = None  # Lightning reads it of what has a sampler
+    batch_sampler = None  # Lightning asks loaders with a sampler for it.
 
     def __init__(  # noqa: PLR0913 - the contract's names, all but one with a default
         self,
@@ -185,7 +185,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         **unknown: NoReturn,
     ) -> None:
         refuse_arguments("Loader", unknown)
-        options = check_arguments(locals())  # The only local names so far are those of the arguments.
+        # The only local names so far are those of the arguments.
+        options = check_arguments(locals())
         if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open dataset has a cache of its own; give it to picstore.Dataset")
         self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
@@ -241,7 +242,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             self.batch_size = aug_repeats * int(share)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return self._order.length(self._cursor.position[0])
 
     def _repr_html_(self) -> str:
@@ -261,16 +262,16 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         return format_facts("Loader", facts)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin an epoch, or go on in its middle if a state of this epoch was just loaded."""
+        """Make the next iteration begin an epoch, or go on in the middle if a state of that epoch was just loaded."""
         self._cursor.set_epoch(epoch)
 
     @property
     def sampler(self) -> EpochSampler:
-        """The stand-in for a DistributedSampler, which training scripts ask for."""
+        """Stand-in for the DistributedSampler that training scripts ask for."""
         return EpochSampler(self, self._order.samples_of_rank)
 
 
 def _steps_of(group: ViewGroup) -> str:
-    """Name the transforms of a group."""
+    """Return the names of the transforms of a group."""
     names = ", ".join(name_of(each) for each in (*group.geometry, *group.color)) or "none"
     return names if group.count == 1 else f"{names}; {group.count} views"

@@ -25,7 +25,7 @@ from picstore.train.transforms.arguments import checked_integer, is_number
 
 _MAX_RANKS = 1 << 20
 
-# Arguments of torch's DataLoader that a loader does not have, and what to do instead. DataLoader's default is taken.
+# Arguments of torch's DataLoader that a loader does not have, and what to do instead. Their defaults are accepted.
 _OF_DATALOADER = {
     "num_workers": "threads=N sets the number of decoding threads, one a core by default; processes=N divides them "
     "among N processes; workers=N is of engine='ray'",
@@ -48,7 +48,7 @@ _AROUND = "give it to the DataLoader that takes the dataset"
 
 
 def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:
-    """Raise UsageError that names all arguments of torch's DataLoader and ``transforms``, TypeError for another one."""
+    """Raise UsageError that names the arguments of torch's DataLoader and ``transforms``; TypeError for others."""
     others = _OF_DATALOADER if of != "MapDataset" else dict.fromkeys((*_OF_DATALOADER, *_SHARED), _AROUND)
     instead = {"transforms": "its name is transform=", **others}
     for name in sorted(given.keys() - instead):
@@ -60,7 +60,8 @@ def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:
         raise UsageError(f"picstore.{of} has no " + "\n  no ".join(f"{name}: {instead[name]}" for name in refused))
 
 
-_Check: TypeAlias = Callable[[Any, str], Any]  # from an argument's value and name, the value as Python's own
+# Checks the value of an argument with a name, and returns it in Python's own type.
+_Check: TypeAlias = Callable[[Any, str], Any]
 
 
 def _integer(least: int | None = None, most: int | None = None) -> _Check:
@@ -133,8 +134,8 @@ def _gap(value: Any, _: str) -> float | None:
 class LoaderOptions(TypedDict, total=False):
     """Options of :class:`picstore.DataMux`, which describes them. A TOML configuration may hold any of them.
 
-    An annotation holds the check of the option by itself. Plans, outputs and pipelines check how options fit together.
-    Options without a check are checked by what takes them.
+    Annotations hold the check of each option by itself. Options without one are checked by what takes them. Plans,
+    outputs and pipelines check how options fit together.
     """
 
     seed: Annotated[int, _integer()]
@@ -164,7 +165,7 @@ class LoaderOptions(TypedDict, total=False):
 
 
 class LoaderArguments(LoaderOptions, total=False):
-    """Arguments of :class:`picstore.Loader`, whose signature has their defaults and agrees by a test."""
+    """Arguments of :class:`picstore.Loader`, whose signature has the defaults. A test compares the two."""
 
     batch_size: Annotated[int | None, _optional(_integer(1))]
     global_batch_size: Annotated[int | None, _optional(_integer(1))]
@@ -197,7 +198,7 @@ def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:
 
 
 def images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
-    """Return the size given for a batch, and its multiple in a global batch; UsageError if both sizes are given."""
+    """Return the given size and the number of such parts in a global batch; UsageError if both sizes are given."""
     if batch_size is not None and global_batch_size is not None:
         text = f"batch_size is {batch_size} and global_batch_size {global_batch_size}"
         raise UsageError(f"{text}; give the images of a rank's batch or of all ranks' batches")
@@ -214,22 +215,23 @@ def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
 
 
 def check_main_guard() -> None:
-    """Refuse to be sent to a process that would start others while it imports the main script.
+    """Refuse to pickle a loader for a worker if the main script has no guard.
 
-    From Python 3.14 on, and on macOS under any, workers of a DataLoader are not forked but import the main script. One
-    without a guard starts workers again there, which Python refuses; here all that arrives is a lost connection.
+    From Python 3.14 on, and on macOS always, workers of a DataLoader import the main script instead of being forked. A
+    script without a guard starts workers again there, which Python refuses, and all that arrives here is a lost
+    connection.
 
     Raises:
-        UsageError: workers are being started, and nothing in the script asks for the name that it runs under.
+        UsageError: workers are being started, and the script nowhere asks for the name that it runs under.
     """
     main = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
-    package = spec is not None and spec.name.endswith("__main__")  # which multiprocessing does not import
+    package = spec is not None and spec.name.endswith("__main__")  # Multiprocessing does not import these.
     if get_spawning_popen() is None or path is None or package or sys.flags.interactive:
         return
     try:
         text = Path(path).read_bytes()
-    except OSError:  # it has moved, or lies in an archive
+    except OSError:  # It has moved, or lies in an archive.
         return
     if b"__name__" not in text and b"parent_process" not in text:
         raise UsageError(f'workers import {path}, which starts them: put what it runs under if __name__ == "__main__":')

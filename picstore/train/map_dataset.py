@@ -1,4 +1,4 @@
-"""MapDataset: a dataset by index, for torch's samplers and DataLoader."""
+"""MapDataset: records of a dataset by index, for torch's samplers and DataLoader."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ from picstore.train.transforms.compose import Transforms, check_targets, plan_tr
 from picstore.train.transforms.mix import BatchTransform
 from picstore.train.transforms.views import Views
 
-Item: TypeAlias = tuple[Any, Any]  # the image, or its views; and its label or target
+Item: TypeAlias = tuple[Any, Any]  # Image or views, and label or target.
 
-_FREE_BLOCKS = 2  # of memory for images, kept for the next batch
-_WATCHED = 256  # records whose second time is noticed; of a sampler without replacement all come again
+_FREE_BLOCKS = 2  # Memory kept for the images of the next batches.
+# Records that are watched for their second time. Without replacement, a sampler's next epoch has all of them.
+_WATCHED = 256
 _NOT_GIVEN = -1
 
 
@@ -44,24 +45,23 @@ class MapDataset(data.Dataset[Item]):
     """A dataset by index: ``dataset[i]`` is ``(image, label)`` of the i-th record in stored order.
 
     It works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and can be
-    pickled. A record's image equals a :class:`Loader`'s with the same transforms, seed and epoch. Each
-    record is read alone, of large images the rows of tiles that the transforms need; :class:`Loader` reads containers
-    one after the other, which is faster.
+    pickled. The image of a record equals that of a :class:`Loader` with the same transforms, seed and epoch. Each
+    record is read alone, of large images only the rows of tiles that the transforms need; :class:`Loader` reads
+    containers in order, which is faster.
 
-    ``set_epoch`` tells the epoch, before each one. Without it a DataLoader's workers draw anew for each batch, by the
-    seed that torch gives them. Elsewhere the epoch is 0, and a warning tells, once, when a record comes a second time
-    with the parameters of the first.
+    Call ``set_epoch`` before each epoch. Without it, a DataLoader's workers draw new parameters for each batch, by the
+    seed that torch gives them. Elsewhere the epoch is 0, and one warning tells when a record comes a second time with
+    the same parameters.
 
     Args:
-        path: a finished dataset, its directory or URL; or an open one.
+        path: directory or URL of a finished dataset; or an open dataset.
         transform: as for :class:`Loader`; callables take a single image (3, H, W), and torch's generators as they are.
             With ``Views``, which take no callables and no targets here, the image of an item is a dict of the groups'
             views, (count, 3, H, W) each.
-        seed: of the transforms.
+        seed: seed of the transforms.
         targets: as for :class:`Loader`. With targets an item is ``(image, target)``: a dict with the ``label``, the
             ``id``, the targets that move with the image, and the record's values in the columns.
-        dtype: as for :class:`Loader`.
-        max_pixels, reducing_gap: as for :class:`Loader`.
+        dtype, max_pixels, reducing_gap: as for :class:`Loader`.
 
     Attributes:
         dataset: the open dataset.
@@ -84,7 +84,8 @@ class MapDataset(data.Dataset[Item]):
         **unknown: NoReturn,
     ) -> None:
         refuse_arguments("MapDataset", unknown)
-        given = check_arguments(locals())  # The only local names so far are those of the arguments.
+        # The only local names so far are those of the arguments.
+        given = check_arguments(locals())
         self.dataset = path if isinstance(path, Dataset) else Dataset(path)
         targets = check_targets(given["targets"], self.dataset)
         plan, callables = plan_transforms(
@@ -103,26 +104,27 @@ class MapDataset(data.Dataset[Item]):
         self._max_pixels = given["max_pixels"]
         self._epoch = SharedIntegers((1,))
         self._epoch.values[0] = _NOT_GIVEN
-        self._calls = 0  # in a worker without an epoch
-        self._watched: set[int] | None = set()  # records that came without an epoch; None after the warning
+        self._calls = 0  # Batches of a worker without an epoch.
+        # Records that came without an epoch; None after the warning.
+        self._watched: set[int] | None = set()
         self._blocks = BufferPool(_FREE_BLOCKS)
 
     def __repr__(self) -> str:
-        """Dataset and what decides the images; for a person."""
+        """Describe for a person: the dataset and what determines the images."""
         gap = self._output.reducing_gap
         shown = [str(self.dataset.path), f"{len(self):,} images", self._output.dtype]
         return f"MapDataset({', '.join(shown)}{'' if gap is None else f', reducing_gap={gap}'})"
 
     def __len__(self) -> int:
-        """Records."""
+        """Return the number of records."""
         return len(self.dataset)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the parameters of transforms for this epoch from now on, in the workers of a DataLoader too."""
+        """Draw the parameters of transforms for ``epoch`` from now on, also in the workers of a DataLoader."""
         (self._epoch.values[0],) = check_position(epoch=epoch)
 
     def __getitem__(self, index: int) -> Item:
-        """Read and transform a record; IndexError if there is none at this index."""
+        """Read and transform a record; IndexError for an index out of range."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
@@ -156,12 +158,12 @@ class MapDataset(data.Dataset[Item]):
         return numbers % len(self)
 
     def _find_epoch(self) -> int:
-        """The epoch that was set; or else in a worker another number for each batch, by its seed."""
+        """Return the epoch that was set or, in a worker without one, a new number for each batch from its seed."""
         epoch, worker = int(self._epoch.values[0]), data.get_worker_info()
         if epoch != _NOT_GIVEN or worker is None:
             return max(epoch, 0)
         self._calls += 1
-        return rng.key(worker.seed, self._calls) >> 22  # an epoch has 42 bits
+        return rng.key(worker.seed, self._calls) >> 22  # An epoch has 42 bits.
 
     def _watch(self, numbers: I64, request: BatchRequest, records: BatchRecords, params: Any) -> None:
         """Warn once of a record that comes a second time with random parameters of the same epoch."""
@@ -185,7 +187,7 @@ class MapDataset(data.Dataset[Item]):
     def _make_batch(self, numbers: I64) -> Batch:
         """Make images and targets of records, given by number; Damage if one is damaged or does not decode."""
         containers, within = self.dataset.live.find(numbers)
-        unused = np.zeros(len(numbers), dtype=np.int64)  # lanes and their ends
+        unused = np.zeros(len(numbers), dtype=np.int64)  # Lanes and their ends.
         samples = Samples(containers, within, unused, unused)
         request = [SourceRequest(0, self._find_epoch(), samples, np.arange(len(numbers)))]
         sources = (self._source,)
@@ -201,7 +203,7 @@ class MapDataset(data.Dataset[Item]):
 
 
 def _images_of(batch: Batch) -> list[Any]:
-    """The image of each record; of views a dict by group of tensors (views, 3, H, W), or of lists."""
+    """Return the image of each record; of views a dict by group, of tensors (views, 3, H, W) or of lists."""
     if not isinstance(batch.images, dict):
         return list(batch.images)
     return [

@@ -1,4 +1,4 @@
-"""DataMux: batches mixed from several datasets at exact counts, endlessly, as PicPoc's class of that name."""
+"""DataMux: batches mixed from several datasets at exact counts, without end, as PicPoc's class of that name."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _DEFAULTS = {**(Loader.__init__.__kwdefaults__ or {}), "epoch_batches": None, "g
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One image of a mux, and what :class:`Batch` holds of it; a missing text among its columns is None."""
+    """One image of a mux, with its values of :class:`Batch`; a missing text among the columns is None."""
 
     image: torch.Tensor  # uint8 (3, H, W) unless a transform makes floats
     label: int
-    id: int  # in its own dataset
+    id: int  # Id within its dataset.
     target: dict[str, Any] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
 
@@ -49,27 +49,27 @@ class Sample:
 class DataMux(BatchLoader[MixOrder]):
     """Mixes datasets: each batch holds exactly the configured count of each, in a shuffled order, without end.
 
-    Each dataset begins a new epoch of its own when it is exhausted. Use it either by batches (iterate; after a
-    ``break``, iterating again goes on with the batch that follows) or by samples (``peek`` and ``read``).
+    An exhausted dataset begins a new epoch of its own. Use a mux either by batches (iterate; after a ``break``,
+    iterating again goes on with the next batch) or by samples (``peek`` and ``read``).
 
     Args:
         config: a file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``. Options given here have
-            precedence over a TOML file's. Or a list of open datasets, such as selections, each with base label
-            and count.
-        transform: of the sources that have none of their own. Callables in it take every batch.
-        schedule: counts by step, as ``(step, counts)`` in ascending order of steps, which are numbers of batches. They
-            hold from their step on, for each step as exactly as the configuration's counts, which they replace. Counts
-            are a list, by source, or a dict by name. A source's name is its ``name`` in TOML, or else its path as it is
-            written. A source that a dict does not name keeps its count.
-        global_counts: counts are of all ranks' batches together. Each rank then has its share, and the ranks'
-            batches differ by one sample at most; without it, counts are of each rank's batch.
-        lanes: runs of each source that batches mix, at most 65,536. By default such that all sources together have
-            about 32, and no ranks share a lane. ``load_state_dict`` takes over the lanes of the state unless they are
-            given here.
-        classes: what labels mean where the datasets have different classes: ``"join"`` gives classes of one name one
-            label, ``"offset"`` numbers each dataset's classes after the previous one's, ``"same"`` keeps labels as
-            they are. Without it they are kept too, with a warning where one label has several names. Boxes keep theirs.
-        epoch_batches: end an iteration after so many batches; the next one goes on.
+            precedence over those of the file. Or a list of open datasets, such as selections, each with base label and
+            count.
+        transform: transforms of sources without transforms of their own. Callables in it take every batch.
+        schedule: counts by step, as ``(step, counts)`` in ascending order of steps, which are numbers of batches. From
+            their step on, they replace the counts of the configuration. Counts are a list, by source, or a dict by
+            name. The name of a source is its ``name`` in TOML, or else its path as it is written. A source that a dict
+            does not name keeps its count.
+        global_counts: counts are for the batches of all ranks together, which differ by at most one sample. Otherwise
+            counts are for the batch of each rank.
+        lanes: number of runs of each source that batches mix, at most 65,536. By default all sources together have
+            about 32, and ranks do not share a lane. ``load_state_dict`` takes over the lanes of the state unless they
+            are given here.
+        classes: meaning of labels if the datasets have different classes: ``"join"`` gives classes of one name one
+            label, ``"offset"`` numbers each dataset's classes after those of the previous one, ``"same"`` keeps labels
+            as they are. None keeps them too, with a warning if a label has several names. Labels of boxes stay.
+        epoch_batches: number of batches after which an iteration ends; the next one goes on.
         seed, device, threads, budget, targets, dtype: as for :class:`picstore.Loader`.
         memory_format, decoder, isolate, processes, engine, workers, collate: as for :class:`picstore.Loader`.
         rank, world_size: as for :class:`picstore.Loader`.
@@ -79,7 +79,7 @@ class DataMux(BatchLoader[MixOrder]):
 
     Raises:
         UsageError: the configuration cannot be read, or its values and the arguments do not fit together.
-        TypeError: an argument has none of these names.
+        TypeError: an argument has another name.
         NotADataset, Damage: a dataset cannot be opened.
         PicstoreError: as :class:`picstore.Loader` raises it.
     """
@@ -113,22 +113,22 @@ class DataMux(BatchLoader[MixOrder]):
         )
         check_one_size([source.plan for source in sources])
         super().__init__(order, sources, options=chosen, callables=[callables], whole_epochs=False)
-        self._read = 0  # samples of the batch at the position
+        self._read = 0  # Samples read of the batch at the position.
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
 
     @property
     def classes(self) -> list[str]:
-        """Names by label: several of one label joined by " / ", "" for a label without a name."""
+        """Name of each label: several names joined by " / ", "" for none."""
         return names_by_label(self.sources)
 
     @property
     def batch_size(self) -> int:
-        """Records in the next batch of this rank; in every batch, unless a schedule changes it."""
+        """Number of records in the next batch of this rank, and in every batch unless there is a schedule."""
         return self.order.batch_size(*self._cursor.position)
 
     def __len__(self) -> int:
-        """Batches in an iteration; TypeError without ``epoch_batches``."""
+        """Return the number of batches in an iteration; TypeError without ``epoch_batches``."""
         if self._order.epoch_batches is None:
             raise TypeError("a DataMux without epoch_batches has no length")
         return self._order.epoch_batches
@@ -136,20 +136,20 @@ class DataMux(BatchLoader[MixOrder]):
     def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
         self._end_samples()
         epoch, first = position or self._cursor.start_iteration(worker)
-        if self._read:  # a batch of which samples were read is over
+        if self._read:  # Skip a batch that was read in part.
             self._read, first = 0, first + worker.step
             self._cursor.advance(epoch, first, worker)
         yield from self._batches(epoch, first, worker)
 
     def peek(self) -> Sample:
-        """The sample that ``read`` returns next."""
+        """Return the sample that ``read`` returns next."""
         if self._next is None:
             self._samples = self._samples or self._read_samples()
             self._next = next(self._samples)
         return self._next
 
     def read(self) -> Sample:
-        """Return the next sample; after an iteration's last batch the next iteration begins."""
+        """Return the next sample; the next iteration follows the last batch of an iteration."""
         sample = self.peek()
         self._next = None
         self._read += 1
@@ -160,19 +160,19 @@ class DataMux(BatchLoader[MixOrder]):
         return sample
 
     def close(self) -> None:
-        """End all threads, and the children of ``isolate=True``; reading and iterating can go on."""
+        """End all threads and child processes; reading and iterating can go on."""
         self._end_samples()
         super().close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch or sample that was taken; fit for JSON."""
+        """Return the position after the last batch or sample that was taken, fit for JSON."""
         return {**super().state_dict(), "read": self._read}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at the position of another mux of the same datasets and seed.
 
-        Its counts, schedule and world size may have been others, if this mux too has a global batch before which each
-        dataset has given as many samples.
+        The other mux may have had different counts, schedule and world size, if this mux also has a global batch before
+        which each dataset has given the same number of samples.
 
         Raises:
             UsageError: the state does not fit this mux.
@@ -182,11 +182,11 @@ class DataMux(BatchLoader[MixOrder]):
         _, self._read = self.order.batches_and_rest(state)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        if self._samples is None:  # read() advances by itself
+        if self._samples is None:  # Otherwise ``read`` advances.
             super()._advance(epoch, batch, worker)
 
     def _read_samples(self) -> Iterator[Sample]:
-        """Samples from the position on, without end."""
+        """Yield samples from the position on, without end."""
         skip = self._read
         while True:
             for batch in self._batches(*self._cursor.position, Worker()):
@@ -216,7 +216,7 @@ def _open(entry: MuxEntry, **options: Any) -> Dataset:
 def _open_sources(
     mixed: MuxConfig, transform: Transforms | Views | None, options: LoaderOptions
 ) -> tuple[tuple[TrainingSource, ...], tuple[UserTransform, ...]]:
-    """Open the datasets; also returns the callables that every batch goes through."""
+    """Open the datasets; return the sources, and the callables that take every batch."""
     common = mixed.transform if transform is None else transform
     gap = options["reducing_gap"]
     _, callables = plan_transforms(common, targets=tuple(options["targets"]), reducing_gap=gap)
@@ -233,7 +233,7 @@ def _open_sources(
         plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns), reducing_gap=gap)
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
-        seed = rng.key(rng.MUX, options["seed"], number)  # of each source: one dataset may be listed twice
+        seed = rng.key(rng.MUX, options["seed"], number)  # A dataset may be listed twice.
         sources.append(TrainingSource(dataset, seed, entry.base, plan))
     return tuple(sources), callables
 
@@ -242,13 +242,11 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
     """Return the sources with the labels that a mux gives them.
 
     Args:
-        sources: with base labels.
-        choice: ``"join"`` gives classes of one name one label, ``"offset"`` numbers each dataset's classes after
-            the previous one's, ``"same"`` keeps labels, and None keeps them with a warning where a label has several
-            names.
+        sources: sources with base labels.
+        choice: the option ``classes`` of a mux.
 
     Raises:
-        UsageError: a dataset has no names of classes, or a base label of its own, and labels are to be numbered.
+        UsageError: classes are to be numbered, and a dataset has no class names or a base label of its own.
     """
     if choice in (None, "same"):
         if choice is None:
@@ -263,13 +261,14 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
         joined = JoinedNames()
         shifts = [RecordShift(labels=joined.add(each.dataset.classes)) for each in sources]
         return tuple(replace(source, shift=shift) for source, shift in zip(sources, shifts, strict=True))
-    counts = {str(source.dataset.path): len(source.dataset.classes) for source in sources}  # parts of one set share
+    # Parts of one dataset share labels.
+    counts = {str(source.dataset.path): len(source.dataset.classes) for source in sources}
     bases = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
     return tuple(replace(source, base=bases[str(source.dataset.path)]) for source in sources)
 
 
 def names_by_label(sources: Sequence[TrainingSource]) -> list[str]:
-    """Names of the labels of a mux: several of one label joined by " / ", "" for a label without a name."""
+    """Return the name of each label of a mux: several names joined by " / ", "" for none."""
     found: dict[int, dict[str, None]] = {}
     for source in sources:
         for label, name in source.class_names.items():

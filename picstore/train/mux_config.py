@@ -1,13 +1,13 @@
-"""Configurations of a mux: PicPoc's, three words a dataset, or TOML with options and transforms of its own.
+"""Configurations of a mux: three words for each dataset, as PicPoc's, or TOML with options and transforms.
 
 seed = 1                                        # any option of DataMux
 schedule = [{ step = 10_000, counts = { cats-shuffled = 50 } }]   # counts from a step on
-transform = [{ name = "CenterCrop", size = 224 }]     # of the sources that have none of their own
+transform = [{ name = "CenterCrop", size = 224 }]     # for sources without transforms
 
 [[source]]
 path = "cats-shuffled"
-name = "cats"                                   # in the schedule; by default the path
-where = "width > 256"                           # of some of its records
+name = "cats"                                   # used in the schedule; by default the path
+where = "width > 256"                           # only some records
 base = 0
 count = 20
 transform = [
@@ -43,9 +43,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # of a step: by name, or of all sources
+Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # Counts of some sources by name, or of all.
 
-_TOML_TYPES = {bool: bool, int: int, float: float, str: str, Sequence[str]: list}  # by the type of an option
+# TOML's type of a value for each type of an option.
+_TOML_TYPES = {bool: bool, int: int, float: float, str: str, Sequence[str]: list}
 _DTYPES = {name: getattr(torch, name) for name in ("uint8", "float16", "bfloat16", "float32")}
 _MEMORY_FORMATS = {name: getattr(torch, name) for name in ("contiguous_format", "channels_last")}
 _CHOICES = {"dtype": _DTYPES, "memory_format": _MEMORY_FORMATS}
@@ -58,15 +59,15 @@ class MuxEntry:
     path: Path | Dataset
     base: int
     count: int
-    name: str = ""  # in a schedule
-    transform: tuple[UserTransform, ...] | None = None  # None for the mux's own
-    where: str | None = None  # condition in SQL on its records
-    root: str | None = None  # of an index, the folder of its images
+    name: str = ""  # Name in a schedule.
+    transform: tuple[UserTransform, ...] | None = None  # None for the mux's own.
+    where: str | None = None  # Condition in SQL on records.
+    root: str | None = None  # Folder of an index's images.
 
 
 @dataclass(frozen=True, slots=True)
 class MuxConfig:
-    """A configuration: its datasets, the transforms of datasets without their own, and :class:`LoaderOptions`."""
+    """A configuration: datasets, transforms of datasets without their own, :class:`LoaderOptions`, and schedule."""
 
     entries: tuple[MuxEntry, ...]
     transform: tuple[UserTransform, ...] = ()
@@ -75,7 +76,7 @@ class MuxConfig:
 
 
 def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None = None) -> MixSchedule:
-    """Make the schedule of a mux from its configuration, or from one that was ``given``.
+    """Make the schedule of a mux from a configuration, or from the steps and counts that are ``given``.
 
     UsageError for a step or counts that cannot be used.
     """
@@ -96,7 +97,7 @@ def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None 
 
 
 def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
-    """Counts of a step by source, given a list, or a dict of the counts that change."""
+    """Return the counts of a step, one for each source, from a list, or from a dict of the counts that change."""
     if isinstance(chosen, Mapping):
         for name in chosen:
             if names.count(name) != 1:
@@ -111,23 +112,19 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
 
 
 def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]]) -> MuxConfig:
-    """Read a configuration: TOML where its name ends in .toml, else PicPoc's; UsageError if it cannot be used.
+    """Read a configuration, TOML if its name ends in .toml, otherwise PicPoc's; UsageError if it cannot be used.
 
-    A relative path is looked for beside the configuration file, then in the working directory. Instead of a file, open
-    datasets can be given, each with base label and count.
+    Relative paths in it are looked for beside the file, then in the working directory. Open datasets, each with base
+    label and count, can be given instead of a file.
     """
     if not isinstance(path, (str, os.PathLike)):
         if not path:
             raise UsageError("DataMux() needs at least one dataset, with base label and count")
         return MuxConfig(tuple(_given(triple) for triple in path))
     config = Path(path)
-    try:
-        text = text_of_file(config.read_bytes())
-        if config.suffix.lower() == ".toml":
-            return _from_toml(tomllib.loads(text), config)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{config} cannot be read: {error}") from error
-    words = text.split()
+    if config.suffix.lower() == ".toml":
+        return _from_toml(config)
+    words = _read_text(config).split()
     if not words or len(words) % 3:
         raise UsageError(f"{config} holds {len(words)} words; `path base_label count` for each dataset are needed")
     triples = zip(words[::3], words[1::3], words[2::3], strict=True)
@@ -136,15 +133,18 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
 
 def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
     """Read a TOML configuration that may have no datasets; UsageError for one that cannot be used."""
-    config = Path(path)
+    return _from_toml(Path(path), needs_source=False)
+
+
+def _read_text(config: Path) -> str:
     try:
-        return _from_toml(tomllib.loads(text_of_file(config.read_bytes())), config, needs_source=False)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return text_of_file(config.read_bytes())
+    except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{config} cannot be read: {error}") from error
 
 
 def _given(triple: Any) -> MuxEntry:
-    """Check a dataset that was given with base label and count."""
+    """Check an open dataset that is given with base label and count."""
     if not isinstance(triple, Sequence) or len(triple) != 3 or not isinstance(triple[0], Dataset):
         raise UsageError(
             f"the mux: {reprlib.repr(triple)}; give (picstore.Dataset, base label, count) for each dataset"
@@ -173,7 +173,11 @@ def _checked(entry: MuxEntry, config: str) -> MuxEntry:
     return replace(entry, base=base, count=count)
 
 
-def _from_toml(tables: dict[str, Any], config: Path, *, needs_source: bool = True) -> MuxConfig:
+def _from_toml(config: Path, *, needs_source: bool = True) -> MuxConfig:
+    try:
+        tables = tomllib.loads(_read_text(config))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{config} cannot be read: {error}") from error
     sources = tables.pop("source", [])
     if not isinstance(sources, list) or (needs_source and not sources):
         raise UsageError(f"{config} has no [[source]]; give at least one, with path and count")
@@ -223,7 +227,7 @@ def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:
 
 
 def _option(name: str, value: Any, config: Path) -> Any:
-    """Check an option by its type in :class:`LoaderOptions`, and make a torch object of a name."""
+    """Check an option by its type in :class:`LoaderOptions`, and return torch's object for the name of one."""
     options = get_type_hints(LoaderOptions)
     if name not in options:
         raise UsageError(f"{config} has {name!r}; possible are source, transform, {', '.join(options)}")

@@ -33,18 +33,19 @@ from picstore.train.transforms.opcodes import OutputDtype
 
 FUSED_STAGES = ("decode", "augment")
 STAGES = ("read", "plan", *FUSED_STAGES)
-_WARM_UP = 8  # batches before the clock starts: kernels are loaded, pages are fresh, each lane reads a container
+# Batches before the clock starts, while kernels are loaded, pages are fresh, and each lane reads a container.
+_WARM_UP = 8
 
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds by stage: of this thread's processor time, or of wall time for ``read``, which waits for a disk."""
+    """Seconds of each stage: processor time of the thread, or wall time for ``read``, which waits for a disk."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*STAGES, "fill"), 0.0))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time that a block takes."""
+        """Add the time of a block to a stage."""
         now = time.perf_counter if name == "read" else time.thread_time
         start = now()
         try:
@@ -55,15 +56,25 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Figures of a loader and its stages."""
+    """Figures of a loader and of each stage.
 
-    microseconds: dict[str, float]  # of one thread for an image, by stage
-    images: int  # that the stages were measured on
-    bytes: int  # of their containers
-    threads: int  # of the loader
-    rate: float  # images/s of the loader, from start to end
-    stats: Stats  # of the loader, for these images
-    seconds: float  # run time of the loader
+    Attributes:
+        microseconds: time of each stage for an image in one thread.
+        images: number of images that were measured.
+        bytes: bytes of their containers.
+        threads: number of the loader's threads.
+        rate: images/s of the loader.
+        stats: statistics of the loader for these images.
+        seconds: time that the loader took.
+    """
+
+    microseconds: dict[str, float]
+    images: int
+    bytes: int
+    threads: int
+    rate: float
+    stats: Stats
+    seconds: float
 
     @property
     def read_rate(self) -> float:
@@ -72,7 +83,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The stage, the disk or Python that bounds the loader, in one sentence."""
+        """A sentence about what bounds the loader: a stage, the disk or Python."""
         work = {name: self.microseconds[name] for name in STAGES if name != "read"}
         slowest = max(work, key=lambda name: work[name])
         fraction = work[slowest] / sum(work.values())
@@ -104,7 +115,10 @@ def measure(
 ) -> Report:
     """Measure the stages one after the other in one thread, then the loader.
 
-    It takes ``images`` of as many epochs as needed. The transforms are picstore's own, other options the loader's.
+    Args:
+        transform: picstore's own transforms.
+        images: number of images to measure, of as many epochs as needed.
+        options: options of the loader.
     """
     loader = Loader(dataset, batch_size=batch_size, transform=transform, threads=threads, **options)
     batches = max(1, images // batch_size)
@@ -132,7 +146,7 @@ def measure(
 def _time_stages(
     loader: Loader, transform: Sequence[UserTransform], *, batch_size: int, batches: int
 ) -> tuple[Clock, int]:
-    """Time the stages of the same batches one after the other; also returns the bytes of the containers read."""
+    """Time the stages of the same batches one after the other; return the clock and the bytes of containers read."""
     plan, _ = plan_transforms(transform, reducing_gap=loader.output.reducing_gap)
     sources = (TrainingSource(loader.dataset, 0, plan=plan),)
     shard = RankShard(records=len(loader.dataset), lanes=default_lanes(1), batch=batch_size)
@@ -156,7 +170,7 @@ def _time_stages(
         with clock.stage("fill"):
             filler.fill(range(len(records)))
         _time_stages_of_fill(records, params[0], output, clock)
-    # The fused kernel decodes and resamples in one call: its time is divided as the stages' own times are.
+    # The fused kernel decodes and resamples in one call. Its time is divided in proportion to the separate stages.
     fill, apart = clock.seconds.pop("fill"), sum(clock.seconds[stage] for stage in FUSED_STAGES)
     for stage in FUSED_STAGES:
         clock.seconds[stage] *= fill / apart
@@ -164,7 +178,7 @@ def _time_stages(
 
 
 def _time_stages_of_fill(records: BatchRecords, params: TransformParams, output: OutputSpec, clock: Clock) -> None:
-    """Time decoding and augmenting one by one, with the kernels that the fused one calls."""
+    """Time decoding and augmenting separately, with the kernels that the fused one calls."""
     slots, geometry, dtype = range(len(records)), params.geometry, OutputDtype.from_dtype(output.dtype)
     factors = np.where(records.foreign, 1, joint_factors([geometry], len(records), output.reducing_gap))
     reach = align_reach(geometry.reach, factors)

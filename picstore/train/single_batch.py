@@ -1,4 +1,4 @@
-"""One batch by itself: its records read alone, its images made in this thread, and the parameters that made them."""
+"""One batch by itself: records read alone, images made in this thread, and the parameters that made the images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleBatch:
-    """A batch, the parameters of each group's transforms, and by slot why one has no image."""
+    """A batch, the parameters of each group's transforms, and for each slot without an image the reason."""
 
     host: HostBatch
     params: tuple[TransformParams, ...]
@@ -34,14 +34,14 @@ class SingleBatch:
 def read_records(
     request: BatchRequest, sources: Sequence[TrainingSource], *, max_pixels: int = MAX_PIXELS, replace: bool = False
 ) -> BatchRecords:
-    """Read the records of a batch alone, of large images the rows of tiles that the transforms need.
+    """Read the records of a batch alone, of large images only the rows of tiles that the transforms need.
 
     Args:
-        request: of which each container is in one part, or in several of different epochs.
-        replace: read the containers of damaged records whole, so that others take their places as in a loader.
+        request: the batch. Parts of it that share a container have different epochs.
+        replace: read the containers of damaged records whole, so that other records take their places as in a loader.
 
     Raises:
-        Damage, NotADataset: without ``replace``, nothing can be read of a record's container.
+        Damage, NotADataset: without ``replace``, the container of a record cannot be read.
         Damage: a source has no sound record in the batch.
     """
     held: dict[EpochContainer, ReadResult] = {}
@@ -74,7 +74,7 @@ def make_images(
     output: OutputSpec,
     blocks: BufferPool,
 ) -> SingleBatch:
-    """Make images and targets of records."""
+    """Make images and targets of the records of a batch."""
     params = make_params(request, records.ids, records.image_sizes, sources=sources, extras=records.extras)
     filler = ImageFiller(records, params, output, blocks)
     problems = {**records.problems, **filler.fill(range(len(records)))}
