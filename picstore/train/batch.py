@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +19,7 @@ from picstore.storage.format.record import Record
 from picstore.train.batching.host_batch import map_images
 
 if TYPE_CHECKING:
-    from picstore.display.figures import Figure, Tile
+    from picstore.display.figures import Figure
     from picstore.train.batching.host_batch import HostBatch
     from picstore.train.batching.spec import GroupSpec
 
@@ -185,35 +186,21 @@ class Batch:
             UsageError: callables have made something else of the images, or only one of mean and std is given.
         """
         from picstore.display.figures import draw_tiles
-        from picstore.train.batch_pictures import are_images, levels_of, make_captions, make_tiles
+        from picstore.train.batch_pictures import are_images, make_tiles
 
+        make = partial(make_tiles, labels=self.labels, ids=self.ids, classes=classes, mean=mean, std=std)
         if isinstance(self.images, dict) and all(are_images(views[0]) for views in self.images.values()):
-            tiles, rows = self._view_tiles(columns, classes, mean, std)
+            tiles, rows = [], []
+            for name, views in self.images.items():
+                for k, images in enumerate(views):
+                    targets = None if self.targets is None else self.targets[name][k]
+                    tiles += make(images[:columns], targets)
+                    rows.append(f"{name} {k}")
             return draw_tiles(tiles, columns=columns, rows=rows)
         images = self.images if isinstance(self.images, dict) else self.images[:count]
         if not are_images(images):
             raise UsageError(f"there are no images to show: callables made {_describe(self.images)}")
-        if not len(images):
-            return draw_tiles([])
-        captions = make_captions(self.labels[:count], self.ids[:count], classes)
-        to_levels = levels_of(images, mean, std)
-        tiles = make_tiles(images, captions, self.targets, to_levels=to_levels, classes=classes)
-        return draw_tiles(tiles, columns=columns)
-
-    def _view_tiles(
-        self, count: int, classes: Sequence[str], mean: Sequence[float] | None, std: Sequence[float] | None
-    ) -> tuple[list[Tile], list[str]]:
-        """Return tiles of the first ``count`` records, view after view, and the name of each view."""
-        from picstore.train.batch_pictures import levels_of, make_captions, make_tiles
-
-        tiles, rows, captions = [], [], make_captions(self.labels[:count], self.ids[:count], classes)
-        for name, views in self.views.items():
-            for k, images in enumerate(views):
-                to_levels = levels_of(images[:count], mean, std)
-                targets = None if self.targets is None else self.targets[name][k]
-                tiles += make_tiles(images[:count], captions, targets, to_levels=to_levels, classes=classes)
-                rows.append(f"{name} {k}")
-        return tiles, rows
+        return draw_tiles(make(images, self.targets), columns=columns) if len(images) else draw_tiles([])
 
     def _repr_html_(self) -> str:
         from picstore.display.markup import format_facts
@@ -223,10 +210,8 @@ class Batch:
         facts = {"images": _describe(self.images), "labels": _describe(self.labels), "columns": ", ".join(self.columns)}
         thumbnails = []
         if len(self) and are_images(first):
-            shown = first[:_THUMBNAILS]
-            to_levels = levels_of(shown)
-            captions = make_captions(self.labels[:_THUMBNAILS], self.ids[:_THUMBNAILS], ())
-            thumbnails = list(zip(map(to_levels, shown), captions, strict=False))
+            shown, captions = first[:_THUMBNAILS], make_captions(self.labels, self.ids, (), count=_THUMBNAILS)
+            thumbnails = list(zip(map(levels_of(shown), shown), captions, strict=False))
         return format_facts("Batch", {name: text for name, text in facts.items() if text}, thumbnails)
 
     def _repeat_labels(self, count: int) -> Batch:

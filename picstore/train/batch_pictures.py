@@ -19,18 +19,27 @@ _TOP = 2  # Classes named for a mixed label.
 
 
 def make_tiles(
-    images: Any, captions: Sequence[str], targets: Any, *, to_levels: Callable[[Any], U8], classes: Sequence[str]
+    images: Any,
+    targets: Any,
+    *,
+    labels: torch.Tensor,
+    ids: torch.Tensor,
+    classes: Sequence[str],
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
 ) -> list[Tile]:
-    """Make a tile of each image, with caption and target."""
+    """Make a tile of each image, with label, id and target; see :func:`levels_of` for ``mean`` and ``std``."""
+    to_levels, captions = levels_of(images, mean, std), make_captions(labels, ids, classes, count=len(images))
     return [
         Tile(to_levels(image), caption, **({} if targets is None else _marks_of(targets[k], classes)))
         for k, (image, caption) in enumerate(zip(images, captions, strict=False))
     ]
 
 
-def make_captions(labels: torch.Tensor, ids: torch.Tensor, classes: Sequence[str]) -> list[str]:
-    """Return a caption for each record: its label and id."""
-    return [f"{_shown_label(label, classes)} · {id_}" for label, id_ in zip(labels.cpu(), ids.tolist(), strict=True)]
+def make_captions(labels: torch.Tensor, ids: torch.Tensor, classes: Sequence[str], *, count: int) -> list[str]:
+    """Return captions of the first ``count`` records: label and id of each."""
+    pairs = zip(labels[:count].cpu(), ids[:count].tolist(), strict=True)
+    return [f"{_shown_label(label, classes)} · {id_}" for label, id_ in pairs]
 
 
 def are_images(images: Any) -> bool:

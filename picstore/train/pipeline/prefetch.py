@@ -76,7 +76,7 @@ class Prefetcher:
 
     The budget is exceeded only by a batch whose own containers exceed it, and by errors of that estimate. If the lanes
     together hold more than the budget allows, containers that no batch needs at the moment are evicted and read again
-    later: the most recently used first, because lanes take turns and its turn is the farthest off.
+    later: the most recently used first, because lanes take turns, so that this one is needed last.
     """
 
     def __init__(

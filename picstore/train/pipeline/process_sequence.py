@@ -26,6 +26,9 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import MAX_READ, DealtSpans, Span, steps_of_span
 from picstore.train.pipeline.loader_process import AHEAD, LoaderProcess, SequenceShare
 
+# Most batches on their way from all processes, each in a mapping of its own: Linux allows a process 65,530 mappings.
+_MOST_AHEAD = 1 << 15
+
 _Answer: TypeAlias = HostBatch | Exception | None  # None at the end.
 
 
@@ -86,7 +89,7 @@ class ProcessSequence:
         spans = DealtSpans(self._span, steps, count)
         self._spans = iter(spans)
         self._left = next(self._spans).count
-        ahead = max(AHEAD, -(-steps * (count - 1) // count))
+        ahead = max(AHEAD, min(-(-steps * (count - 1) // count), _MOST_AHEAD // count))
         room = int(self._spec.resources.budget / (MAX_READ - 1))
         try:
             for number, process in enumerate(self._processes):

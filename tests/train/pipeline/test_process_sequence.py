@@ -289,6 +289,24 @@ def test_processes_read_at_most_a_quarter_more_than_one(make_dataset: Make, monk
     assert loader.stats.bytes <= 1.25 * local.stats.bytes * (8 + 3) / 8
 
 
+def test_batches_on_their_way_have_fewer_mappings_than_linux_allows(
+    shared: picstore.Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spans of tiny batches have hundreds of thousands of them."""
+    shares: list[SequenceShare] = []
+    start = loader_process.LoaderProcess.start_sequence
+
+    def noting(process: loader_process.LoaderProcess, share: SequenceShare) -> int:
+        shares.append(share)
+        return start(process, share)
+
+    monkeypatch.setattr(process_sequence, "steps_of_span", lambda *_: (1 << 20, 0.0))
+    monkeypatch.setattr(loader_process.LoaderProcess, "start_sequence", noting)
+    shared.set_epoch(7)
+    assert len(next(iter(shared))) == OPTIONS["batch_size"]
+    assert len(shares) == 3 and 3 * shares[0].ahead <= 1 << 15
+
+
 @pytest.mark.parametrize(
     ("ahead", "blocks", "sent"),
     [(7, 100, 7), (7, 3, 3), (7, 0, AHEAD), (AHEAD, 100, AHEAD)],
