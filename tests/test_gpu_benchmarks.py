@@ -93,7 +93,7 @@ def test_tables_without_a_gpu_are_the_suites() -> None:
 
 
 def test_the_page_has_the_predictions_and_first_figures_of_tables() -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text().replace("**", "")
+    page = (ROOT / "docs" / "archive" / "benchmarks-2026-11.md").read_text().replace("**", "")
     for name in ("decode_segments", "inverse_dct", "to_rgb", "all of decoding"):
         assert f"| {expected(name, QUALITY_90)} | {expected(name, LOSSLESS)} |" in page
         assert all(f"({measured(name, photographs)})" in page for photographs in (QUALITY_90, LOSSLESS))
