@@ -22,7 +22,7 @@ from picstore.prepare.convert.merge_shards import merge
 from picstore.prepare.convert.resumable_job import DatasetShape, Shard
 from picstore.prepare.convert.retry import retry_failed
 from picstore.prepare.engine import worker_processes
-from picstore.prepare.exports.export import export
+from picstore.prepare.exports.run_export import export
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.repair_dataset import repair

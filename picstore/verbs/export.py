@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.exports import export as exports
+from picstore.prepare.exports import run_export
 from picstore.results import ExportResult
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.apart import require_apart
@@ -64,7 +64,9 @@ def export(
             dataset, where=where, split=split, part=part, split_seed=split_seed, split_by=split_by, root=root
         )
         require_apart(out, selected.folders)
-        done = exports.export(selected, Path(out), format=format, shard_size=size, workers=processes, progress=display)
+        done = run_export.export(
+            selected, Path(out), format=format, shard_size=size, workers=processes, progress=display
+        )
     for remark in done.remarks:
         display.remark(remark)
     return ExportResult(

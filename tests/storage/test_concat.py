@@ -18,7 +18,7 @@ from PIL import Image
 import picstore
 from picstore.errors import Damage, UsageError
 from picstore.prepare.convert.resumable_job import DatasetShape
-from picstore.prepare.exports.export import export
+from picstore.prepare.exports.run_export import export
 from picstore.prepare.upkeep.shuffled_copy import METHODS, shuffle
 from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.location.resolve import COUNTS

@@ -185,7 +185,7 @@ def test_extras_that_share_bytes_or_exceed_16_mib_are_damaged(tmp_path: Path, mo
 
 
 def test_an_extra_that_is_no_json_is_found_by_verify_and_never_exported(tmp_path: Path) -> None:
-    from picstore.prepare.exports.export import FORMATS, export
+    from picstore.prepare.exports.run_export import FORMATS, export
 
     bad = [good_record(8, extra_json=b"{no"), good_record(9, extra_json=b"[" * 100_000)]
     root = write_dataset(tmp_path / "dataset", [*GOOD, *bad], classes=("a", "b"))

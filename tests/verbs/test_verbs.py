@@ -23,7 +23,7 @@ from samples import jpeg
 import picstore
 from picstore.cli import options, program
 from picstore.errors import NotADataset, TooManyFailures, Unfinished, UsageError
-from picstore.prepare.exports.export import FORMATS
+from picstore.prepare.exports.run_export import FORMATS
 from picstore.results import ProgressReport
 
 # Functions of each verb, with the options that each of them has not.

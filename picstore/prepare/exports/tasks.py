@@ -11,7 +11,7 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.exports.base import ExportFormat, Outline, Part, extra_object, to_json
+from picstore.prepare.exports.export_format import ExportFormat, Outline, Part, extra_object, to_json
 from picstore.prepare.progress import ProgressCallback
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container

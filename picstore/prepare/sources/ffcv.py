@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from picstore.arrays import I64, Table
 from picstore.errors import Corrupt, NotADataset, UsageError
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import SkippedFields, choose_image
 from picstore.prepare.sources.inputs import Listing
-from picstore.prepare.sources.json_stream import json_value
 from picstore.prepare.sources.labels import LabelFields, take_label
+from picstore.prepare.sources.lenient_json import json_value
 from picstore.prepare.sources.raw_pixels import read_rgb
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, or_damaged
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location
 

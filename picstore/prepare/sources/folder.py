@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from picstore.prepare.engine.worker_processes import Engine
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.listing_builder import FoundPart, list_parts
 from picstore.prepare.sources.named_files import is_inside
-from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import Notes
 from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import refuse, refuse_splits, split_of_word
 from picstore.storage.location.local import Folder
 from picstore.storage.location.regular_file import is_folder, kind_of

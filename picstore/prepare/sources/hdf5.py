@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, ImageError, TooLarge, UsageError
-from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.fields import choose_image
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.labels import LABEL_FIELDS, LabelFields, take_label, usual_field
@@ -20,6 +19,7 @@ from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.splits import choose_split, split_of_name, without_split
 from picstore.storage.location.local import Folder
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from picstore.errors import UsageError
 from picstore.prepare.engine.worker_processes import Engine
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.imagenet_tars import members_of
 from picstore.prepare.sources.inputs import Input, Listing
-from picstore.prepare.sources.parts import FoundPart, list_parts
+from picstore.prepare.sources.listing_builder import FoundPart, list_parts
 from picstore.prepare.sources.samples import SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import printable, visible_entries
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import refuse_splits
-from picstore.prepare.sources.tars import members_of
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_lines
 

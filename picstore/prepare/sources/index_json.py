@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from picstore.errors import NotADataset, UsageError
-from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.source_file import read_whole
 from picstore.storage.location.resolve import Location

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from picstore.errors import UsageError
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.foreign_files import require_text
 from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.labels import number_of_text, take_label
 from picstore.prepare.sources.named_files import named_file
+from picstore.prepare.sources.refused_files import require_text
 from picstore.prepare.sources.samples import SourceSample, build_listing, refuse_all_elsewhere
 from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_lines
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.compressed import CompressedBlock, DecompressedBlock, decompress_block
+from picstore.prepare.sources.compressed_and_raw import CompressedBlock, DecompressedBlock, decompress_block
 from picstore.prepare.sources.fields import SkippedFields, choose_image
 from picstore.prepare.sources.index_json import checked_count, listed_file, read_index
 from picstore.prepare.sources.inputs import Listing
@@ -26,6 +25,7 @@ from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, or_damaged
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location
 

@@ -16,13 +16,13 @@ import numpy as np
 from picstore.errors import Corrupt, Damage, ImageError, NotADataset, Truncated, UsageError
 from picstore.prepare.engine.worker_processes import Died, run
 from picstore.prepare.progress import ProgressCallback
-from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, memory_reader, to_signed
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import file_version, printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, missing_library
 
 _MAGIC = b"\xde\xc0\xef\xbe"  # in the first page, after its header
 _MAGIC_OFFSETS = (16, 24)  # 64-bit systems; pages of LMDB 1.0 have a longer header

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.compressed import CODECS, CompressedBlock, DecompressedBlock, decompress_block
+from picstore.prepare.sources.compressed_and_raw import CODECS, CompressedBlock, DecompressedBlock, decompress_block
 from picstore.prepare.sources.fields import SkippedFields, choose_image
 from picstore.prepare.sources.index_json import checked_count, listed_file, read_index
 from picstore.prepare.sources.inputs import Input, Listing
-from picstore.prepare.sources.json_stream import MAX_DIGITS, json_value
 from picstore.prepare.sources.labels import LabelFields, take_label
+from picstore.prepare.sources.lenient_json import MAX_DIGITS, json_value
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, or_damaged
 from picstore.prepare.sources.source_file import SourceFile, file_version, printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location
 

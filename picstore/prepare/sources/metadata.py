@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import UsageError
-from picstore.prepare.sources.json_stream import MAX_DIGITS
+from picstore.prepare.sources.lenient_json import MAX_DIGITS
 from picstore.storage.format.record import MAX_EXTRA, extra_to_json
 
 _MAX_DEPTH = 64  # levels; parsers of JSON recurse, and fail from some hundred levels on

@@ -15,13 +15,13 @@ from importlib.metadata import EntryPoint, entry_points
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.engine.worker_processes import Engine
-from picstore.prepare.sources.base import SourceFormat, SourceProbe, local_path
 from picstore.prepare.sources.folder import refuse_class_splits
-from picstore.prepare.sources.foreign_files import require_readable
 from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing, read_input, relabel_input
 from picstore.prepare.sources.list import require_integers
+from picstore.prepare.sources.refused_files import require_readable
 from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, local_path
 from picstore.prepare.sources.splits import match_split, no_split, refuse_splits, split_of_word
 from picstore.storage.class_names import JoinedNames, from_lines
 from picstore.storage.location.local import Folder
@@ -47,7 +47,7 @@ _GENERAL = ("folder", "list")  # any folder and any file
 # In the order of recognition; entry points of other packages are tried before _GENERAL.
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *_GENERAL)
 
-
+_MODULES = {"index": "index_in_place", "table": "csv_and_lists"}  # of kinds with another module name
 _WITH_TARGETS = ("coco", "voc", "yolo", "index")  # formats that define their targets
 
 
@@ -162,7 +162,7 @@ def _recognize(location: Location) -> str:
 
 def _load_format(kind: str) -> SourceFormat:
     if kind in KINDS:
-        found = importlib.import_module(f"picstore.prepare.sources.{kind}").FORMAT
+        found = importlib.import_module(f"picstore.prepare.sources.{_MODULES.get(kind, kind)}").FORMAT
     else:
         plugins = _plugins()
         if kind not in plugins:

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import Damage, ImageError, TooLarge, UsageError
-from picstore.prepare.sources.base import HEAD_BYTES, SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.fields import SkippedFields, choose_image
-from picstore.prepare.sources.foreign_files import describe_foreign
 from picstore.prepare.sources.inputs import Input, Listing, read_input
-from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.labels import Label, LabelFields, take_label
+from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
-from picstore.prepare.sources.parquet_folders import ParquetPart, find_parquet, parquet_parts
+from picstore.prepare.sources.parquet_layout import ParquetPart, find_parquet, parquet_parts
+from picstore.prepare.sources.refused_files import describe_foreign
 from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
-from picstore.prepare.sources.shard_indexes import missing_shards
+from picstore.prepare.sources.shard_files import missing_shards
 from picstore.prepare.sources.source_file import locate_version, printable
+from picstore.prepare.sources.source_kinds import HEAD_BYTES, SourceFormat, SourceProbe, missing_library
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, locate

@@ -11,12 +11,12 @@ import struct
 from collections.abc import Iterator
 
 from picstore.errors import Corrupt, Damage, PicstoreError
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import SkippedFields
 from picstore.prepare.sources.inputs import Listing
-from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, visible_entries
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.location.resolve import Location
 
 _FILE, _CONTAINER, _RECORD = 0x50494346, 0x50494343, 0x50494352

@@ -11,7 +11,7 @@ from PIL import Image
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
-from picstore.prepare.sources.compressed import CompressedBlock, read_compressed
+from picstore.prepare.sources.compressed_and_raw import CompressedBlock, read_compressed
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, read_input
 
 _PIL_HEADER = struct.Struct("<III")  # width, height, length of the mode, as MosaicML and LitData write PIL images

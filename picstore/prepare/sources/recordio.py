@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from picstore.errors import Corrupt, Damage
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.labels import take_label
 from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
-from picstore.prepare.sources.shard_indexes import empty_files, names_beside, read_offsets
+from picstore.prepare.sources.shard_files import empty_files, names_beside, read_offsets
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.location.resolve import Location
 
 _MAGIC = 0xCED7230A

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import IMAGE_FIELDS, SkippedFields, choose_image
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import Listing
@@ -20,8 +19,9 @@ from picstore.prepare.sources.labels import LABEL_FIELDS, RowLabels
 from picstore.prepare.sources.metadata import decode_if_text
 from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, read_varint, to_signed
 from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
-from picstore.prepare.sources.shard_indexes import empty_files, missing_shards, names_beside, read_offsets
+from picstore.prepare.sources.shard_files import empty_files, missing_shards, names_beside, read_offsets
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.resolve import Location

@@ -17,10 +17,10 @@ from xml.parsers import expat
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources import splits
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.source_file import printable, read_whole, visible_entries
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.annotations import MAX_COORDINATE
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, map_concurrently

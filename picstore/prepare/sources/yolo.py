@@ -16,10 +16,10 @@ from typing import Any
 
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.sources import splits
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.source_file import printable, read_whole, visible_entries
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.yolo_labels import Meaning, parse_labels, read_yaml
 from picstore.storage.class_names import from_lines
 from picstore.storage.format.record import MAX_EXTRA

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import UsageError
-from picstore.prepare.sources.base import missing_library
 from picstore.prepare.sources.source_file import read_whole
+from picstore.prepare.sources.source_kinds import missing_library
 from picstore.storage.location.resolve import Location
 from picstore.storage.location.text_files import text_of_file
 

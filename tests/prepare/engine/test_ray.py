@@ -28,16 +28,15 @@ import picstore
 from benchmarks.clusters import SimulatedCluster, simulated_cluster
 from picstore.errors import Corrupt, PicstoreError, Unfinished
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
-from picstore.prepare.convert.merge_shards import merge
 from picstore.prepare.convert.resumable_job import DatasetShape, Shard
+from picstore.prepare.convert.merge_shards import merge
 from picstore.prepare.engine import ray
-from picstore.prepare.engine.ray import RayEngine
 from picstore.prepare.engine.worker_processes import Engine
-from picstore.prepare.exports import export as export_module
-from picstore.prepare.exports import folder as folder_format
-from picstore.prepare.exports.export import FORMATS, export
+from picstore.prepare.engine.ray import RayEngine
+from picstore.prepare.exports import run_export, write_folder
+from picstore.prepare.exports.run_export import FORMATS, export
 from picstore.prepare.image.encode_settings import EncodeSettings
-from picstore.prepare.sources import parts
+from picstore.prepare.sources import listing_builder
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.near_duplicates import hash_images
 from picstore.prepare.upkeep.shuffled_copy import shuffle
@@ -157,7 +156,7 @@ def test_a_cluster_that_loses_workers_lists_what_one_machine_lists(
         for k in range(number % 4):
             (tmp_path / f"class{number:02d}" / f"{k}.jpg").write_bytes(b"an image")
     alone, cluster = open_source(tmp_path), engines(monkeypatch)[1]
-    monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
+    monkeypatch.setattr(listing_builder, "_MIN_SECONDS", 0)
     found = open_source(tmp_path, engine=cluster)
     assert set(ray.import_ray().attempts.values()) == {2}
     assert list(found.inputs) == list(alone.inputs) and found.classes == alone.classes
@@ -185,8 +184,8 @@ def test_an_export_that_loses_workers_has_the_files_of_one_machine(
     damage(dataset / "0001" / "000002.pic")
     results = []
     for engine, name, task_size in zip(engines(monkeypatch), ("alone", "both"), (1 << 30, 1 << 13), strict=True):
-        monkeypatch.setattr(export_module, "_TASK_SIZE", task_size)
-        monkeypatch.setattr(folder_format, "_PART_SIZE", task_size)
+        monkeypatch.setattr(run_export, "_TASK_SIZE", task_size)
+        monkeypatch.setattr(write_folder, "_PART_SIZE", task_size)
         results.append(export(dataset, tmp_path / name, format=format, shard_size=9000, workers=engine))
     assert results[0] == results[1]
     assert results[0].images == COUNT - 1 - results[0].lost < COUNT - 1

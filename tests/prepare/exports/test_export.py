@@ -22,9 +22,9 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import UsageError
-from picstore.prepare.exports import export as export_module
-from picstore.prepare.exports.base import safe_name
-from picstore.prepare.exports.export import FORMATS, _open_format, export
+from picstore.prepare.exports import run_export
+from picstore.prepare.exports.export_format import safe_name
+from picstore.prepare.exports.run_export import FORMATS, _open_format, export
 from picstore.prepare.exports.tasks import OutlineTask, outline_containers
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location.base import PARTIAL
@@ -131,7 +131,7 @@ def test_nothing_of_an_export_that_ends_early_looks_complete(
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(export_module, "_sync_tree", fail)
+        patch.setattr(run_export, "_sync_tree", fail)
         with pytest.raises(OSError, match="disk full"):
             export(dataset, tmp_path / "out", format=format, shard_size=2000, workers=InlineEngine(1))
         assert list((tmp_path / "out").iterdir()) == []

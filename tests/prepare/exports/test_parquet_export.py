@@ -13,7 +13,7 @@ from huggingface_hub import DatasetCard
 from samples import jpeg
 
 import picstore
-from picstore.prepare.exports.export import export
+from picstore.prepare.exports.run_export import export
 
 CLASSES = ["zebra", "a: 'b' \"c\"", "ä\n- x"]
 

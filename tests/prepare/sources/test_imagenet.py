@@ -12,8 +12,8 @@ from source_files import make_tar, names, put
 
 from picstore.errors import ImageError, UsageError
 from picstore.prepare.sources import imagenet
+from picstore.prepare.sources.imagenet_tars import Member
 from picstore.prepare.sources.open import open_source, read_input
-from picstore.prepare.sources.tars import Member
 
 
 def test_imagenet_tars_are_read_in_place_with_labels_by_synset(tmp_path: Path) -> None:

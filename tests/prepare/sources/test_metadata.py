@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.metadata import OddValues, decode_if_text, decode_text, extra_as_json
 from picstore.storage.format.record import MAX_EXTRA, extra_to_json
 

@@ -25,7 +25,7 @@ from stores import UNAVAILABLE, Proxy, request
 import picstore
 from picstore.errors import ImageError, NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources import parquet
-from picstore.prepare.sources.compressed import decompress_block
+from picstore.prepare.sources.compressed_and_raw import decompress_block
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.open import KINDS, SourceFormat, SourceProbe, open_source
 from picstore.prepare.sources.read_ahead import ReadAhead

@@ -18,7 +18,7 @@ from samples import picture
 
 import picstore
 from picstore.errors import Corrupt, UsageError
-from picstore.prepare.exports.export import export
+from picstore.prepare.exports.run_export import export
 from picstore.prepare.upkeep.shuffled_copy import shuffle
 from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.edits.columns import Column

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.errors import UsageError
-from picstore.prepare.exports.export import export
+from picstore.prepare.exports.run_export import export
 from picstore.prepare.upkeep.shuffled_copy import METHODS, shuffle
 from picstore.storage.edits.selection import SelectedRecords
 from picstore.storage.edits.tombstones import LiveRecords

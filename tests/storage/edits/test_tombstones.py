@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.errors import Corrupt, UnsupportedVersion, UsageError
-from picstore.prepare.exports.export import export
+from picstore.prepare.exports.run_export import export
 from picstore.prepare.upkeep.shuffled_copy import shuffle
 from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.edits.tombstones import LiveRecords

@@ -15,7 +15,7 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import UsageError
-from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location.resolve import locate
 from picstore.storage.location.text_files import text_lines, text_of_file

@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from picstore.errors import PicstoreError, UsageError
-from picstore.prepare.sources.base import SourceProbe
 from picstore.prepare.sources.folder import NO_IMAGES
 from picstore.prepare.sources.source_file import visible_entries
+from picstore.prepare.sources.source_kinds import SourceProbe
 from picstore.prepare.sources.splits import ALL, choose_split, split_of_name, split_of_word
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location

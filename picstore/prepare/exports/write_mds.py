@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from picstore.errors import UsageError
-from picstore.prepare.exports.base import (
+from picstore.prepare.exports.export_format import (
     Outline,
     Part,
     close_gaps,

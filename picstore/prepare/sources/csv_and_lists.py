@@ -13,23 +13,23 @@ from typing import Any
 
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.engine.worker_processes import Engine
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.box_table import (
+from picstore.prepare.sources.csv_of_boxes import (
     corner_columns,
     images_by_stem,
     list_boxes,
     names_of_columns,
 )
 from picstore.prepare.sources.fields import SkippedFields, choose_image
-from picstore.prepare.sources.foreign_files import require_text
 from picstore.prepare.sources.inputs import Input, Listing
-from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.labels import RowLabels
+from picstore.prepare.sources.lenient_json import json_object
+from picstore.prepare.sources.listing_builder import FoundPart, list_parts
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.named_files import named_file
-from picstore.prepare.sources.parts import FoundPart, list_parts
+from picstore.prepare.sources.refused_files import require_text
 from picstore.prepare.sources.samples import Notes, SourceSample, build_listing, refuse_all_elsewhere
 from picstore.prepare.sources.source_file import SourceFile, printable, read_whole
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import is_wide, text_of_file
 from picstore.storage.target_forms import OWN

@@ -15,10 +15,7 @@ import numpy as np
 
 from picstore.errors import UsageError
 from picstore.prepare.engine import worker_processes
-from picstore.prepare.exports.base import MAX_SHARD_SIZE, ExportFormat, Part, remove_partial_files
-from picstore.prepare.exports.folder import FolderFormat
-from picstore.prepare.exports.mds import MdsFormat
-from picstore.prepare.exports.parquet import ParquetFormat
+from picstore.prepare.exports.export_format import MAX_SHARD_SIZE, ExportFormat, Part, remove_partial_files
 from picstore.prepare.exports.tasks import (
     Outlines,
     OutlineTask,
@@ -27,7 +24,10 @@ from picstore.prepare.exports.tasks import (
     outline_containers,
     write_parts,
 )
-from picstore.prepare.exports.webdataset import WebDatasetFormat
+from picstore.prepare.exports.write_folder import FolderFormat
+from picstore.prepare.exports.write_mds import MdsFormat
+from picstore.prepare.exports.write_parquet import ParquetFormat
+from picstore.prepare.exports.write_webdataset import WebDatasetFormat
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.atomic_file import make_folder, sync, sync_folder

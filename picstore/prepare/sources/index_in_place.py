@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing, Partition
 from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import MANIFEST, Location, Where

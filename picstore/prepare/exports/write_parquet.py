@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from picstore.errors import UsageError
-from picstore.prepare.exports.base import (
+from picstore.prepare.exports.export_format import (
     CLASSES,
     Outline,
     Part,
@@ -22,8 +22,8 @@ from picstore.prepare.exports.base import (
     to_json,
     write_classes,
 )
-from picstore.prepare.sources.base import missing_library
 from picstore.prepare.sources.parquet import CLASSES_KEY, EXTRA_KEY
+from picstore.prepare.sources.source_kinds import missing_library
 from picstore.storage.format.record import Record
 
 _COLUMNS = ("image", "label", "extra")

@@ -24,8 +24,8 @@ from PIL import Image
 from samples import jpeg, picture
 
 from picstore.errors import NotADataset, UsageError
-from picstore.prepare.sources.foreign_files import describe_foreign
 from picstore.prepare.sources.open import open_source
+from picstore.prepare.sources.refused_files import describe_foreign
 from picstore.storage.format.zstd import compress
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from picstore.prepare.exports.base import (
+from picstore.prepare.exports.export_format import (
     CLASSES,
     Outline,
     Part,

@@ -13,7 +13,7 @@ from pictures import require
 from source_files import make_tar, put
 
 from picstore.errors import Damage
-from picstore.prepare.sources.tars import members_of
+from picstore.prepare.sources.imagenet_tars import members_of
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from picstore.prepare.exports.base import (
+from picstore.prepare.exports.export_format import (
     Outline,
     Part,
     attachment_names,

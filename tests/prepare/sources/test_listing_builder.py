@@ -15,10 +15,10 @@ from engine_tasks import InlineEngine
 
 from picstore.errors import NotADataset, PicstoreError
 from picstore.prepare.engine.worker_processes import Died, LocalEngine
-from picstore.prepare.sources import parts, table
+from picstore.prepare.sources import csv_and_lists, listing_builder
 from picstore.prepare.sources.inputs import Listing, read_input
+from picstore.prepare.sources.listing_builder import FoundPart, list_parts
 from picstore.prepare.sources.open import open_source
-from picstore.prepare.sources.parts import FoundPart, list_parts
 from picstore.prepare.sources.samples import SourceSample
 
 PARTS = 40
@@ -86,7 +86,7 @@ def test_tasks_list_what_one_process_lists_in_any_order(
 ) -> None:
     path, kind = source
     alone = open_source(path, kind=kind)
-    monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
+    monkeypatch.setattr(listing_builder, "_MIN_SECONDS", 0)
     if kind == "folder":
         assert len(alone.remarks) == 2
     else:
@@ -103,7 +103,7 @@ def test_little_to_list_and_one_process_make_no_tasks(
     path, kind = source
     alone = open_source(path, kind=kind)
     assert fields_of(open_source(path, kind=kind, engine=Counting(64))) == fields_of(alone)
-    monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
+    monkeypatch.setattr(listing_builder, "_MIN_SECONDS", 0)
     assert fields_of(open_source(path, kind=kind, engine=Counting(1))) == fields_of(alone)
     assert Counting.tasks == 0
 
@@ -117,8 +117,8 @@ def test_a_csv_of_many_parts_lists_what_one_part_lists(
     path.write_bytes(("\ufeff" + end.join(["path,label,caption", *rows])).encode())
     alone = open_source(path)
     assert len(alone.inputs) == 500 and alone.classes == ["dog"]
-    monkeypatch.setattr(table, "_PART_BYTES", 300)
-    monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
+    monkeypatch.setattr(csv_and_lists, "_PART_BYTES", 300)
+    monkeypatch.setattr(listing_builder, "_MIN_SECONDS", 0)
     assert fields_of(open_source(path)) == fields_of(alone)
     assert fields_of(open_source(path, engine=Counting(3))) == fields_of(alone)
     assert Counting.tasks > 1
@@ -141,7 +141,7 @@ def list_number(number: int) -> FoundPart:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_labels_of_tasks_are_numbered_by_the_names_of_all(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
+    monkeypatch.setattr(listing_builder, "_MIN_SECONDS", 0)
     found = list_parts(list_number, range(50), Counting(workers))
     assert found.notes == {"odd": (25, "")}
     listing = found.build("numbers")
@@ -159,7 +159,7 @@ def die_at_forty(number: int) -> FoundPart:
 
 
 def test_a_task_whose_process_dies_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
+    monkeypatch.setattr(listing_builder, "_MIN_SECONDS", 0)
     with pytest.raises(PicstoreError, match="died twice: its process was ended by SIGKILL"):
         list_parts(die_at_forty, range(50), LocalEngine(2))
 
@@ -177,7 +177,7 @@ class DyingOnce(InlineEngine):
 
 
 def test_a_task_whose_process_died_is_run_again_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
+    monkeypatch.setattr(listing_builder, "_MIN_SECONDS", 0)
     monkeypatch.setattr(DyingOnce, "died", False)
     names = [one.name for one in list_parts(list_number, range(50), DyingOnce(2)).build("numbers").inputs]
     assert DyingOnce.died

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 from picstore.errors import PicstoreError
-from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.source_file import printable, read_whole, visible_entries
 from picstore.storage.location.resolve import Location
 
