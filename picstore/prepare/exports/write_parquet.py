@@ -22,7 +22,7 @@ from picstore.prepare.exports.export_format import (
     to_json,
     write_classes,
 )
-from picstore.prepare.sources.parquet import CLASSES_KEY, EXTRA_KEY
+from picstore.prepare.sources.parquet_layout import CLASSES_KEY, EXTRA_KEY
 from picstore.prepare.sources.source_kinds import missing_library
 from picstore.storage.format.record import Record
 

@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 from picstore.errors import UsageError
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.lenient_json import JsonItems
-from picstore.prepare.sources.named_files import named_file
-from picstore.prepare.sources.source_file import visible_entries
+from picstore.prepare.sources.source_file import named_file, visible_entries
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.annotations import MAX_COORDINATE
 from picstore.storage.format.record import MAX_EXTRA

@@ -11,8 +11,7 @@ from pathlib import Path
 from picstore.errors import ImageError, NotADataset
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.progress import ProgressCallback
-from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input
-from picstore.prepare.sources.read_ahead import is_fetchable
+from picstore.prepare.sources.inputs import Input, Listing, is_fetchable, is_remote, read_input
 from picstore.storage.location.resolve import locate, map_concurrently
 
 _END_BYTES = 4096

@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from picstore.arrays import I64, Table
 from picstore.errors import Corrupt, NotADataset, UsageError
-from picstore.prepare.sources.fields import SkippedFields, choose_image
+from picstore.prepare.sources.compressed_and_raw import read_rgb
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.lenient_json import json_value
-from picstore.prepare.sources.raw_pixels import read_rgb
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, or_damaged
+from picstore.prepare.sources.listing_builder import ListingBuilder
+from picstore.prepare.sources.metadata import SkippedFields
+from picstore.prepare.sources.samples import SourceSample, choose_image, end_at_damage, or_damaged
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.format.record import MAX_EXTRA
@@ -71,7 +72,7 @@ def list_ffcv(location: Location, *, image_field: str | None = None, label_field
         start = _HEADER.size + count * _FIELD.itemsize
         found_samples = _samples(file, fields, (start, samples, table_offset), (image, label), skipped)
         found_samples = end_at_damage(found_samples, location, count=samples, version=file.version)
-        return build_listing("ffcv", found_samples, where=location, remarks=skipped.remarks(), labels=labels)
+        return ListingBuilder(found_samples).build("ffcv", where=location, remarks=skipped.remarks(), labels=labels)
 
 
 def _samples(

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.inputs import Input, Listing
-from picstore.prepare.sources.listing_builder import FoundPart, list_parts
-from picstore.prepare.sources.named_files import is_inside
-from picstore.prepare.sources.samples import Notes
-from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.listing_builder import FoundPart, Notes, list_parts
+from picstore.prepare.sources.refused_files import require_readable
+from picstore.prepare.sources.source_file import is_inside, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import refuse, refuse_splits, split_of_word
 from picstore.storage.location.local import Folder
@@ -213,7 +212,9 @@ def _no_file(entry: os.DirEntry[str]) -> str:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a folder."""
+    """Return whether a location is a folder; UsageError if another library wrote it, or it holds archives alone."""
+    if probe.is_folder:
+        require_readable(probe)
     return probe.is_folder
 
 

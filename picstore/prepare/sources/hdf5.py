@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, ImageError, TooLarge, UsageError
-from picstore.prepare.sources.fields import choose_image
+from picstore.prepare.sources.compressed_and_raw import image_file
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.labels import LABEL_FIELDS, LabelFields, take_label, usual_field
+from picstore.prepare.sources.listing_builder import ListingBuilder
 from picstore.prepare.sources.metadata import decode_text
-from picstore.prepare.sources.raw_pixels import image_file
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.samples import SourceSample, choose_image, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.splits import choose_split, split_of_name, without_split
@@ -80,7 +80,7 @@ def list_hdf5(
             skipped = [name for name in found if name != image and found[name] not in rows.values()]
             remarks = [f"data set {name}: left out{_rows_of(found[name])}" for name in skipped]
             listed = end_at_damage(samples, path, f"{path.name}/{image}", count=len(found[image]), version=version)
-            return build_listing("hdf5", listed, where=path, remarks=remarks, labels=labels)
+            return ListingBuilder(listed).build("hdf5", where=path, remarks=remarks, labels=labels)
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # h5py raises all of them for damage
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
 

@@ -1,6 +1,7 @@
-"""Members of tars as byte ranges: POSIX ustar and pax, and GNU's long names.
+"""Tars: their members as byte ranges, and ImageNet as it is distributed, a folder with a tar per synset.
 
-Parsing headers here takes 4 µs a member, tarfile 45 µs: 12 s and 135 s for a million samples of three members.
+Headers are POSIX ustar and pax, and GNU's long names. Parsing them here takes 4 µs per member, and tarfile 45 µs: for a
+million samples of three members 12 s and 135 s.
 """
 
 from __future__ import annotations
@@ -10,8 +11,16 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from picstore.errors import Corrupt
-from picstore.prepare.sources.source_file import SourceFile
+from picstore.errors import Corrupt, UsageError
+from picstore.prepare.engine.worker_processes import Engine
+from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.listing_builder import FoundPart, list_parts
+from picstore.prepare.sources.samples import SourceSample, end_at_damage
+from picstore.prepare.sources.source_file import SourceFile, printable, visible_entries
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
+from picstore.prepare.sources.splits import refuse_splits
+from picstore.storage.location.resolve import Location, Where, locate
+from picstore.storage.location.text_files import text_lines
 
 _BLOCK = 512
 _END = bytes(_BLOCK)
@@ -96,3 +105,47 @@ def _parse_pax(records: bytes, name: bytes, size: int) -> tuple[bytes, int]:
         elif key == b"size" and value.isdigit() and len(value) < 20:
             size = int(value)
     return name, size
+
+
+def list_imagenet(location: Location, *, synsets: Where | None = None, engine: Engine | None = None) -> Listing:
+    """List a folder with a tar per synset; labels by sorted name, or by the order of the file ``synsets``."""
+    found = [name for name, is_folder in visible_entries(location) if name.endswith(".tar") and not is_folder]
+    names = [name.removesuffix(".tar") for name in found]
+    classes = sorted(names)
+    if synsets is not None:
+        lines = [line.split() for line in text_lines(locate(synsets))]
+        classes = [words[0] for words in lines if words]
+        unknown = sorted(set(names) - set(classes))
+        if unknown:
+            raise UsageError(f"{len(unknown)} tars are not in {synsets}, the first is {unknown[0]}.tar")
+    if synsets is None:
+        refuse_splits(names, location, "--synsets")
+    label_of = {name: label for label, name in enumerate(classes)}
+    # Headers that no cache has take 120 µs each one after the other, and 20 µs with 16 tars at a time.
+    tars = [(str(location / f"{name}.tar"), name, label_of[name]) for name in names]
+    return list_parts(_list_tar, tars, engine).build("imagenet", classes=classes)
+
+
+def _list_tar(tar: tuple[str, str, int]) -> FoundPart:
+    return FoundPart(list(_members(*tar)))
+
+
+def _members(tar: str, name: str, label: int) -> Iterator[Input]:
+    """Regular files of a tar as byte ranges; damage ends them with an input whose ``problem`` tells it."""
+    members = (
+        Input(printable(f"{name}.tar/{member.name}"), label, tar, member.offset_data, member.size)
+        for member in members_of(tar)
+    )
+    for one in end_at_damage(members, tar, printable(f"{name}.tar")):
+        if isinstance(one, SourceSample):
+            yield Input(one.name, label, tar, problem=one.problem, lost=one.lost)
+        else:
+            yield one
+
+
+def recognizes(probe: SourceProbe) -> bool:
+    """Whether it is a folder that holds tars and no sub-folders."""
+    return probe.is_folder and not probe.folders and bool(probe.files_ending(".tar"))
+
+
+FORMAT = SourceFormat(list_imagenet, options=("synsets",), recognizes=recognizes, object_stores=True, takes_engine=True)

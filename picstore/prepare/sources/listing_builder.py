@@ -1,32 +1,222 @@
-"""Listing of a source part by part, in the order of the parts: here, and by tasks of the engine where it takes seconds.
+"""ListingBuilder, which makes a Listing of samples: labels are numbered, and losses to damage estimated.
+
+The parts of a large source, such as tars, are listed in their order: here, or by tasks of the engine if that takes
+seconds.
 
     parts ──→ list_part(part) → FoundPart ──→ ListingBuilder ──→ Listing
     parts ──→ tasks, each with a ListingBuilder ──→ PackedListing ──→ the same ListingBuilder
 
-A task sends its inputs back packed, which this process writes to its table as they are, 13 bytes each.
+A task sends its inputs back packed, 13 bytes each. This process writes them to its table unchanged.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
+from picstore.errors import UsageError
 from picstore.prepare.engine.worker_processes import Engine, run_each
 from picstore.prepare.progress import ProgressCallback
-from picstore.prepare.sources.inputs import Input
-from picstore.prepare.sources.samples import ListingBuilder, Notes, PackedListing, SourceSample
-from picstore.storage.location.resolve import map_concurrently
+from picstore.prepare.sources.input_table import InputTable, InputView, PackedInputs
+from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.labels import Label, LabelFields, NoLabel, number_labels, quoted
+from picstore.prepare.sources.metadata import OddValues
+from picstore.prepare.sources.samples import SourceSample, estimate_by_others
+from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.splits import split_of_word
+from picstore.storage.annotations import FIELDS
+from picstore.storage.location.resolve import Where, map_concurrently
 
 T = TypeVar("T")
+# Messages for the user: for each text the number of times it applies, and the least example.
+Notes = dict[str, tuple[int, str]]
 
-_TRIED = 16  # parts, whose time tells how long the rest takes
-_MIN_SECONDS = 1.0  # of the rest: a process takes 30 ms to begin with, and the first task 0.3 s
+_SEEN = 64  # largest number of fields that a message lists
+_MAX_NAMED = 5  # files in a remark
+# Parts that are listed first. Their time tells how long the rest takes.
+_TRIED = 16
+# Use tasks if the rest takes longer: a process takes 30 ms to begin with, and the first task 0.3 s.
+_MIN_SECONDS = 1.0
 _TASK_INPUTS = 50_000  # 0.5 s, and 0.7 MB to send
 _TASKS_A_WORKER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PackedListing:
+    """Inputs, labels, attachments and notes of the parts that a task lists.
+
+    Attributes:
+        inputs: inputs of all parts of the task.
+        labels: number of samples for each label, in the order of the numbers that ``inputs`` have for labels; empty
+            if the labels of ``inputs`` are numbers of classes.
+        attachments: names of attachments.
+        fields: names of some fields of samples.
+        splits: values of the field ``split`` that are splits.
+        notes: messages for the user.
+        odd: values of extras that were changed.
+        damaged: number of inputs whose file has lost an unknown number of samples.
+        alike: number of samples with a field that is metadata but named like targets, by field.
+    """
+
+    inputs: PackedInputs
+    labels: dict[Label, int]
+    attachments: tuple[str, ...]
+    fields: tuple[str, ...]
+    splits: tuple[str, ...]
+    notes: Notes
+    odd: OddValues
+    damaged: int
+    alike: Counter[str]
+
+
+class ListingBuilder:
+    """Inputs of a source in their order, as they are found.
+
+    Args:
+        samples: the first samples.
+
+    Attributes:
+        notes: messages for the user.
+    """
+
+    def __init__(self, samples: Iterable[SourceSample] = ()) -> None:
+        self.notes: Notes = {}
+        self._odd = OddValues()
+        # Number of files that have lost an unknown number of samples.
+        self._damaged = 0
+        self._inputs = InputTable()
+        # Provisional numbers of labels, in order of appearance, and the number of readable samples with each.
+        self._turns: dict[Label, int] = {}
+        self._counts: list[int] = []
+        # Number of samples for each label, by group of the packed inputs.
+        self._packed: dict[int, dict[Label, int]] = {}
+        self._attachments: dict[str, None] = {}
+        self._fields: dict[str, None] = {}
+        # Values of the field ``split``.
+        self._splits: dict[str, None] = {}
+        # Fields that are metadata but named like targets.
+        self._alike: Counter[str] = Counter()
+        for sample in samples:
+            self.add(sample)
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def add(self, item: Input | SourceSample) -> None:
+        """Add an input, whose label is the number of a class, or a sample."""
+        if isinstance(item, SourceSample):
+            turn = self._turns.setdefault(item.label, len(self._turns))
+            if turn == len(self._counts):
+                self._counts.append(0)
+            self._counts[turn] += not item.problem
+            if not item.targets:
+                self._alike.update(name for name in FIELDS if name in item.extra)
+            if len(self._fields) < _SEEN:
+                self._fields.update(dict.fromkeys(item.extra))
+            if isinstance(split := item.extra.get("split"), str) and split_of_word(split):
+                self._splits[split] = None
+            item = item.to_input(turn, self._odd)
+        self._inputs.append(item)
+        self._damaged += item.lost > 0
+        for name, _ in item.attachments:
+            self._attachments[name] = None
+
+    def add_notes(self, notes: Notes) -> None:
+        """Add messages for the user."""
+        for text, (count, example) in notes.items():
+            before, least = self.notes.get(text, (0, example))
+            self.notes[text] = before + count, min(least, example)
+
+    def add_packed(self, found: PackedListing) -> None:
+        """Add what a task has found."""
+        self._packed[self._inputs.add_packed(found.inputs)] = found.labels
+        self._attachments.update(dict.fromkeys(found.attachments))
+        self._fields.update(dict.fromkeys(found.fields))
+        self._splits.update(dict.fromkeys(found.splits))
+        self.add_notes(found.notes)
+        self._odd.update(found.odd)
+        self._damaged += found.damaged
+        self._alike.update(found.alike)
+
+    def pack(self) -> PackedListing:
+        """Pack what was found, so that a task can return it."""
+        counts, attachments = self._label_counts(), tuple(self._attachments)
+        fields, splits = tuple(self._fields), tuple(self._splits)
+        inputs = self._inputs.pack()
+        return PackedListing(
+            inputs, counts, attachments, fields, splits, self.notes, self._odd, self._damaged, self._alike
+        )
+
+    def _label_counts(self) -> dict[Label, int]:
+        return dict(zip(self._turns, self._counts, strict=True))
+
+    def build(
+        self,
+        kind: str,
+        *,
+        where: object = "",
+        classes: Sequence[str] = (),
+        remarks: Iterable[str] = (),
+        labels: LabelFields | str | None = None,
+        no_label: str = "",
+    ) -> Listing:
+        """Build the listing, and number the labels of samples; see :func:`number_labels`.
+
+        Args:
+            where: the source, for messages.
+            classes: names by label, if the source has them.
+            remarks: messages for the user.
+            labels: the choice of the label's field, or the name of the field if the user gave one.
+            no_label: remark if no sample has a label; by default the names of the samples' fields.
+
+        Raises:
+            UsageError: no sample has a label in the field that the user named, or labels and classes contradict.
+        """
+        groups = {0: self._label_counts(), **self._packed}
+        counts: Counter[Label] = Counter()
+        for found in groups.values():
+            counts.update(found)
+        found_remarks = [*remarks, *(labels.remarks() if isinstance(labels, LabelFields) else ())]
+        if len(self._splits) > 1:
+            found_remarks.append(f"the field 'split' holds {', '.join(self._splits)}: all of them are taken")
+        chosen = number_labels(counts, classes, where=where)
+        if set(chosen.numbers.values()) == {-1} and not any(isinstance(label, NoLabel) for label in counts):
+            found_remarks.append(no_label or self._no_labels(where, labels))
+        for group, found in groups.items():
+            if found:
+                self._inputs.number_labels([chosen.numbers[label] for label in found], group=group)
+        names = [printable(name) for name in chosen.names]
+        inputs, losses = self._estimate_losses()
+        all_remarks = [*found_remarks, *chosen.remarks, *self._odd.remarks(), *losses]
+        return Listing(kind, inputs, names, tuple(self._attachments), all_remarks, alike=dict(self._alike))
+
+    def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
+        """Return the inputs with estimates of what damaged files lost, judged by the other files, and a remark."""
+        inputs: Sequence[Input] = self._inputs
+        if not self._damaged:
+            return inputs, []
+        estimates = estimate_by_others(inputs)
+        inputs = InputView(inputs, change=lambda one: replace(one, lost=estimates[one.path]) if one.lost else one)
+        files = ", ".join(printable(PurePath(path).name) for path in sorted(estimates)[:_MAX_NAMED])
+        more = f" and {len(estimates) - _MAX_NAMED:,} more" if len(estimates) > _MAX_NAMED else ""
+        lost = sum(estimates.values())
+        return inputs, [f"damaged files have lost an unknown number of samples, about {lost:,}: {files}{more}"]
+
+    def _no_labels(self, where: object, labels: LabelFields | str | None) -> str:
+        """Return a remark that no sample has a label; UsageError if the user named a field that no sample has."""
+        fields = quoted(self._fields)
+        if isinstance(labels, LabelFields) and labels.chosen is not None:
+            return f"no labels: all values of {labels.chosen!r} are missing"
+        if isinstance(labels, str):
+            raise UsageError(f"{where}: no sample has a value in the field {labels!r}; fields with values: {fields}")
+        if not self._fields:
+            return "no labels: there is no other column than the image's that has values"
+        return f"no labels: none of the columns {fields} has a usual name of labels; name one with --label-field"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +225,7 @@ class FoundPart:
 
     Attributes:
         items: inputs, whose labels are numbers of classes, or samples, whose labels are numbered once all are known.
-        notes: what the user is told.
+        notes: messages for the user.
     """
 
     items: Sequence[Input | SourceSample]
@@ -52,11 +242,11 @@ class PartsTask(Generic[T]):
 
 
 def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: Engine | None) -> ListingBuilder:
-    """List parts of a source in their order, 16 at a time where they wait for a disk or a store.
+    """List parts of a source in their order, 16 at a time, because listing waits for a disk or a store.
 
     Args:
         list_part: a module's function.
-        parts: picklable.
+        parts: picklable values.
         engine: runs tasks if the rest of the parts would take this process over a second; None for no tasks.
     """
     builder, began = ListingBuilder(), time.monotonic()
@@ -96,3 +286,11 @@ def _run_in_order(tasks: Sequence[PartsTask[Any]], engine: Engine) -> Iterator[P
         done[task.first] = found
         while expected and expected[0] in done:
             yield done.pop(expected.popleft())
+
+
+def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
+    """Return the listing of a file that names images; UsageError if none of the images can be read."""
+    if listing.inputs and all(one.problem for one in listing.inputs):
+        count, first = len(listing.inputs), listing.inputs[0]
+        raise UsageError(f"{printable(str(where))}: none of its {count:,} images can be read: {first.problem}")
+    return listing

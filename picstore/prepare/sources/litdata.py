@@ -16,14 +16,18 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.sources.compressed_and_raw import CompressedBlock, DecompressedBlock, decompress_block
-from picstore.prepare.sources.fields import SkippedFields, choose_image
-from picstore.prepare.sources.index_json import checked_count, listed_file, read_index
+from picstore.prepare.sources.compressed_and_raw import (
+    CompressedBlock,
+    DecompressedBlock,
+    decompress_block,
+    reader_in_block,
+)
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.labels import LabelFields, take_label
-from picstore.prepare.sources.metadata import decode_text
-from picstore.prepare.sources.raw_pixels import reader_in_block
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, or_damaged
+from picstore.prepare.sources.listing_builder import ListingBuilder
+from picstore.prepare.sources.metadata import SkippedFields, decode_text
+from picstore.prepare.sources.samples import SourceSample, choose_image, end_at_damage, or_damaged
+from picstore.prepare.sources.shard_files import checked_count, listed_file, read_index
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.format.zstd import ZstdError, get_frame_info
@@ -92,7 +96,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
             _samples(file, entry, count, str(config.get("compression") or ""), level, layout), file, count=count
         )
     )
-    return build_listing("litdata", samples, where=location, remarks=layout.skipped.remarks(), labels=labels)
+    return ListingBuilder(samples).build("litdata", where=location, remarks=layout.skipped.remarks(), labels=labels)
 
 
 def _names(spec: Any, count: int) -> list[str]:

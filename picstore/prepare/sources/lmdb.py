@@ -16,11 +16,12 @@ import numpy as np
 from picstore.errors import Corrupt, Damage, ImageError, NotADataset, Truncated, UsageError
 from picstore.prepare.engine.worker_processes import Died, run
 from picstore.prepare.progress import ProgressCallback
+from picstore.prepare.sources.compressed_and_raw import image_file
 from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.listing_builder import ListingBuilder
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, memory_reader, to_signed
-from picstore.prepare.sources.raw_pixels import image_file
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.samples import SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import file_version, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, missing_library
 
@@ -99,10 +100,10 @@ def list_lmdb(path: Path) -> Listing:
         _samples(file, version, with_texts=images is not None, counts=counts), file, count=count, version=version
     )
     if images is None or stated is None:
-        return build_listing("lmdb", samples, where=path, no_label=no_label)
+        return ListingBuilder(samples).build("lmdb", where=path, no_label=no_label)
     no_label = "no labels: the texts of images are captions"
     remarks = _remarks_on_texts(counts, stated.entries)
-    return build_listing("lmdb", samples, where=path, remarks=remarks, no_label=no_label)
+    return ListingBuilder(samples).build("lmdb", where=path, remarks=remarks, no_label=no_label)
 
 
 def _remarks_on_texts(counts: Counter[str], entries: int) -> Iterator[str]:

@@ -16,15 +16,20 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.sources.compressed_and_raw import CODECS, CompressedBlock, DecompressedBlock, decompress_block
-from picstore.prepare.sources.fields import SkippedFields, choose_image
-from picstore.prepare.sources.index_json import checked_count, listed_file, read_index
+from picstore.prepare.sources.compressed_and_raw import (
+    CODECS,
+    CompressedBlock,
+    DecompressedBlock,
+    decompress_block,
+    reader_in_block,
+)
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.lenient_json import MAX_DIGITS, json_value
-from picstore.prepare.sources.metadata import decode_text
-from picstore.prepare.sources.raw_pixels import reader_in_block
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, or_damaged
+from picstore.prepare.sources.listing_builder import ListingBuilder
+from picstore.prepare.sources.metadata import SkippedFields, decode_text
+from picstore.prepare.sources.samples import SourceSample, choose_image, end_at_damage, or_damaged
+from picstore.prepare.sources.shard_files import checked_count, listed_file, read_index
 from picstore.prepare.sources.source_file import SourceFile, file_version, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import choose_split
@@ -72,10 +77,9 @@ def list_mds(
         images = [name for name, encoding in encodings.items() if encoding in _IMAGES]
         image = choose_image(image_field, images, location)
         label = labels.choose(encodings)
-        shard_samples = _samples(shard, str(image), label, skipped)
-        samples.append(end_at_damage(shard_samples, shard.file, printable(shard.name), count=shard.samples))
+        samples.append(_samples(shard, str(image), label, skipped))
     found = (one for some in samples for one in some)
-    return build_listing("mds", found, where=location, remarks=skipped.remarks(), labels=labels)
+    return ListingBuilder(found).build("mds", where=location, remarks=skipped.remarks(), labels=labels)
 
 
 def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
@@ -106,10 +110,18 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
 
 
 def _samples(shard: _Shard, image: str, label: str | None, skipped: SkippedFields) -> Iterator[SourceSample]:
+    # A store takes 20 ms to tell a version, so it is asked once.
+    version = file_version(shard.file)
+    found = _samples_until_damage(shard, version, image, label, skipped)
+    yield from end_at_damage(found, shard.file, printable(shard.name), count=shard.samples, version=version)
+
+
+def _samples_until_damage(
+    shard: _Shard, version: str, image: str, label: str | None, skipped: SkippedFields
+) -> Iterator[SourceSample]:
     if shard.block is not None:
-        yield from _read_samples(
-            decompress_block(str(shard.file), shard.block, file_version(shard.file)), shard, image, label, skipped
-        )
+        plain = decompress_block(str(shard.file), shard.block, version)
+        yield from _read_samples(plain, shard, image, label, skipped)
         return
     with SourceFile(shard.file) as file:
         yield from _read_samples(file, shard, image, label, skipped)

@@ -28,6 +28,7 @@ import numpy as np
 
 from picstore.errors import UsageError
 from picstore.prepare.sources.lenient_json import MAX_DIGITS
+from picstore.prepare.sources.source_file import printable
 from picstore.storage.format.record import MAX_EXTRA, extra_to_json
 
 _MAX_DEPTH = 64  # levels; parsers of JSON recurse, and fail from some hundred levels on
@@ -35,6 +36,7 @@ _ROOM = 1 << 10  # bytes of a record's extra beside the fields and the name of t
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _MAX_NAMED = 5  # fields in a remark
+_MAX_LINES = 20  # remarks on fields that are left out
 _TOO_LARGE = 10**MAX_DIGITS
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
 
@@ -60,6 +62,27 @@ class OddValues(Counter[tuple[str, str]]):
                 count = sum(self[what, field] for field in fields)
                 more = f" and {len(fields) - _MAX_NAMED:,} more" if len(fields) > _MAX_NAMED else ""
                 yield f"{what}: {count:,} (in {', '.join(fields[:_MAX_NAMED])}{more})"
+
+
+class SkippedFields(Counter[str]):
+    """Counts of fields that records do not take over, by description."""
+
+    def remarks(self) -> Iterator[str]:
+        """One line per field, counted when the iterator is consumed: after all samples were read.
+
+        Of many fields, such as names of files that have several dots, the most frequent have lines of their own.
+        """
+        for what, count in sorted(self.most_common(_MAX_LINES)):
+            yield f"{what}: left out of {count:,} samples"
+        if others := len(self) - _MAX_LINES if len(self) > _MAX_LINES else 0:
+            count = self.total() - sum(count for _, count in self.most_common(_MAX_LINES))
+            yield f"{others:,} other fields: left out of {count:,} samples"
+
+    def merge(self, extra: dict[str, Any], inner: dict[str, Any]) -> None:
+        """Add the members of an inner object to a sample's fields, and count fields that give way to members."""
+        for name in extra.keys() & inner.keys():
+            self[f"field {printable(name)}, which an inner object has too"] += 1
+        extra |= inner
 
 
 def decode_text(data: bytes) -> str:

@@ -7,47 +7,34 @@ group ``picstore.sources`` in any installed package.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 
-from picstore.errors import NotADataset, PicstoreError, UsageError
+from picstore.errors import NotADataset, UsageError
 from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.folder import refuse_class_splits
 from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing, read_input, relabel_input
-from picstore.prepare.sources.list import require_integers
-from picstore.prepare.sources.refused_files import require_readable
 from picstore.prepare.sources.source_file import printable
-from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, local_path
+from picstore.prepare.sources.source_kinds import (
+    GENERAL,
+    KINDS,
+    SourceFormat,
+    SourceProbe,
+    load_format,
+    local_path,
+    recognize,
+)
 from picstore.prepare.sources.splits import match_split, no_split, refuse_splits, split_of_word
+from picstore.prepare.sources.tables_and_lists import require_integers
 from picstore.storage.class_names import JoinedNames, from_lines
-from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_of_file
 from picstore.storage.target_forms import check_targets
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
-_WITH_MAGIC = (
-    "index",
-    "mds",
-    "litdata",
-    "ffcv",
-    "parquet",
-    "hdf5",
-    "lmdb",
-    "recordio",
-    "tfrecord",
-    "picpoc",
-)  # or an index
-_GENERAL = ("folder", "list")  # any folder and any file
-# In the order of recognition; entry points of other packages are tried before _GENERAL.
-KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *_GENERAL)
-
-_MODULES = {"index": "index_in_place", "table": "csv_and_lists"}  # of kinds with another module name
 _WITH_TARGETS = ("coco", "voc", "yolo", "index")  # formats that define their targets
 
 
@@ -91,8 +78,8 @@ def open_source(
         kind = "coco"
     location = _enter_split(location, kind, given, has_classes=classes is not None)
     if kind == "auto":
-        kind = _recognize(location)
-    format_ = _load_format(kind)
+        kind = recognize(location)
+    format_ = load_format(kind)
     _check_options(given, format_, kind, location)
     if format_.takes_engine:
         given["engine"] = engine
@@ -115,7 +102,7 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
             continue
         if name == "split":
             raise no_split(str(given[name]), (), location)
-        belongs = " or ".join(other for other in sorted(KINDS) if name in _load_format(other).options)
+        belongs = " or ".join(other for other in sorted(KINDS) if name in load_format(other).options)
         option = f"--{name.replace('_', '-')}"
         raise UsageError(f"{option} belongs to the source {belongs}; {location} is read as {kind}; give --source")
 
@@ -131,9 +118,9 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
     split = options.get("split")
     if not splits or kind not in ("auto", *KINDS) or kind in ("coco", "index"):
         return location
-    found = _recognize(location) if kind == "auto" else kind
-    recognizes = _load_format(found).recognizes
-    if found not in _GENERAL and recognizes is not None and recognizes(probe):
+    found = recognize(location) if kind == "auto" else kind
+    recognizes = load_format(found).recognizes
+    if found not in GENERAL and recognizes is not None and recognizes(probe):
         return location  # an index or shards lie beside the folders
     if split is not None:
         chosen = match_split(str(split), splits)
@@ -141,42 +128,10 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
             raise no_split(str(split), splits, location)
         del options["split"]
         return location / chosen
-    of_images = found == "folder" and _recognize(location / splits[0]) == "folder"
+    of_images = found == "folder" and recognize(location / splits[0]) == "folder"
     if len(splits) > 1 and len(splits) == len(probe.folders) and not (has_classes and of_images):
         refuse_splits(splits, location)
     return location
-
-
-def _recognize(location: Location) -> str:
-    probe = SourceProbe.inspect(location)
-    for kind in (*KINDS[: -len(_GENERAL)], *sorted(_plugins()), *_GENERAL):
-        format_ = _load_format(kind)
-        if kind not in KINDS and not format_.object_stores and not isinstance(location, Folder):
-            continue  # a plug-in for local files may use the probe's path
-        if kind == "folder" and probe.is_folder:
-            require_readable(probe)
-        if format_.recognizes is not None and format_.recognizes(probe):
-            return kind
-    raise NotADataset(f"{location} is nothing that can be converted")
-
-
-def _load_format(kind: str) -> SourceFormat:
-    if kind in KINDS:
-        found = importlib.import_module(f"picstore.prepare.sources.{_MODULES.get(kind, kind)}").FORMAT
-    else:
-        plugins = _plugins()
-        if kind not in plugins:
-            raise UsageError(f"no source is called {kind}; there are auto, {', '.join(sorted({*KINDS, *plugins}))}")
-        try:
-            found = plugins[kind].load()
-        except Exception as error:  # another package's import can raise anything
-            raise PicstoreError(f"the source {kind} ({plugins[kind].value}) cannot be loaded: {error!r}") from error
-    return found if isinstance(found, SourceFormat) else SourceFormat(found)
-
-
-def _plugins() -> dict[str, EntryPoint]:
-    """Entry points of other packages by name, not loaded yet."""
-    return {point.name: point for point in entry_points(group="picstore.sources")}
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:

@@ -6,30 +6,28 @@ import functools
 import itertools
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from picstore.errors import Damage, ImageError, TooLarge, UsageError
-from picstore.prepare.sources.fields import SkippedFields, choose_image
+from picstore.errors import Damage, ImageError, TooLarge
 from picstore.prepare.sources.inputs import Input, Listing, read_input
-from picstore.prepare.sources.labels import Label, LabelFields, take_label
 from picstore.prepare.sources.lenient_json import json_object
-from picstore.prepare.sources.metadata import decode_text
-from picstore.prepare.sources.named_files import named_file
-from picstore.prepare.sources.parquet_layout import ParquetPart, find_parquet, parquet_parts
-from picstore.prepare.sources.refused_files import describe_foreign
-from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
+from picstore.prepare.sources.listing_builder import ListingBuilder
+from picstore.prepare.sources.metadata import SkippedFields, decode_text
+from picstore.prepare.sources.parquet_layout import (
+    ColumnChoice,
+    ParquetPart,
+    holds_images,
+    import_parquet,
+    is_binary,
+    open_parquet,
+    parquet_parts,
+)
+from picstore.prepare.sources.samples import SourceSample, describe_damage, end_at_damage
 from picstore.prepare.sources.shard_files import missing_shards
-from picstore.prepare.sources.source_file import locate_version, printable
-from picstore.prepare.sources.source_kinds import HEAD_BYTES, SourceFormat, SourceProbe, missing_library
-from picstore.storage.class_names import JoinedNames
-from picstore.storage.location.local import Folder
+from picstore.prepare.sources.source_file import locate_version, named_file, printable
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.location.resolve import Location, locate
 from picstore.storage.target_forms import OWN
-
-# Of the metadata of files that export writes: the column ``extra`` is a JSON object; and class names as JSON where a
-# ClassLabel, which has each name once, cannot hold them.
-EXTRA_KEY, CLASSES_KEY = "picstore.extra", "picstore.classes"
 
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
@@ -37,100 +35,6 @@ _IMAGES_PER_READ = 16  # read one by one images take 1.5 times as long
 _OPEN_COLUMNS = 8  # the image and attachments, which are read in turn
 _FREE_ROWS = 1 << 20  # rows that a file may have beyond one for each of its bytes
 _ROW = struct.Struct("<QQ")  # row group, and row in it
-
-
-@dataclass(frozen=True, slots=True)
-class _Schema:
-    """Columns of a file.
-
-    ``others`` become the extra, and so do the members of ``extra`` if that is JSON; ``attached`` become attachments;
-    ``numbers`` are the numbers of the file's classes in the whole source, None if the file states no names.
-    """
-
-    image: str
-    label: str | None
-    others: tuple[str, ...]
-    attached: tuple[str, ...]
-    numbers: tuple[int, ...] | None
-    json_extra: bool = False
-
-    def take_label(self, extra: dict[str, Any], file: Location) -> Label:
-        """Remove a row's label and return it, a number as the whole source counts; UsageError if it has no name."""
-        label = take_label(extra, self.label)
-        if self.numbers is None or not isinstance(label, int) or label == -1:
-            return label
-        if not 0 <= label < len(self.numbers):
-            count = len(self.numbers)
-            raise UsageError(f"{file}: the label {label} is outside of its {count:,} classes; give 0 to {count - 1}")
-        return self.numbers[label]
-
-
-class _Columns:
-    """Choice of the columns of each file, and what all files have in common.
-
-    Attributes:
-        labels: choice of the label's column.
-        classes: class names of all files.
-        skipped: columns of bytes that are left out.
-    """
-
-    def __init__(self, location: Location, image_field: str | None, label_field: str | None) -> None:
-        self.labels = LabelFields(label_field, location)
-        self.classes = JoinedNames()
-        self.skipped = SkippedFields()
-        self._location, self._image_field = location, image_field
-        self._lists: set[tuple[str, ...]] = set()  # of class names
-        self._unnamed: Location | None = None  # a file of numbers without names
-
-    def choose(self, opened: Any, part: ParquetPart) -> _Schema:
-        """Choose the columns of an open file; the names of its folders may hold further columns."""
-        import pyarrow as pa
-
-        schema, file = opened.schema_arrow, part.file
-        if len(set(schema.names)) < len(schema.names):
-            raise UsageError(f"{file}: two columns of one name in {', '.join(schema.names)}; rename one")
-        binary = [field.name for field in schema if _is_binary(field.type)]
-        structs = [field.name for field in schema if _is_image(field.type)]
-        several = [field.name for field in schema if field.name not in structs and _holds_several(field.type)]
-        candidates = structs or binary if self._image_field is None else [*structs, *binary]
-        image = choose_image(self._image_field, candidates, file)
-        of_bytes = [*structs, *binary]
-        others = [name for name in schema.names if name not in of_bytes and name not in several]
-        others += [name for name in part.columns if name not in schema.names]
-        metadata = schema.metadata or {}
-        features, json_extra = _features(metadata), EXTRA_KEY.encode() in metadata
-        further = [name for name in of_bytes if name != image]
-        attached = [name for name in further if json_extra or _is_of_images(opened, name, features.get(name))]
-        for name in schema.names:
-            if name in several:
-                self.skipped[f"column {printable(name)} (several images or bytes in a row)"] += opened.metadata.num_rows
-            elif name in further and name not in attached:
-                self.skipped[f"binary column {printable(name)}"] += opened.metadata.num_rows
-        label = self.labels.choose(others, only=[name for name in others if _classes(features.get(name))])
-        names = _classes(features.get(label)) if label else ()
-        if label is not None and CLASSES_KEY.encode() in metadata:
-            names = tuple(map(str, (json_object(metadata[CLASSES_KEY.encode()]) or {}).get("names", ())))
-        if names:
-            self._lists.add(names)
-        elif label in schema.names and pa.types.is_integer(schema.field(label).type):
-            self._unnamed = file
-        try:
-            numbers = self.classes.add(names) if names else None
-        except UsageError as error:
-            raise UsageError(f"{file}: {error}") from error
-        return _Schema(image, label, tuple(others), tuple(attached), numbers, json_extra)
-
-    def remarks(self) -> Iterator[str]:
-        """Messages for the user; UsageError if numbers without names could be of different classes."""
-        yield from self.skipped.remarks()
-        if self._unnamed is None or not self._lists:
-            return
-        if len(self._lists) > 1:
-            raise UsageError(
-                f"{self._unnamed} has labels without class names, and other files of {self._location} number different "
-                "ones; write the names into the file, or convert it by itself"
-            )
-        yield f"labels: {self._unnamed} states no class names; its numbers mean the other files' classes"
 
 
 def list_parquet(
@@ -142,10 +46,10 @@ def list_parquet(
     the file and below its folder. Further columns of images become attachments, and other binary columns are skipped;
     all further columns, and columns in the names of folders (``label=cat``), become the extra.
     """
-    _import_parquet()
+    import_parquet()
     parts = parquet_parts(location, split)
     _require_readable([part.file for part in parts])
-    columns = _Columns(location, image_field, label_field)
+    columns = ColumnChoice(location, image_field, label_field)
     samples = (
         sample
         for part in parts
@@ -153,29 +57,9 @@ def list_parquet(
     )
     absent = missing_shards(part.name for part in parts) if location.is_folder() else ()
     names, remarks = columns.classes.names, itertools.chain(columns.remarks(), absent)
-    return build_listing("parquet", samples, where=location, classes=names, remarks=remarks, labels=columns.labels)
-
-
-def _import_parquet() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise missing_library("pyarrow", "parquet") from error
-    return pyarrow.parquet
-
-
-def _openable(location: Location) -> Any:
-    """Argument for pyarrow: a path, or a file object that requests only the ranges that are read."""
-    if not isinstance(location, Folder):
-        return location.open()
-    if not location.is_file():  # pyarrow would wait for the writer of a pipe
-        raise Damage("not a regular file", printable(str(location)))
-    return location.path
-
-
-def _open(source: Any) -> Any:
-    """Open a Parquet file; reading a page checks its checksum, where the writer stored one."""
-    return _import_parquet().ParquetFile(source, page_checksum_verification=True)
+    return ListingBuilder(samples).build(
+        "parquet", where=location, classes=names, remarks=remarks, labels=columns.labels
+    )
 
 
 def _require_readable(files: list[Location]) -> None:
@@ -185,7 +69,7 @@ def _require_readable(files: list[Location]) -> None:
     first: Damage | None = None
     for file in files:
         try:
-            with _open(_openable(file)) as opened:
+            with open_parquet(file) as opened:
                 _ = opened.schema_arrow
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
             found = Damage(f"not a Parquet file: {error}", printable(str(file)))
@@ -199,72 +83,12 @@ def _require_readable(files: list[Location]) -> None:
         raise first
 
 
-def _is_binary(type_: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_))
-
-
-def _is_image(type_: Any) -> bool:
-    import pyarrow as pa
-
-    if not pa.types.is_struct(type_):
-        return False
-    # All bytes may be null, where all paths are given.
-    return any(f.name == "bytes" and (_is_binary(f.type) or pa.types.is_null(f.type)) for f in type_)
-
-
-def _holds_several(type_: Any) -> bool:
-    """Whether a value is nested and holds an image's struct, or a list of bytes."""
-    import pyarrow as pa
-
-    if not pa.types.is_nested(type_):
-        return False
-    inner = [type_.field(k).type for k in range(type_.num_fields)]
-    is_struct = pa.types.is_struct(type_)
-    return any(_is_image(one) or _holds_several(one) or (not is_struct and _is_binary(one)) for one in inner)
-
-
-def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
-    """Whether a column of bytes holds images, by Hugging Face's datasets or by the first bytes of some of its rows."""
-    import pyarrow as pa
-
-    kind = feature.get("_type") if isinstance(feature, dict) else None
-    if kind in ("Image", "Audio", "Video"):
-        return bool(kind == "Image")
-    for group in range(opened.num_row_groups):
-        try:
-            batch = next(opened.iter_batches(_IMAGES_PER_READ, row_groups=[group], columns=[column]), None)
-        except (pa.ArrowException, OSError):  # damage, which reading the images tells
-            continue
-        values = [] if batch is None else [value for value in batch.column(0).to_pylist() if value is not None]
-        found = [value.get("bytes") if isinstance(value, dict) else value for value in values]
-        if heads := [value[:HEAD_BYTES] for value in found if value]:
-            kinds = [describe_foreign(head, "") for head in heads]
-            return all(kind is not None and kind.what.startswith("an image") for kind in kinds)
-        if any(isinstance(value, dict) and value.get("path") for value in values):
-            return True
-    return False
-
-
-def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
-    """Columns as Hugging Face's datasets describes them, by name."""
-    info = (json_object(metadata.get(b"huggingface", b"{}")) or {}).get("info")
-    features = info.get("features") if isinstance(info, dict) else None
-    return features if isinstance(features, dict) else {}
-
-
-def _classes(feature: Any) -> tuple[str, ...]:
-    names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
-    return tuple(map(str, names)) if isinstance(names, list) else ()
-
-
-def _samples(part: ParquetPart, columns: _Columns) -> Iterator[SourceSample]:
+def _samples(part: ParquetPart, columns: ColumnChoice) -> Iterator[SourceSample]:
     import pyarrow as pa
 
     path, number = str(part.file), 0  # one object for all inputs
     try:
-        with _open(_openable(part.file)) as opened:
+        with open_parquet(part.file) as opened:
             _check_rows(opened, part.file)
             schema = columns.choose(opened, part)
             own = tuple(name for name in schema.others if name in opened.schema_arrow.names)
@@ -336,7 +160,7 @@ def _present(opened: Any, group: int, column: str) -> list[bool] | None:
     try:
         for batch in opened.iter_batches(_IMAGES_PER_READ, row_groups=[group], columns=[column]):
             values = batch.column(0)
-            if _is_binary(values.type):
+            if is_binary(values.type):
                 found += values.is_valid().to_pylist()
             else:
                 found += [bool(value and (value.get("bytes") or value.get("path"))) for value in values.to_pylist()]
@@ -350,7 +174,7 @@ def _count_rows(file: Location) -> int | None:
     import pyarrow as pa
 
     try:
-        with _open(_openable(file)) as opened:
+        with open_parquet(file) as opened:
             _check_rows(opened, file)
             return int(opened.metadata.num_rows)
     except (pa.ArrowException, OSError, UnicodeDecodeError, Damage):
@@ -408,7 +232,7 @@ class _OpenFile:
     """A Parquet file whose images are read, fastest in sequence."""
 
     def __init__(self, path: str, column: str, version: str) -> None:
-        self._file = _open(_openable(locate_version(path, version)))
+        self._file = open_parquet(locate_version(path, version))
         self._column = column
         self._group = -1
         self._batches: Iterator[Any] = iter(())
@@ -454,16 +278,7 @@ def recognizes(probe: SourceProbe) -> bool:
     """
     if not probe.is_folder:
         return probe.head().startswith(_MAGIC)
-    return find_parquet(probe, _may_hold_images)
-
-
-def _may_hold_images(file: Location, others: bool) -> bool:
-    """Whether a Parquet file has a column of images; where that is unknown, unless there are ``others`` that may."""
-    try:
-        with _open(_openable(file)) as opened:
-            return any(_is_image(field.type) or _is_binary(field.type) for field in opened.schema_arrow)
-    except Exception:  # not installed, or any error of the library, which listing the source tells
-        return not others
+    return holds_images(probe) is True
 
 
 FORMAT = SourceFormat(

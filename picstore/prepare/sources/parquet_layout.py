@@ -1,4 +1,4 @@
-"""Folders of Parquet files: splits, configurations as on Hugging Face's hub, and columns in the names of folders.
+"""Layout of Parquet sources: files, splits and configurations by folder, and the columns of image and label.
 
 data/train-00000-of-00002.parquet, train/0.parquet     the split is in the name of the file or of its folder
 mnist/train-00000-of-00001.parquet                     a configuration, and a split of it
@@ -8,23 +8,34 @@ label=cat/part-0.parquet                               a column ``label`` of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from picstore.errors import PicstoreError, UsageError
+from picstore.errors import Damage, PicstoreError, UsageError
 from picstore.prepare.sources.folder import NO_IMAGES
-from picstore.prepare.sources.source_file import visible_entries
-from picstore.prepare.sources.source_kinds import SourceProbe
+from picstore.prepare.sources.labels import Label, LabelFields, take_label
+from picstore.prepare.sources.lenient_json import json_object
+from picstore.prepare.sources.metadata import SkippedFields
+from picstore.prepare.sources.refused_files import describe_foreign
+from picstore.prepare.sources.samples import choose_image
+from picstore.prepare.sources.source_file import printable, visible_entries
+from picstore.prepare.sources.source_kinds import HEAD_BYTES, SourceProbe, missing_library
 from picstore.prepare.sources.splits import ALL, choose_split, split_of_name, split_of_word
+from picstore.storage.class_names import JoinedNames
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location
 
+# Metadata of files that export writes: the column ``extra`` is a JSON object; and class names as JSON if a ClassLabel,
+# which has each name once, cannot hold them.
+EXTRA_KEY, CLASSES_KEY = "picstore.extra", "picstore.classes"
+IMAGES_PER_READ = 16  # reading images one by one takes 1.5 times as long
+
 _SUFFIX = ".parquet"
-_MAX_DEPTH = 64  # folders below the source; partitions are seldom more than three deep
+_MAX_DEPTH = 64  # folders; partitions are seldom more than three deep
 _PROBED_DEPTH = 4  # a configuration, a split and two partitions
-_PROBED_FOLDERS = 8  # of one folder, such as configurations
+_PROBED_FOLDERS = 8  # files and folders of one folder
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SHOWN = 8  # configurations in a message
 
@@ -45,9 +56,9 @@ class ParquetPart:
 
 
 def parquet_parts(location: Location, split: str | None) -> list[ParquetPart]:
-    """List the Parquet files of a location, which may be one, by sorted path.
+    """List the Parquet files of a folder by sorted path, or a single file.
 
-    UsageError if there are none, if the folder is a Delta table, or if it holds several splits or configurations and
+    UsageError if the folder has no Parquet files, is a Delta table, or holds several splits or configurations of which
     none is chosen.
     """
     if not location.is_folder():
@@ -65,7 +76,8 @@ def parquet_parts(location: Location, split: str | None) -> list[ParquetPart]:
 def _paths_below(folder: Location, above: tuple[str, ...], parents: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the paths of all Parquet files below a folder, relative to the source, as parts."""
     own = str(folder.path.resolve()) if isinstance(folder, Folder) else str(folder)
-    if own in parents:  # links that lead in a circle
+    # Links may lead in a circle.
+    if own in parents:
         return
     if len(above) > _MAX_DEPTH:
         raise UsageError(f"{folder} is more than {_MAX_DEPTH} folders deep; give a folder nearer to its files")
@@ -86,7 +98,7 @@ def _columns(path: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split_part(path: tuple[str, ...]) -> int | None:
-    """Return which part of a path is the split; None for no split. A column of another name than split is none."""
+    """Return the number of the part of a path that is the split, or None; a column is one only if named ``split``."""
     folders = [
         (k, part)
         for k, part in reversed(list(enumerate(path[:-1])))
@@ -100,7 +112,7 @@ def _split_part(path: tuple[str, ...]) -> int | None:
 
 
 def _after_configuration(path: tuple[str, ...]) -> str:
-    """Return the part of a path that names a split, with the file's name; the file's name alone if none does."""
+    """Return the folder of a path that is the split, with the file's name; the file's name alone without a folder."""
     found = _split_part(path)
     return path[-1] if found in (None, len(path) - 1) else f"{path[found or 0]}/{path[-1]}"
 
@@ -123,22 +135,15 @@ def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location)
         )
 
 
-def find_parquet(probe: SourceProbe, holds_images: Callable[[Location, bool], bool]) -> bool:
-    """Whether a folder, or the first of its folders with Parquet files, has Parquet files of images.
+def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
+    """Return whether a folder, or the first of its folders with Parquet files, has Parquet files of images.
 
-    Image files end the search, so that in a folder of classes only the first class is listed.
-
-    Args:
-        holds_images: whether a file holds images; its second argument is whether there are tars beside the file.
+    Image files end the search, so that in a folder of classes only the first class is listed. None if the folder holds
+    nothing that tells.
     """
-    return _find_below(probe, holds_images, _PROBED_DEPTH) is True
-
-
-def _find_below(probe: SourceProbe, holds_images: Callable[[Location, bool], bool], depth: int) -> bool | None:
-    """Whether there are Parquet files of images; None if there is nothing that tells."""
     if names := probe.files_ending(_SUFFIX):
         others = bool(probe.files_ending(".tar"))
-        if any(holds_images(probe.location / name, others) for name in names[:_PROBED_FOLDERS]):
+        if any(_may_hold_images(probe.location / name, others) for name in names[:_PROBED_FOLDERS]):
             return True
     if any(not name.lower().endswith(NO_IMAGES) and "." in name for name in probe.files):
         return False
@@ -147,7 +152,199 @@ def _find_below(probe: SourceProbe, holds_images: Callable[[Location, bool], boo
             inner = SourceProbe.inspect(probe.location / name)
         except PicstoreError:
             continue
-        found = _find_below(inner, holds_images, depth - 1)
+        found = holds_images(inner, depth - 1)
         if found is not None:
             return found
     return None
+
+
+def _may_hold_images(file: Location, others: bool) -> bool:
+    """Return whether a Parquet file may hold images; ``others`` is whether to say no if that cannot be found out."""
+    try:
+        with open_parquet(file) as opened:
+            return any(_is_image(field.type) or is_binary(field.type) for field in opened.schema_arrow)
+    # pyarrow is not installed, or fails in any way. Listing the source tells the reason.
+    except Exception:
+        return not others
+
+
+def import_parquet() -> Any:
+    """Import ``pyarrow.parquet``; MissingDependency if pyarrow is not installed."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise missing_library("pyarrow", "parquet") from error
+    return pyarrow.parquet
+
+
+def open_parquet(location: Location) -> Any:
+    """Open a Parquet file; reading a page checks its checksum, if the writer stored one."""
+    if isinstance(location, Folder):
+        # pyarrow would wait for the writer of a pipe.
+        if not location.is_file():
+            raise Damage("not a regular file", printable(str(location)))
+        source: Any = location.path
+    else:
+        # A file object, from which pyarrow requests only the ranges that it reads.
+        source = location.open()
+    return import_parquet().ParquetFile(source, page_checksum_verification=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetColumns:
+    """Columns of a file.
+
+    Attributes:
+        others: columns that become the extra.
+        attached: columns that become attachments.
+        numbers: numbers of the file's classes in the whole source; None if the file states no names.
+        json_extra: whether the column ``extra`` is JSON, whose members become the extra.
+    """
+
+    image: str
+    label: str | None
+    others: tuple[str, ...]
+    attached: tuple[str, ...]
+    numbers: tuple[int, ...] | None
+    json_extra: bool = False
+
+    def take_label(self, extra: dict[str, Any], file: Location) -> Label:
+        """Remove the label from a row and return it, numbered as in the whole source; UsageError if it has no name."""
+        label = take_label(extra, self.label)
+        if self.numbers is None or not isinstance(label, int) or label == -1:
+            return label
+        if not 0 <= label < len(self.numbers):
+            count = len(self.numbers)
+            raise UsageError(f"{file}: the label {label} is outside of its {count:,} classes; give 0 to {count - 1}")
+        return self.numbers[label]
+
+
+class ColumnChoice:
+    """Choice of the columns of each file, and the class names of all files.
+
+    Attributes:
+        labels: choice of the label's column.
+        classes: class names of all files.
+        skipped: columns of bytes that are left out.
+    """
+
+    def __init__(self, location: Location, image_field: str | None, label_field: str | None) -> None:
+        self.labels = LabelFields(label_field, location)
+        self.classes = JoinedNames()
+        self.skipped = SkippedFields()
+        self._location, self._image_field = location, image_field
+        # Lists of class names that files state, and a file with numbers but without names.
+        self._lists: set[tuple[str, ...]] = set()
+        self._unnamed: Location | None = None
+
+    def choose(self, opened: Any, part: ParquetPart) -> ParquetColumns:
+        """Choose the columns of an open file; the names of its folders may hold further columns."""
+        import pyarrow as pa
+
+        schema, file = opened.schema_arrow, part.file
+        if len(set(schema.names)) < len(schema.names):
+            raise UsageError(f"{file}: two columns of one name in {', '.join(schema.names)}; rename one")
+        binary = [field.name for field in schema if is_binary(field.type)]
+        structs = [field.name for field in schema if _is_image(field.type)]
+        several = [field.name for field in schema if field.name not in structs and _holds_several(field.type)]
+        candidates = structs or binary if self._image_field is None else [*structs, *binary]
+        image = choose_image(self._image_field, candidates, file)
+        of_bytes = [*structs, *binary]
+        others = [name for name in schema.names if name not in of_bytes and name not in several]
+        others += [name for name in part.columns if name not in schema.names]
+        metadata = schema.metadata or {}
+        features, json_extra = _features(metadata), EXTRA_KEY.encode() in metadata
+        further = [name for name in of_bytes if name != image]
+        attached = [name for name in further if json_extra or _is_of_images(opened, name, features.get(name))]
+        for name in schema.names:
+            if name in several:
+                self.skipped[f"column {printable(name)} (several images or bytes in a row)"] += opened.metadata.num_rows
+            elif name in further and name not in attached:
+                self.skipped[f"binary column {printable(name)}"] += opened.metadata.num_rows
+        label = self.labels.choose(others, only=[name for name in others if _classes(features.get(name))])
+        names = _classes(features.get(label)) if label else ()
+        if label is not None and CLASSES_KEY.encode() in metadata:
+            names = tuple(map(str, (json_object(metadata[CLASSES_KEY.encode()]) or {}).get("names", ())))
+        if names:
+            self._lists.add(names)
+        elif label in schema.names and pa.types.is_integer(schema.field(label).type):
+            self._unnamed = file
+        try:
+            numbers = self.classes.add(names) if names else None
+        except UsageError as error:
+            raise UsageError(f"{file}: {error}") from error
+        return ParquetColumns(image, label, tuple(others), tuple(attached), numbers, json_extra)
+
+    def remarks(self) -> Iterator[str]:
+        """Yield messages for the user; UsageError if numbers without names could mean different classes."""
+        yield from self.skipped.remarks()
+        if self._unnamed is None or not self._lists:
+            return
+        if len(self._lists) > 1:
+            raise UsageError(
+                f"{self._unnamed} has labels without class names, and other files of {self._location} number different "
+                "ones; write the names into the file, or convert it by itself"
+            )
+        yield f"labels: {self._unnamed} states no class names; its numbers mean the other files' classes"
+
+
+def is_binary(type_: Any) -> bool:
+    """Return whether an Arrow type is bytes."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_))
+
+
+def _is_image(type_: Any) -> bool:
+    import pyarrow as pa
+
+    if not pa.types.is_struct(type_):
+        return False
+    # The type of ``bytes`` is null if a file gives all images by path.
+    return any(f.name == "bytes" and (is_binary(f.type) or pa.types.is_null(f.type)) for f in type_)
+
+
+def _holds_several(type_: Any) -> bool:
+    """Return whether an Arrow type is nested and holds an image's struct, or a list of bytes."""
+    import pyarrow as pa
+
+    if not pa.types.is_nested(type_):
+        return False
+    inner = [type_.field(k).type for k in range(type_.num_fields)]
+    is_struct = pa.types.is_struct(type_)
+    return any(_is_image(one) or _holds_several(one) or (not is_struct and is_binary(one)) for one in inner)
+
+
+def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
+    """Return whether a column of bytes holds images, by Hugging Face's feature or by the first bytes of some rows."""
+    import pyarrow as pa
+
+    kind = feature.get("_type") if isinstance(feature, dict) else None
+    if kind in ("Image", "Audio", "Video"):
+        return bool(kind == "Image")
+    for group in range(opened.num_row_groups):
+        try:
+            batch = next(opened.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[column]), None)
+        # Reading the images reports the damage.
+        except (pa.ArrowException, OSError):
+            continue
+        values = [] if batch is None else [value for value in batch.column(0).to_pylist() if value is not None]
+        found = [value.get("bytes") if isinstance(value, dict) else value for value in values]
+        if heads := [value[:HEAD_BYTES] for value in found if value]:
+            kinds = [describe_foreign(head, "") for head in heads]
+            return all(kind is not None and kind.what.startswith("an image") for kind in kinds)
+        if any(isinstance(value, dict) and value.get("path") for value in values):
+            return True
+    return False
+
+
+def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
+    """Return the descriptions that Hugging Face's datasets stores of columns, by name."""
+    info = (json_object(metadata.get(b"huggingface", b"{}")) or {}).get("info")
+    features = info.get("features") if isinstance(info, dict) else None
+    return features if isinstance(features, dict) else {}
+
+
+def _classes(feature: Any) -> tuple[str, ...]:
+    names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+    return tuple(map(str, names)) if isinstance(names, list) else ()

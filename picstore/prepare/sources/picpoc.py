@@ -11,10 +11,11 @@ import struct
 from collections.abc import Iterator
 
 from picstore.errors import Corrupt, Damage, PicstoreError
-from picstore.prepare.sources.fields import SkippedFields
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.lenient_json import json_object
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.listing_builder import ListingBuilder
+from picstore.prepare.sources.metadata import SkippedFields
+from picstore.prepare.sources.samples import SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.location.resolve import Location
@@ -38,7 +39,7 @@ def list_picpoc(location: Location) -> Listing:
     skipped, no_label = SkippedFields(), "no labels: no record has one"
     per_file = (end_at_damage(_samples(location / name, name, skipped), location / name, name) for name in names)
     samples = (sample for samples in per_file for sample in samples)
-    return build_listing("picpoc", samples, where=location, remarks=skipped.remarks(), no_label=no_label)
+    return ListingBuilder(samples).build("picpoc", where=location, remarks=skipped.remarks(), no_label=no_label)
 
 
 def _numbers(location: Location, *, folders: bool = False) -> list[str]:

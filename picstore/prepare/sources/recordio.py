@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from picstore.errors import Corrupt, Damage
-from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.labels import take_label
-from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
-from picstore.prepare.sources.shard_files import empty_files, names_beside, read_offsets
+from picstore.prepare.sources.listing_builder import ListingBuilder
+from picstore.prepare.sources.samples import SourceSample, describe_damage, end_at_damage
+from picstore.prepare.sources.shard_files import empty_files, names_beside, read_offsets, shard_files
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.location.resolve import Location
@@ -54,7 +54,7 @@ def list_recordio(location: Location, *, split: str | None = None) -> Listing:
     )
     samples = (sample for samples in per_file for sample in samples)
     no_label = "no labels: no record's header has one"
-    return build_listing("recordio", samples, where=location, remarks=empty_files(empty), no_label=no_label)
+    return ListingBuilder(samples).build("recordio", where=location, remarks=empty_files(empty), no_label=no_label)
 
 
 def _samples(location: Location, offsets: list[int] | None, empty: list[str]) -> Iterator[SourceSample]:

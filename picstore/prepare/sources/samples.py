@@ -1,27 +1,24 @@
-"""SourceSample, a sample as formats store it, and ListingBuilder, which numbers labels and writes extras as JSON."""
+"""SourceSample, a sample as formats store it; the choice of its image's field; and what damage leaves of a file."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from statistics import median
 from typing import Any, TypeVar
 
 from picstore.errors import Damage, PicstoreError, UsageError
-from picstore.prepare.sources.input_table import InputTable, InputView, PackedInputs
-from picstore.prepare.sources.inputs import Input, Listing
-from picstore.prepare.sources.labels import Label, LabelFields, NoLabel, number_labels, quoted
+from picstore.prepare.sources.inputs import Input
+from picstore.prepare.sources.labels import Label, quoted, usual_field
 from picstore.prepare.sources.metadata import OddValues, extra_as_json
 from picstore.prepare.sources.source_file import file_version, printable
-from picstore.prepare.sources.splits import split_of_word
-from picstore.storage.annotations import FIELDS
 from picstore.storage.location.resolve import Location, Where, locate
 
-_SEEN = 64  # fields that a message lists at most
 _MAX_MISSING = 1 << 24  # missing samples of a file, beyond which the stated count is not believed
-_MAX_NAMED = 5  # files in a remark
+# Usual names in lower case, the preferred first.
+IMAGE_FIELDS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "images", "x", "data", "bytes", "image_bytes")
 T = TypeVar("T", bound="Input | SourceSample")
 
 
@@ -51,219 +48,42 @@ class SourceSample:
     targets: str = ""
     version: str = ""
 
+    def to_input(self, label: int, odd: OddValues) -> Input:
+        """Make the input of this sample, with the number ``label``; ``odd`` counts values that JSON cannot hold."""
+        extra = extra_as_json(self.extra, odd, name=self.name) if self.extra else b""
+        return Input(
+            self.name,
+            label,
+            self.path,
+            self.offset,
+            self.size,
+            self.problem,
+            extra,
+            attachments=self.attachments,
+            reader=self.reader,
+            key=self.key,
+            frame=self.frame,
+            lost=self.lost,
+            targets=self.targets,
+            version=self.version,
+        )
 
-# What the user is told of a source: by text how often it was found, and the least example.
-Notes = dict[str, tuple[int, str]]
 
+def choose_image(given: str | None, fields: Collection[str], path: object, usual: Sequence[str] = IMAGE_FIELDS) -> str:
+    """Choose the image's field: the user's choice, the first of the usual names, or the only field.
 
-@dataclass(frozen=True, slots=True)
-class PackedListing:
-    """Inputs, labels, attachments and notes of the parts that a task lists.
-
-    Attributes:
-        inputs: of all parts of the task.
-        labels: by the labels of ``inputs``, with the number of samples that have each; none if the labels of
-            ``inputs`` are numbers of classes.
-        attachments: names of attachments.
-        fields: names of some fields of samples.
-        splits: values of the field ``split`` that are splits.
-        notes: what the user is told.
-        odd: values of extras that were changed.
-        damaged: number of inputs whose file has lost an unknown number of samples.
-        alike: counts of metadata that is called as targets are.
+    UsageError if the user's choice is no field, or no field can be chosen; the message names the source ``path``.
     """
-
-    inputs: PackedInputs
-    labels: dict[Label, int]
-    attachments: tuple[str, ...]
-    fields: tuple[str, ...]
-    splits: tuple[str, ...]
-    notes: Notes
-    odd: OddValues
-    damaged: int
-    alike: Counter[str]
-
-
-class ListingBuilder:
-    """Inputs of a source in their order, as they are found.
-
-    Attributes:
-        notes: what the user is told.
-    """
-
-    def __init__(self) -> None:
-        self.notes: Notes = {}
-        self._odd = OddValues()
-        self._damaged = 0  # files that have lost an unknown number of samples
-        self._inputs = InputTable()
-        self._turns: dict[Label, int] = {}  # of labels, in the order in which they come
-        self._counts: list[int] = []  # of readable samples, by turn
-        self._packed: dict[int, dict[Label, int]] = {}  # counts of labels by group
-        self._attachments: dict[str, None] = {}
-        self._fields: dict[str, None] = {}
-        self._splits: dict[str, None] = {}  # in the field of that name
-        self._alike: Counter[str] = Counter()  # fields that are called as targets are
-
-    def __len__(self) -> int:
-        return len(self._inputs)
-
-    def add(self, item: Input | SourceSample) -> None:
-        """Add an input, whose label is the number of a class, or a sample."""
-        if isinstance(item, SourceSample):
-            turn = self._turns.setdefault(item.label, len(self._turns))
-            if turn == len(self._counts):
-                self._counts.append(0)
-            self._counts[turn] += not item.problem
-            if not item.targets:
-                self._alike.update(name for name in FIELDS if name in item.extra)
-            if len(self._fields) < _SEEN:
-                self._fields.update(dict.fromkeys(item.extra))
-            if isinstance(split := item.extra.get("split"), str) and split_of_word(split):
-                self._splits[split] = None
-            item = _to_input(item, turn, self._odd)
-        self._inputs.append(item)
-        self._damaged += item.lost > 0
-        for name, _ in item.attachments:
-            self._attachments[name] = None
-
-    def add_notes(self, notes: Notes) -> None:
-        """Add what the user is told."""
-        for text, (count, example) in notes.items():
-            before, least = self.notes.get(text, (0, example))
-            self.notes[text] = before + count, min(least, example)
-
-    def add_packed(self, found: PackedListing) -> None:
-        """Add what a task has found."""
-        self._packed[self._inputs.add_packed(found.inputs)] = found.labels
-        self._attachments.update(dict.fromkeys(found.attachments))
-        self._fields.update(dict.fromkeys(found.fields))
-        self._splits.update(dict.fromkeys(found.splits))
-        self.add_notes(found.notes)
-        self._odd.update(found.odd)
-        self._damaged += found.damaged
-        self._alike.update(found.alike)
-
-    def pack(self) -> PackedListing:
-        """Pack what was found."""
-        counts, attachments = self._label_counts(), tuple(self._attachments)
-        fields, splits = tuple(self._fields), tuple(self._splits)
-        inputs = self._inputs.pack()
-        told = self.notes, self._odd, self._damaged, self._alike
-        return PackedListing(inputs, counts, attachments, fields, splits, *told)
-
-    def _label_counts(self) -> dict[Label, int]:
-        return dict(zip(self._turns, self._counts, strict=True))
-
-    def build(
-        self,
-        kind: str,
-        *,
-        where: object = "",
-        classes: Sequence[str] = (),
-        remarks: Iterable[str] = (),
-        labels: LabelFields | str | None = None,
-        no_label: str = "",
-    ) -> Listing:
-        """Build the listing, and number the labels of samples; see :func:`number_labels`.
-
-        Args:
-            where: the source, for messages.
-            classes: names by label, if the source has them.
-            remarks: messages for the user.
-            labels: how the label's field was chosen, or its name that the user gave.
-            no_label: why no sample has a label, if none has; by default what the samples' fields are called.
-
-        Raises:
-            UsageError: no sample has a label in the field that the user named, or labels and classes contradict.
-        """
-        groups = {0: self._label_counts(), **self._packed}
-        counts: Counter[Label] = Counter()
-        for found in groups.values():
-            counts.update(found)
-        found_remarks = [*remarks, *(labels.remarks() if isinstance(labels, LabelFields) else ())]
-        if len(self._splits) > 1:
-            found_remarks.append(f"the field 'split' holds {', '.join(self._splits)}: all of them are taken")
-        chosen = number_labels(counts, classes, where=where)
-        if set(chosen.numbers.values()) == {-1} and not any(isinstance(label, NoLabel) for label in counts):
-            found_remarks.append(no_label or self._no_labels(where, labels))
-        for group, found in groups.items():
-            if found:
-                self._inputs.number_labels([chosen.numbers[label] for label in found], group=group)
-        names = [printable(name) for name in chosen.names]
-        inputs, losses = self._estimate_losses()
-        all_remarks = [*found_remarks, *chosen.remarks, *self._odd.remarks(), *losses]
-        return Listing(kind, inputs, names, tuple(self._attachments), all_remarks, alike=dict(self._alike))
-
-    def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
-        """Estimate what damaged files lost by the other files; returns the inputs with the estimates, and a remark."""
-        inputs: Sequence[Input] = self._inputs
-        if not self._damaged:
-            return inputs, []
-        estimates = _estimate_by_others(inputs)
-        inputs = InputView(inputs, change=lambda one: replace(one, lost=estimates[one.path]) if one.lost else one)
-        files = ", ".join(printable(PurePath(path).name) for path in sorted(estimates)[:_MAX_NAMED])
-        more = f" and {len(estimates) - _MAX_NAMED:,} more" if len(estimates) > _MAX_NAMED else ""
-        lost = sum(estimates.values())
-        return inputs, [f"damaged files have lost an unknown number of samples, about {lost:,}: {files}{more}"]
-
-    def _no_labels(self, where: object, labels: LabelFields | str | None) -> str:
-        """Tell that no sample has a label; UsageError if the user named a field that no sample has."""
-        fields = quoted(self._fields)
-        if isinstance(labels, LabelFields) and labels.chosen is not None:
-            return f"no labels: all values of {labels.chosen!r} are missing"
-        if isinstance(labels, str):
-            raise UsageError(f"{where}: no sample has a value in the field {labels!r}; fields with values: {fields}")
-        if not self._fields:
-            return "no labels: there is no other column than the image's that has values"
-        return f"no labels: none of the columns {fields} has a usual name of labels; name one with --label-field"
-
-
-def build_listing(
-    kind: str,
-    samples: Iterable[SourceSample],
-    *,
-    where: object = "",
-    classes: Sequence[str] = (),
-    remarks: Iterable[str] = (),
-    labels: LabelFields | str | None = None,
-    no_label: str = "",
-) -> Listing:
-    """Build a listing of samples in their order; see :meth:`ListingBuilder.build`.
-
-    ``classes`` and ``remarks`` are consumed after the samples, which may add to them.
-    """
-    builder = ListingBuilder()
-    for sample in samples:
-        builder.add(sample)
-    return builder.build(kind, where=where, classes=classes, remarks=remarks, labels=labels, no_label=no_label)
-
-
-def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
-    """Return the listing of a file that names images; UsageError if all of them lie elsewhere."""
-    if listing.inputs and all(one.problem for one in listing.inputs):
-        count, first = len(listing.inputs), listing.inputs[0]
-        raise UsageError(f"{printable(str(where))}: none of its {count:,} images can be read: {first.problem}")
-    return listing
-
-
-def _to_input(sample: SourceSample, label: int, odd: OddValues) -> Input:
-    extra = extra_as_json(sample.extra, odd, name=sample.name) if sample.extra else b""
-    return Input(
-        sample.name,
-        label,
-        sample.path,
-        sample.offset,
-        sample.size,
-        sample.problem,
-        extra,
-        attachments=sample.attachments,
-        reader=sample.reader,
-        key=sample.key,
-        frame=sample.frame,
-        lost=sample.lost,
-        targets=sample.targets,
-        version=sample.version,
-    )
+    if given is not None:
+        if given not in fields:
+            raise UsageError(f"{path} has no field {given!r} that can be the image; it has {quoted(fields)}")
+        return given
+    found = usual_field(fields, usual)
+    if found is None and len(fields) == 1:
+        return next(iter(fields))
+    if found is None:
+        raise UsageError(f"which field of {path} is the image? Name it by --image-field; it has {quoted(fields)}")
+    return found
 
 
 def end_at_damage(
@@ -353,7 +173,7 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
     return max(1, found * rest // offset if offset > 0 and rest > 0 else found)
 
 
-def _estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
+def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
     """Estimate by path the samples that damaged files lost, from what undamaged files of the same suffix hold."""
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}

@@ -1,17 +1,42 @@
-"""SourceFormat, which lists the inputs of one kind of source, and SourceProbe, by which kinds are recognized."""
+"""Kinds of sources: what one is (SourceFormat), and by what a path is recognized as one (SourceProbe, recognize)."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from picstore.errors import Damage, MissingDependency, UsageError
+from picstore.errors import Damage, MissingDependency, NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 
+_WITH_MAGIC = (
+    "index",
+    "mds",
+    "litdata",
+    "ffcv",
+    "parquet",
+    "hdf5",
+    "lmdb",
+    "recordio",
+    "tfrecord",
+    "picpoc",
+)  # or an index
+GENERAL = ("folder", "list")  # any folder and any file
+# In the order of recognition; entry points of other packages are tried before GENERAL.
+KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *GENERAL)
+
+# Module and name of the format of each kind for which they are not the kind and FORMAT.
+_FORMATS = {
+    "imagenet": ("imagenet_tars", "FORMAT"),
+    "index": ("index_in_place", "FORMAT"),
+    "list": ("tables_and_lists", "LIST"),
+    "table": ("tables_and_lists", "TABLE"),
+}
 HEAD_BYTES = 1 << 12  # of a file, for its magic number
 
 
@@ -89,3 +114,36 @@ class SourceFormat:
 def missing_library(library: str, extra: str) -> MissingDependency:
     """Build the error for a library that a source needs and that is not installed."""
     return MissingDependency(f"this needs {library}: pip install 'picstore[{extra}]'")
+
+
+def recognize(location: Location) -> str:
+    """Return the first kind that takes a location for its own; NotADataset if none does."""
+    probe = SourceProbe.inspect(location)
+    for kind in (*KINDS[: -len(GENERAL)], *sorted(_plugins()), *GENERAL):
+        format_ = load_format(kind)
+        if kind not in KINDS and not format_.object_stores and not isinstance(location, Folder):
+            continue  # a plug-in for local files may use the probe's path
+        if format_.recognizes is not None and format_.recognizes(probe):
+            return kind
+    raise NotADataset(f"{location} is nothing that can be converted")
+
+
+def load_format(kind: str) -> SourceFormat:
+    """Import the format of a kind; UsageError for an unknown kind, PicstoreError if a plug-in cannot be loaded."""
+    if kind in KINDS:
+        module, name = _FORMATS.get(kind, (kind, "FORMAT"))
+        found = getattr(importlib.import_module(f"picstore.prepare.sources.{module}"), name)
+    else:
+        plugins = _plugins()
+        if kind not in plugins:
+            raise UsageError(f"no source is called {kind}; there are auto, {', '.join(sorted({*KINDS, *plugins}))}")
+        try:
+            found = plugins[kind].load()
+        except Exception as error:  # another package's import can raise anything
+            raise PicstoreError(f"the source {kind} ({plugins[kind].value}) cannot be loaded: {error!r}") from error
+    return found if isinstance(found, SourceFormat) else SourceFormat(found)
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    """Entry points of other packages by name, not loaded yet."""
+    return {point.name: point for point in entry_points(group="picstore.sources")}

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.sources.fields import IMAGE_FIELDS, SkippedFields, choose_image
-from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.labels import LABEL_FIELDS, RowLabels
-from picstore.prepare.sources.metadata import decode_if_text
+from picstore.prepare.sources.listing_builder import ListingBuilder
+from picstore.prepare.sources.metadata import SkippedFields, decode_if_text
 from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, read_varint, to_signed
-from picstore.prepare.sources.samples import SourceSample, build_listing, describe_damage, end_at_damage
-from picstore.prepare.sources.shard_files import empty_files, missing_shards, names_beside, read_offsets
+from picstore.prepare.sources.samples import IMAGE_FIELDS, SourceSample, choose_image, describe_damage, end_at_damage
+from picstore.prepare.sources.shard_files import empty_files, missing_shards, names_beside, read_offsets, shard_files
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import choose_split
@@ -83,7 +82,7 @@ def list_tfrecord(
             what = f"{_BOXES} and the other fields of objects are metadata"
             yield f"{what} in {with_boxes:,} samples; for targets, export COCO, Pascal VOC or YOLO"
 
-    return build_listing("tfrecord", samples(), where=location, remarks=remarks(), labels=label_field)
+    return ListingBuilder(samples()).build("tfrecord", where=location, remarks=remarks(), labels=label_field)
 
 
 def _files(location: Location, split: str | None) -> list[Location]:

@@ -28,11 +28,11 @@ import picstore
 from benchmarks.clusters import SimulatedCluster, simulated_cluster
 from picstore.errors import Corrupt, PicstoreError, Unfinished
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
-from picstore.prepare.convert.resumable_job import DatasetShape, Shard
 from picstore.prepare.convert.merge_shards import merge
+from picstore.prepare.convert.resumable_job import DatasetShape, Shard
 from picstore.prepare.engine import ray
-from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.engine.ray import RayEngine
+from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.exports import run_export, write_folder
 from picstore.prepare.exports.run_export import FORMATS, export
 from picstore.prepare.image.encode_settings import EncodeSettings

@@ -22,7 +22,7 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import UsageError
-from picstore.prepare.exports import tasks as export_tasks
+from picstore.prepare.exports import run_export
 from picstore.prepare.exports.export_format import attachment_names
 from picstore.prepare.exports.run_export import FORMATS, export
 from picstore.prepare.sources.open import open_source, read_input
@@ -174,7 +174,7 @@ def test_a_record_whose_extra_is_no_json_is_left_out(
 
 def hostile(monkeypatch: pytest.MonkeyPatch, extra: Callable[[Record], bytes]) -> None:
     """Let data sets have extras that no writer would take."""
-    with_columns = export_tasks._with_columns
+    with_columns = run_export._with_columns
     monkeypatch.setattr(
-        export_tasks, "_with_columns", lambda record: with_columns(replace(record, extra_json=extra(record)))
+        run_export, "_with_columns", lambda record: with_columns(replace(record, extra_json=extra(record)))
     )

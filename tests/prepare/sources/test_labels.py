@@ -434,7 +434,7 @@ def test_columns_with_blanks_around_their_names_are_found(tmp_path: Path) -> Non
 def test_a_name_in_the_last_part_makes_names_of_all_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, Values], Path]
 ) -> None:
-    monkeypatch.setattr("picstore.prepare.sources.csv_and_lists._PART_BYTES", 16)
+    monkeypatch.setattr("picstore.prepare.sources.tables_and_lists._PART_BYTES", 16)
     for number, values in enumerate([["1", "2", "3"], ["2", "1", "dog"]]):
         path = write(tmp_path, values)
         path.rename(tmp_path / f"{number}{path.suffix}")

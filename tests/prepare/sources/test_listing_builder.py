@@ -15,7 +15,7 @@ from engine_tasks import InlineEngine
 
 from picstore.errors import NotADataset, PicstoreError
 from picstore.prepare.engine.worker_processes import Died, LocalEngine
-from picstore.prepare.sources import csv_and_lists, listing_builder
+from picstore.prepare.sources import listing_builder, tables_and_lists
 from picstore.prepare.sources.inputs import Listing, read_input
 from picstore.prepare.sources.listing_builder import FoundPart, list_parts
 from picstore.prepare.sources.open import open_source
@@ -117,7 +117,7 @@ def test_a_csv_of_many_parts_lists_what_one_part_lists(
     path.write_bytes(("\ufeff" + end.join(["path,label,caption", *rows])).encode())
     alone = open_source(path)
     assert len(alone.inputs) == 500 and alone.classes == ["dog"]
-    monkeypatch.setattr(csv_and_lists, "_PART_BYTES", 300)
+    monkeypatch.setattr(tables_and_lists, "_PART_BYTES", 300)
     monkeypatch.setattr(listing_builder, "_MIN_SECONDS", 0)
     assert fields_of(open_source(path)) == fields_of(alone)
     assert fields_of(open_source(path, engine=Counting(3))) == fields_of(alone)

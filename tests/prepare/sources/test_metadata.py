@@ -117,7 +117,7 @@ def test_any_values_become_json_that_a_record_holds_and_parsers_read(extra: dict
     ],
 )
 def test_json_of_other_programs_is_parsed_with_all_its_fields(text: bytes, parsed: Any, skipped: list[str]) -> None:
-    from picstore.prepare.sources.fields import SkippedFields
+    from picstore.prepare.sources.metadata import SkippedFields
 
     counts = SkippedFields()
     value = json_object(text, counts)

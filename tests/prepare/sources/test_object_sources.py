@@ -26,9 +26,8 @@ import picstore
 from picstore.errors import ImageError, NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources import parquet
 from picstore.prepare.sources.compressed_and_raw import decompress_block
-from picstore.prepare.sources.inputs import Input, Listing, read_input
+from picstore.prepare.sources.inputs import Input, Listing, ReadAhead, read_input
 from picstore.prepare.sources.open import KINDS, SourceFormat, SourceProbe, open_source
-from picstore.prepare.sources.read_ahead import ReadAhead
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, locate, locate_writable
 
@@ -395,7 +394,7 @@ def test_sources_of_other_packages_read_stores_where_they_say_so(
     entries = {
         name: EntryPoint(name, f"{__name__}:{name.upper()}", "picstore.sources") for name in ("stacked", "mapped")
     }
-    monkeypatch.setattr("picstore.prepare.sources.open._plugins", lambda: entries)
+    monkeypatch.setattr("picstore.prepare.sources.source_kinds._plugins", lambda: entries)
     for root in (locate(bucket), locate(tmp_path)):
         (root / "set/stack.bin").write(b"".join(JPEGS))
     for where in (f"{bucket}/set", tmp_path / "set"):
@@ -545,7 +544,7 @@ def test_an_input_of_a_store_larger_than_the_limit_is_not_read_whole(
 def test_inputs_that_are_passed_over_do_not_stop_the_reading_ahead(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("picstore.prepare.sources.read_ahead._MAX_BYTES", 3)
+    monkeypatch.setattr("picstore.prepare.sources.inputs._MAX_AHEAD", 3)
     location = locate(f"{bucket}/bytes")
     location.write(bytes(range(50)))
     inputs = [Input(f"{k}", -1, str(location), k, 1) for k in range(50)]

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from source_files import DATA, JPEGS, im2rec, images, labels, make_tar, problems, put, recordio
 
-from picstore.errors import ImageError, NotADataset
+from picstore.errors import ImageError, NotADataset, UsageError
 from picstore.prepare.sources.open import open_source, read_input
+from picstore.prepare.sources.shard_files import expand_braces
 
 TFRECORD = (DATA / "tfrecord" / "train-00000-of-00002").read_bytes()  # of three examples
 
@@ -121,3 +122,23 @@ def test_an_empty_shard_is_a_remark_and_of_empty_ones_nothing_is_made(tmp_path: 
     put(tmp_path / f"a.{kind}", b"")
     with pytest.raises(NotADataset, match="2 files hold no records"):
         open_source(tmp_path, kind="recordio" if kind == "rec" else kind)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("a.tar", ["a.tar"]),
+        ("a-{08..11}", ["a-08", "a-09", "a-10", "a-11"]),
+        ("{x,y}-{0..1}", ["x-0", "x-1", "y-0", "y-1"]),
+        ("{3..1}", ["3", "2", "1"]),
+        ("a{b", ["a{b"]),
+    ],
+)
+def test_braces_expand_as_a_shells(pattern: str, names: list[str]) -> None:
+    assert expand_braces(pattern) == names
+
+
+def test_braces_that_stand_for_too_many_files_are_refused() -> None:
+    for pattern in ("{0..99999999999}", "{0..9999}{0..9999}"):
+        with pytest.raises(UsageError, match="too many files"):
+            expand_braces(pattern)

@@ -15,9 +15,8 @@ from source_files import DATA, JPEGS, library, put
 
 from picstore.errors import Damage, ImageError, PicstoreError, UsageError
 from picstore.prepare.sources.inputs import Input
-from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.open import open_source, read_input
-from picstore.prepare.sources.source_file import SourceFile
+from picstore.prepare.sources.source_file import SourceFile, named_file
 from picstore.storage.location.local import Folder
 from picstore.storage.location.regular_file import open_regular
 

@@ -1,0 +1,231 @@
+"""Rows of CSVs, and CSVs with a row for each box, whose rows of one image become one record with its boxes.
+
+RetinaNet, Open Images, Roboflow and many competitions write tables of boxes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from picstore.errors import NotADataset, UsageError
+from picstore.prepare.sources.inputs import Listing
+from picstore.prepare.sources.labels import LABEL_FIELDS, Label, number_labels, to_label, usual_field
+from picstore.prepare.sources.listing_builder import ListingBuilder
+from picstore.prepare.sources.samples import SourceSample, choose_image
+from picstore.prepare.sources.source_file import SourceFile, named_file, printable, read_whole, visible_entries
+from picstore.storage.location.resolve import Location
+from picstore.storage.location.text_files import text_of_file
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+PATH_FIELDS = (
+    *("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname"),
+    *("image_id", "imageid", "image_name"),
+)
+# Largest size in bytes of the first line of a CSV that is divided. csv refuses a field of twice as many.
+MAX_HEADER = 1 << 16
+CUT = "cut off, "  # begins the problem of a last line without an end
+_MAX_TABLE = 1 << 32  # bytes
+# Names of the columns of left, top, right and bottom, in lower case.
+_CORNERS = (
+    ("xmin", "ymin", "xmax", "ymax"),
+    ("x_min", "y_min", "x_max", "y_max"),
+    ("x1", "y1", "x2", "y2"),
+    ("left", "top", "right", "bottom"),
+    ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2"),
+)
+_LABEL_FIELDS = (*LABEL_FIELDS, "labelname", "label_name", "category_name", "category_id", "name")
+# Columns of RetinaNet's tables, which do not name their columns.
+_RETINANET = ["path", "xmin", "ymin", "xmax", "ymax", "class"]
+
+# Number of a row's line, and the row's values by column or the reason why it has none.
+Row = tuple[int, "dict[str, Any] | str"]
+
+
+def read_table(location: Location) -> bytes:
+    """Read a table whole; NotADataset unless it is a file."""
+    if not location.is_file():
+        raise NotADataset(f"{location} is not a file")
+    return read_whole(location, _MAX_TABLE)
+
+
+def text_of_table(data: bytes) -> str:
+    """Decode a table by its byte order mark, else as UTF-8; bytes that are not UTF-8 become surrogates."""
+    return text_of_file(data, "surrogateescape")
+
+
+def delimiter_of(table: Location) -> str:
+    """Return what separates the values of a CSV: a tab for .tsv, else a comma."""
+    return DELIMITERS.get(PurePath(table.name).suffix.lower(), ",")
+
+
+def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
+    """Yield the rows of a CSV; ``lines`` precede the text. Without ``names``, the first row names the columns."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(table), strict=True)
+    try:
+        names = next(reader, []) if names is None else names
+        if len(set(names)) < len(names):
+            raise UsageError(f"{table}: two columns of one name in {', '.join(names)}; rename one")
+        for row in reader:
+            number = lines + reader.line_num
+            if row:
+                if len(row) != len(names):
+                    cut = CUT if len(row) < len(names) and number == lines + text.count("\n") + 1 else ""
+                    yield number, f"{cut}{len(row)} values; give {len(names)}, one a column"
+                else:
+                    yield number, dict(zip(names, row, strict=True))
+    except csv.Error as error:
+        raise UsageError(f"{table} line {lines + reader.line_num}: {error}") from error
+
+
+@dataclass(slots=True)
+class _Image:
+    """Rows of an image: corners of its boxes, label and further columns of each, and the first problem."""
+
+    corners: array[float] = field(default_factory=lambda: array("d"))
+    labels: list[Label] = field(default_factory=list)
+    others: dict[str, list[str]] = field(default_factory=dict)
+    problem: str = ""
+
+
+def list_box_csv(table: Location, root: Location, image_field: str | None, label_field: str | None) -> Listing | None:
+    """List the images of a CSV of boxes in order of appearance, with label −1 (docs/sources.md).
+
+    A row with four empty corners names an image without objects.
+
+    Args:
+        root: folder of the images. Names without a suffix are the stems of files there.
+        image_field, label_field: columns of path and class; None to find them by their usual names.
+
+    Returns:
+        The listing, or None if the columns are not those of boxes.
+    """
+    with SourceFile(table) as file:
+        head = text_of_table(file.read(0, min(file.size, MAX_HEADER)))
+    try:
+        first = next(csv.reader(io.StringIO(head, newline=""), delimiter=delimiter_of(table)), [])
+    except csv.Error:
+        return None
+    names = _RETINANET if _is_retinanet(first) else first
+    corners = _corner_columns(names)
+    if corners is None:
+        return None
+    image = choose_image(image_field, names, table, PATH_FIELDS)
+    if label_field is not None and label_field not in names:
+        raise UsageError(f"{table} has no column {label_field!r}; it has {', '.join(names)}")
+    label = label_field or usual_field([name for name in names if name not in (image, *corners)], _LABEL_FIELDS)
+    images, broken = dict[str, _Image](), list[SourceSample]()
+    for number, row in csv_rows(table, text_of_table(read_table(table)), None if names is first else names, 0):
+        if isinstance(row, str) or not row[image]:
+            problem = f"line {number}: {row}" if isinstance(row, str) else f"line {number}: no {image}"
+            broken.append(SourceSample(printable(f"{table.name} line {number}"), str(table), problem=problem))
+            continue
+        found = images.setdefault(row.pop(image), _Image())
+        try:
+            _add_box(found, row, corners, label)
+        except ValueError as error:
+            found.problem = found.problem or f"line {number}: {error}"
+    numbering = number_labels(Counter(each for found in images.values() for each in found.labels), (), where=table)
+    values = [value for found in images.values() for value in found.corners]
+    is_normalized = bool(values) and max(values) <= 1
+    form = "boxes:xyxy-normalized" if is_normalized else "boxes:xyxy"
+    notes, place = Counter[str](), _image_finder(root)
+    samples = (
+        _sample(name, found, form, numbering.numbers if label else None, place, notes) for name, found in images.items()
+    )
+    builder = ListingBuilder(itertools.chain(samples, broken))
+    total = sum(len(found.labels) for found in images.values())
+    where = "from 0 to 1" if is_normalized else "in pixels"
+    remark = f"boxes: {total:,} rows give the boxes of {len(images):,} images, {where} ({', '.join(corners)})"
+    remarks = [f"{count:,} × {what}" for what, count in notes.items()]
+    return builder.build("table", where=table, classes=numbering.names, remarks=remarks, no_label=remark)
+
+
+def _corner_columns(names: Sequence[str]) -> tuple[str, str, str, str] | None:
+    """Return the columns of left, top, right and bottom; None if a table does not have boxes."""
+    lower = {name.strip().lower(): name for name in names}
+    for left, top, right, bottom in _CORNERS:
+        if {left, top, right, bottom} <= lower.keys():
+            return lower[left], lower[top], lower[right], lower[bottom]
+    return None
+
+
+def _is_retinanet(first: Sequence[str]) -> bool:
+    """Return whether a first row is the path and the numbers of a box, as in RetinaNet's tables, not names."""
+    if len(first) != len(_RETINANET) or not all(value == "" or _number(value) is not None for value in first[1:5]):
+        return False
+    return "." in first[0]
+
+
+def _add_box(found: _Image, row: dict[str, str], corners: Sequence[str], label: str | None) -> None:
+    """Add the box of a row to its image, if the row has one; ValueError if a corner is not a number."""
+    texts = [row.pop(name).strip() for name in corners]
+    value = row.pop(label, "") if label else ""
+    if not any(texts):
+        return
+    box = [_number(text) for text in texts]
+    for name, text, side in zip(corners, texts, box, strict=True):
+        if side is None:
+            raise ValueError(f"{name} is {text[:40]!r}, not a number")
+    found.corners.extend(side for side in box if side is not None)
+    found.labels.append(to_label(value))
+    for name, text in row.items():
+        found.others.setdefault(name, []).append(sys.intern(text))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _image_finder(root: Location) -> Callable[[str], Location]:
+    """Return a function that locates an image by its name in a table; UsageError if a name leads out of ``root``."""
+    by_stem: dict[str, str] = {}
+
+    def find(name: str) -> Location:
+        if "." not in name and not by_stem:
+            files = (entry.name for entry in visible_entries(root) if not entry.is_folder)
+            by_stem.update((file.rpartition(".")[0], file) for file in files)
+        return named_file(root, by_stem.get(name, name))
+
+    return find
+
+
+def _sample(
+    name: str,
+    found: _Image,
+    form: str,
+    numbers: dict[Label, int] | None,
+    find: Callable[[str], Location],
+    notes: Counter[str],
+) -> SourceSample:
+    sample = SourceSample(printable(name), printable(name), problem=found.problem, targets=form)
+    try:
+        sample.path = str(find(name))
+    except UsageError as error:
+        sample.problem = found.problem or f"{error}; --root names another folder"
+    boxes = [found.corners[k : k + 4].tolist() for k in range(0, len(found.corners), 4)]
+    kept = [k for k, (left, top, right, bottom) in enumerate(boxes) if left < right and top < bottom]
+    if len(kept) < len(boxes):
+        notes["box without an area, or with its right before its left: left out"] += len(boxes) - len(kept)
+    sample.extra = {"boxes": [boxes[k] for k in kept]}
+    if numbers is not None:
+        sample.extra["box_labels"] = [numbers.get(found.labels[k], -1) for k in kept]
+        if without := sample.extra["box_labels"].count(-1):
+            notes["box without a class: label −1"] += without
+    for column, values in found.others.items():
+        if any(values) and column not in sample.extra:
+            sample.extra[column] = values[0] if len(set(values)) == 1 else [values[k] for k in kept]
+    return sample
