@@ -1,15 +1,16 @@
 """COCO's annotation files as a source: objects, outlines and keypoints become targets in the extras of the records.
 
-The file is one JSON object of ``images``, ``annotations`` and ``categories`` (cocodataset.org, "Data format"), such as
-``instances_train2017.json`` and ``person_keypoints_train2017.json``. Every value is checked before it is used; messages
-name the value by its path in the document."""
+An annotation file is one JSON object with ``images``, ``annotations`` and ``categories`` (cocodataset.org, "Data
+format"), such as ``instances_train2017.json``. Every value is checked before it is used. Messages name a value by its
+path in the document.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -27,21 +28,25 @@ from picstore.storage.target_forms import OWN
 MAX_ANNOTATIONS = 1 << 32  # bytes of a file; COCO 2017 has 448 MB
 _BESIDE = "_annotations.coco.json"  # Roboflow's name, in a folder of images
 _LISTS = ("images", "annotations", "categories")
-_NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of UTF-16 pairs
-_DECIMALS = 3  # of boxes; without rounding right = left + width would show the error of floats
+# Control characters, and halves of UTF-16 pairs.
+_NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+# Decimals of coordinates. Without rounding, right = left + width would show the error of floats.
+_DECIMALS = 3
 
 
 def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     """List the images of an annotation file in order, with label −1 and objects in the extra (docs/formats.md).
 
-    A box is clipped to its image; an object whose box then has no area is left out, and a remark counts them. Listing
-    takes twice the size of the file ``annotations`` in memory, and once while the inputs live.
+    A box is clipped to its image. Objects whose box then has no area are left out, and a remark counts them. Listing
+    takes twice the size of the annotation file in memory, and the inputs once that size.
     """
-    visible_entries(folder)  # which raises unless it is a folder
+    # Raise unless ``folder`` is a folder.
+    visible_entries(folder)
     document = _Document(_annotation_file(folder, annotations))
     images: dict[int, _Image] = {}
     categories: dict[int, str] = {}
-    offsets: dict[int, list[int]] = {}  # of annotations in the file, by image
+    # Offsets of annotations in the file, by image.
+    offsets: dict[int, list[int]] = {}
     optional: set[str] = set()
     numbers: set[int] = set()  # ids of annotations
     for name, path, offset, value in document.items():
@@ -73,7 +78,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
         annotated = (image.width, image.height)
         inputs.append(Input(image.name, -1, image.location, extra=extra, annotated=annotated, targets=OWN))
     for id_, (offset, *_) in offsets.items():
-        document.refuse(f"annotation {document.values.parse(offset)['id']}.image_id", f"{id_} is the id of no image")
+        document.refuse(f"annotation {document.values.parse(offset)['id']}.image_id", f"no image has the id {id_}")
     remarks = [f"{without_area:,} of {total:,} boxes have no area inside their image: left out"] if without_area else []
     return Listing("coco", inputs, [categories[id_] for id_ in labels], remarks=remarks)
 
@@ -97,14 +102,14 @@ class _Image:
 
 
 class _Document:
-    """An annotation file: its items, and checks of their values, which raise UsageError."""
+    """Annotation file, with its items and checks of values; a failed check raises UsageError."""
 
     def __init__(self, file: Location) -> None:
         self._file = file
         try:
             if (size := file.size()) > MAX_ANNOTATIONS:
                 raise UsageError(f"{file} has {size:,} bytes; give annotations of at most {MAX_ANNOTATIONS:,}")
-            # Bytes and text exist at once: twice the file's size.
+            # Bytes and text exist at once, which takes twice the size of the file.
             self.values = JsonItems(text_of_file(file.read(0, size, file=str(file))))
         except ValueError as error:
             raise UsageError(f"{file} is not JSON: {error}") from error
@@ -113,7 +118,7 @@ class _Document:
         raise UsageError(f"{self._file}: {path}: {what}")
 
     def items(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-        """Items of the three lists in the file's order: name of the list, path and offset of the item, and the item."""
+        """Yield the items of the three lists in order: name of the list, path and offset of the item, and the item."""
         counts: dict[str, int] = {}
         try:
             for name, offset, value in self.values.items(_LISTS):
@@ -131,21 +136,21 @@ class _Document:
             raise UsageError(f"{self._file} has no list of {missing[0]}; annotations of COCO need {lists}")
 
     def integer(self, value: dict[str, Any], key: str, path: str) -> int:
-        """Integer member of an object."""
+        """Return the integer member ``key`` of an object."""
         number = value.get(key)
         if type(number) is not int:
             self.refuse(f"{path}.{key}", "missing" if key not in value else "not an integer")
         return number
 
     def text(self, value: dict[str, Any], key: str, path: str) -> str:
-        """Non-empty text member of an object, without control characters."""
+        """Return the text member ``key`` of an object, which is not empty and has no control characters."""
         text = value.get(key)
         if not isinstance(text, str) or not text or _NO_TEXT.search(text):
             self.refuse(f"{path}.{key}", "missing" if key not in value else "not a line of text")
         return text
 
     def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
-        """List of coordinates within ±MAX_COORDINATE, whose length is a multiple of ``multiple``."""
+        """Check a list of coordinates: each within ±MAX_COORDINATE, their number a multiple of ``multiple``."""
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")
         if not all(-MAX_COORDINATE <= value <= MAX_COORDINATE for value in values):
@@ -172,9 +177,11 @@ def _targets(
     labels: dict[int, int],
     optional: set[str],
 ) -> dict[str, list[Any]]:
-    """Objects of an image by field, without objects whose box has no area; ``labels`` are by category id.
+    """Return the objects of an image by field, without objects whose box has no area.
 
-    All images get the same fields: ``optional`` lists which of ``segmentation`` and ``keypoints`` occur in the file.
+    Args:
+        labels: labels by category id.
+        optional: which of ``segmentation`` and ``keypoints`` occur in the file, so that all images get the same fields.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)
@@ -196,10 +203,10 @@ def _targets(
 def _object_fields(
     document: _Document, annotation: dict[str, Any], labels: dict[int, int], path: str
 ) -> dict[str, Any]:
-    """Fields of one annotation except its box."""
+    """Return the fields of an annotation except its box."""
     label = labels.get(document.integer(annotation, "category_id", path))
     if label is None:
-        document.refuse(f"{path}.category_id", f"{annotation['category_id']} is the id of no category")
+        document.refuse(f"{path}.category_id", f"no category has the id {annotation['category_id']}")
     crowd = annotation.get("iscrowd", 0)
     if type(crowd) is not int or crowd not in (0, 1):
         document.refuse(f"{path}.iscrowd", "neither 0 nor 1")
@@ -209,7 +216,7 @@ def _object_fields(
         document.refuse(f"{path}.area", "not a number of pixels")
     flat = document.numbers(annotation.get("keypoints", []), f"{path}.keypoints", "x, y, visibility, x, …", multiple=3)
     if not {0, 1, 2}.issuperset(flat[2::3]):
-        document.refuse(f"{path}.keypoints", "a visibility that is none of 0, 1, 2")
+        document.refuse(f"{path}.keypoints", "a visibility that is not 0, 1 or 2")
     polygons, run = _outlines(document, annotation.get("segmentation", []), f"{path}.segmentation")
     return {
         "box_labels": label,
@@ -223,20 +230,24 @@ def _object_fields(
 
 
 def _clipped_box(document: _Document, annotation: dict[str, Any], image: _Image, path: str) -> list[float] | None:
-    """Box as left, top, right, bottom inside the image; None if it has no area there."""
+    """Return the box of an annotation as :func:`clip_box` does."""
     format_ = "[left, top, width, height]"
     box = document.numbers(annotation.get("bbox"), f"{path}.bbox", format_)
     if len(box) != 4:
         document.refuse(f"{path}.bbox", f"not {format_}")
     x, y, width, height = box
-    left, top = max(round(x, _DECIMALS), 0), max(round(y, _DECIMALS), 0)
-    right = min(round(x + width, _DECIMALS), image.width)
-    bottom = min(round(y + height, _DECIMALS), image.height)
+    return clip_box((x, y, x + width, y + height), (image.width, image.height))
+
+
+def clip_box(corners: Sequence[float], size: tuple[int, int]) -> list[float] | None:
+    """Clip a box (left, top, right, bottom) to an image of some width and height; None if it has no area there."""
+    x0, y0, x1, y1 = (round(corner, _DECIMALS) for corner in corners)
+    left, top, right, bottom = max(x0, 0), max(y0, 0), min(x1, size[0]), min(y1, size[1])
     return [left, top, right, bottom] if left < right and top < bottom else None
 
 
 def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[float]], dict[str, Any] | None]:
-    """Polygons of three points or more, or the run lengths of a crowd unchanged."""
+    """Return the polygons that have at least three points, and the run lengths of a crowd, or None, unchanged."""
     if isinstance(value, dict):
         counts, size = value.get("counts"), value.get("size")
         if isinstance(counts, list):
@@ -254,7 +265,7 @@ def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[flo
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a folder of images with the annotations that Roboflow writes beside them."""
+    """Return whether a location is a folder of images with the annotations that Roboflow writes beside them."""
     return probe.is_folder and _BESIDE in probe.files
 
 

@@ -1,6 +1,6 @@
-"""Images that formats store in compressed blocks or as plain pixels, and their readers.
+"""Readers of images that formats store in compressed blocks or as plain pixels.
 
-A block (zstd, gzip, bzip2) is decompressed whole, and the last one is cached. Pixels become PGM, PPM or PNG files.
+A block (zstd, gzip, bzip2) is decompressed whole, and the last block is cached. Pixels become PGM, PPM or PNG files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 MAX_DECOMPRESSED = 1 << 32  # bytes of one block
-_MAX_RATIO = 256  # of decompressed bytes to compressed ones, beyond _SMALL; shards are of images, and masks
+# A block may have this many decompressed bytes for each compressed byte, and _SMALL bytes beyond that. Shards hold
+# images and masks.
+_MAX_RATIO = 256
 _SMALL = 64 << 20  # bytes
 CODECS = ("zstd", "gz", "bz2")
 _KEY = struct.Struct("<8sQQQ")
@@ -31,7 +33,7 @@ _KEY = struct.Struct("<8sQQQ")
 
 @dataclass(frozen=True, slots=True)
 class CompressedBlock:
-    """A range of compressed bytes in a file; ``codec`` is one of CODECS."""
+    """Range of compressed bytes in a file; ``codec`` is one of CODECS."""
 
     codec: str
     offset: int
@@ -39,7 +41,7 @@ class CompressedBlock:
     decompressed_size: int
 
     def to_key(self) -> bytes:
-        """Pack as the ``key`` of an input for :func:`read_compressed`."""
+        """Pack the block as the ``key`` of an input for :func:`read_compressed`."""
         return _KEY.pack(self.codec.encode(), self.offset, self.size, self.decompressed_size)
 
 
@@ -59,11 +61,14 @@ class DecompressedBlock:
 
 @functools.lru_cache(1)
 def decompress_block(path: str, block: CompressedBlock, version: str) -> DecompressedBlock:
-    """Decompress a block of a file; Damage if it is not of ``decompressed_size``, or too large for its bytes.
+    """Decompress a block of a file. Memory is taken as data comes out, not as the block claims.
 
-    The file must have ``version``, unless that is empty; Changed if it has not.
+    Args:
+        version: version that the file must have; empty for any.
 
-    Memory is taken as data comes out, not as the block claims.
+    Raises:
+        Changed: the file has another version.
+        Damage: the block does not have ``decompressed_size``, or claims too much for its compressed bytes.
     """
     with SourceFile(path, version=version) as file:
         if block.decompressed_size > min(MAX_DECOMPRESSED, _SMALL + _MAX_RATIO * block.size):
@@ -92,18 +97,19 @@ def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
 
 
 def read_compressed(source: Input) -> bytes:
-    """Reader of an input whose ``offset`` and ``size`` are in a block's decompressed bytes; ``key`` is the block."""
+    """Read an input whose ``offset`` and ``size`` are in the decompressed bytes of a block; ``key`` is the block."""
     codec, *numbers = _KEY.unpack(source.key)
     block = CompressedBlock(codec.rstrip(b"\0").decode(), *numbers)
     return decompress_block(source.path, block, source.version).read(source.offset, source.size)
 
 
-_PIL_HEADER = struct.Struct("<III")  # width, height, length of the mode, as MosaicML and LitData write PIL images
+# Width, height and length of the mode, as MosaicML and LitData write PIL images.
+_PIL_HEADER = struct.Struct("<III")
 _MODES = {"L": 1, "RGB": 3, "RGBA": 4}
 
 
 def netpbm(pixels: bytes, width: int, height: int, channels: int) -> bytes:
-    """Build a PGM (1 channel) or PPM (3 channels) file; ImageError if the pixels are not as many."""
+    """Build a PGM (1 channel) or PPM (3 channels) file; ImageError if the number of pixels is wrong."""
     if channels not in (1, 3) or min(width, height) < 1 or len(pixels) != width * height * channels:
         raise ImageError(f"{len(pixels):,} bytes are not {width} × {height} pixels of {channels} channels")
     return b"%s %d %d 255\n" % (b"P5" if channels == 1 else b"P6", width, height) + pixels
@@ -126,25 +132,25 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Reader and key of a byte range of a file or of a compressed block; a PIL image if ``encoding`` is pil."""
+    """Return reader and key for a byte range of a file or of a block; a PIL image if ``encoding`` is pil."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())
 
 
 def read_rgb(source: Input) -> bytes:
-    """Reader of a byte range of RGB pixels; ``key`` is width and height as u32."""
+    """Read a byte range of RGB pixels; ``key`` is width and height as u32."""
     width, height = struct.unpack("<II", source.key)
     return netpbm(_read_range(source), width, height, 3)
 
 
 def read_pil(source: Input) -> bytes:
-    """Reader of a PIL image as MosaicML and LitData store it: width, height, mode and its pixels."""
+    """Read a PIL image as MosaicML and LitData store it: width, height, mode and pixels."""
     return _pil_to_file(_read_range(source))
 
 
 def read_compressed_pil(source: Input) -> bytes:
-    """Reader of such a PIL image in a compressed block."""
+    """Read a PIL image that MosaicML or LitData stored in a compressed block."""
     return _pil_to_file(read_compressed(source))
 
 

@@ -1,4 +1,4 @@
-"""Find duplicates, inputs of equal bytes, so that a data set holds an image only once."""
+"""Duplicates among inputs: inputs of equal bytes, of which a dataset holds only the first."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _END_BYTES = 4096
 _INPUTS_PER_TASK = 1000
 
 NumberedInputs = Sequence[tuple[int, Input]]
-Fingerprint = tuple[int, bytes]  # size, and last bytes or SHA-256
+# Size of an input, and its last bytes or SHA-256.
+Fingerprint = tuple[int, bytes]
 
 
 def mark_duplicates(listing: Listing, *, workers: int) -> Listing:
-    """Return the listing with ``duplicates``, all but the first of inputs with equal bytes, whatever their names.
+    """Return the listing with ``duplicates``: of inputs with equal bytes, whatever their names, all but the first.
 
     Two passes: sizes and the last 4 KiB, read for all inputs, tell nearly all images apart; SHA-256 decides among the
-    rest. Photographs of one camera begin alike; entropy-coded data does not end alike. An unreadable input is none.
+    rest. Photographs of one camera begin alike, but entropy-coded data does not end alike. Unreadable inputs are not
+    duplicates.
     """
     candidates = list(enumerate(listing.inputs))
     for function in (end_fingerprints, sha256_fingerprints):
@@ -42,7 +44,7 @@ def _run(
     candidates: NumberedInputs,
     workers: int,
 ) -> dict[int, Fingerprint]:
-    """Fingerprints by id; inputs of a task whose process died have none."""
+    """Return fingerprints by id, without the inputs of tasks whose process died."""
     tasks = deque(candidates[k : k + _INPUTS_PER_TASK] for k in range(0, len(candidates), _INPUTS_PER_TASK))
     found: dict[int, Fingerprint] = {}
     for _, outcome in worker_processes.run(function, tasks, workers=workers):
@@ -52,12 +54,12 @@ def _run(
 
 
 def end_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Size and last bytes of inputs by id; inputs with a reader are read whole, and have size and SHA-256."""
+    """Return size and last bytes of inputs by id; of inputs with a reader, which are read whole, size and SHA-256."""
     return _fingerprints(inputs, lambda one: _end(one) if one.reader is None else _sha256(one), on_progress)
 
 
 def sha256_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Size and SHA-256 of inputs by id."""
+    """Return size and SHA-256 of inputs by id."""
     return _fingerprints(inputs, _sha256, on_progress)
 
 

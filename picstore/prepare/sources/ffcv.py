@@ -1,7 +1,7 @@
 """FFCV's .beton, version 2, as a source.
 
-The file holds a header, descriptions of the fields, a row of metadata per sample, pages of data, and at its end the
-table of all allocations (sample, offset, size).
+A file holds a header, descriptions of the fields, a row of metadata per sample, pages of data, and at its end the table
+of all allocations (sample, offset, size).
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def list_ffcv(location: Location, *, image_field: str | None = None, label_field
     Integers, floats and JSON become the extra, or the label; arrays and bytes are skipped.
     """
     if not location.is_file():
-        raise NotADataset(f"{location} is no file")
+        raise NotADataset(f"{location} is not a file")
     with SourceFile(location) as file:
         version, count, _, samples, table_offset = _HEADER.unpack(file.read(0, _HEADER.size))
         if version != _VERSION or not 0 < count <= _MAX_FIELDS:
-            raise UsageError(f"{location} is no .beton of version {_VERSION}; write it with FFCV 1")
+            raise UsageError(f"{location} is not a .beton of version {_VERSION}; write it with FFCV 1")
         found = np.frombuffer(file.read(_HEADER.size, count * _FIELD.itemsize), _FIELD)
         fields = {entry["name"].decode("ascii", "backslashreplace"): int(entry["type"]) for entry in found}
         if len(fields) != count or not _METADATA.keys() >= set(fields.values()):
@@ -89,7 +89,8 @@ def _samples(
         file.read(table_offset, (file.size - table_offset) // _ALLOCATION.itemsize * _ALLOCATION.itemsize), _ALLOCATION
     )
     allocations = np.sort(allocations, order="offset")
-    json_bytes = file.size  # what JSON may take in all, as no two samples share it
+    # All JSON together has at most the bytes of the file, as no two samples share it.
+    json_bytes = file.size
     json_fields = [name for name, type_ in fields.items() if type_ == _JSON]
     for first in range(0, samples, _ROWS_PER_READ):
         count = min(_ROWS_PER_READ, samples - first)
@@ -104,7 +105,7 @@ def _samples(
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
-    """Return the bytes of each image: the size of the allocation at its offset, −1 if none begins there."""
+    """Return the size of each image in bytes, which is that of the allocation at its offset; −1 without one."""
     sizes = np.full(len(images), -1, np.int64)
     if len(allocations):
         nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)
@@ -147,14 +148,14 @@ def _sample(
 
 
 def _read_json(file: SourceFile, offset: int, size: int, skipped: SkippedFields) -> Any:
-    """Read a JSON field, which ends with a zero byte; ValueError if it is damaged or too large for a record."""
+    """Read a JSON field, which ends with a zero byte; ValueError for damage or more bytes than a record may have."""
     if size > MAX_EXTRA:
         raise ValueError(f"{size:,} bytes")
     return json_value(file.read(offset, size).partition(b"\0")[0], skipped)
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a file .beton whose header has the version."""
+    """Return whether a location is a file .beton whose header has version 2."""
     head = probe.head()[: _HEADER.size] if probe.location.name.endswith(".beton") else b""
     return len(head) == _HEADER.size and _HEADER.unpack(head)[0] == _VERSION
 

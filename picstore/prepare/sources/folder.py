@@ -19,7 +19,8 @@ from picstore.storage.location.regular_file import is_folder, kind_of
 from picstore.storage.location.resolve import Location
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-_NO_IMAGE, _OUTSIDE, _HIDDEN = "no image", "link out of the source", "hidden"  # of notes
+# Keys of notes.
+_NO_IMAGE, _OUTSIDE, _HIDDEN = "no image", "link out of the source", "hidden"
 _ODD_KEY = "its name has an empty part, '.', '..' or a control character, which the client of stores refuses; rename it"
 _OF_PROGRAMS = {".DS_Store", ".localized", ".directory", ".git", ".gitattributes", ".gitignore", ".ipynb_checkpoints"}
 NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".html", ".yaml", ".yml")
@@ -28,9 +29,9 @@ NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".
 def list_folder(location: Location, *, hidden: bool = False, engine: Engine | None = None) -> Listing:
     """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
-    Every regular file counts, except hidden ones, unless these are asked for, and names that end as texts' or tables'
-    do; nested folders belong to their class. Links are followed, as data sets are made of links too. Remarks count the
-    files that are no images, the hidden files and folders, and the links that lead out of the folder.
+    Every regular file counts, except those with the suffix of a text or table, and, unless ``hidden``, hidden ones.
+    Nested folders belong to their class. Links are followed, as some datasets are made of links. Remarks count the
+    files that are not images, the hidden files and folders, and the links that lead out of the folder.
     """
     every = location.entries()
     odd = [entry.name for entry in every if entry.is_folder and location.is_odd(f"{entry.name}/x")]
@@ -61,7 +62,7 @@ def list_folder(location: Location, *, hidden: bool = False, engine: Engine | No
 
 @dataclass(frozen=True, slots=True)
 class _ClassFolder:
-    """The folder of a class in a source, or the source itself; names of its files begin with ``prefix``."""
+    """Folder of a class in a source, or the source itself; names of files in the folder begin with ``prefix``."""
 
     source: Location
     folder: Location
@@ -71,7 +72,7 @@ class _ClassFolder:
 
 
 def is_taken(name: str, *, hidden: bool) -> bool:
-    """Whether an entry is visible, or ``hidden`` ones are taken, but for what systems and programs keep in folders."""
+    """Return whether an entry is taken: visible, or ``hidden`` and not what systems and programs keep in folders."""
     return not name.startswith(".") or (hidden and name not in _OF_PROGRAMS and not name.startswith("._"))
 
 
@@ -81,10 +82,10 @@ def _list_class(folder: _ClassFolder) -> FoundPart:
 
 
 def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list[Input]:
-    """All files below a folder, depth first, by name."""
+    """List all files below a folder, depth first, by name."""
     if isinstance(folder, Folder):
         return list(walk.files_below(str(folder), prefix, label, set()))
-    # Not folder by folder: a store lists a thousand objects per request, at any depth.
+    # A store lists a thousand objects per request, at any depth, so it is not listed folder by folder.
     files = sorted((name.split("/"), size) for name, size in folder.files())
     folders = {tuple(parts[:depth]) for parts, _ in files for depth in range(1, len(parts))}
     found = []
@@ -116,7 +117,8 @@ class _Walk:
     """Walk over the files below a local source.
 
     Attributes:
-        notes: counts of files that are no images, and of links that lead out of the source, each with the least name.
+        notes: counts of files that are not images, of links out of the source and of hidden entries, each with the
+            least name.
     """
 
     def __init__(self, root: str, *, hidden: bool) -> None:
@@ -124,14 +126,14 @@ class _Walk:
         self._root, self._hidden = root, hidden
 
     def takes(self, parts: Sequence[str], prefix: str) -> bool:
-        """Whether none of the parts of a name is hidden; hidden ones are counted, unless they are taken."""
+        """Return whether no part of a name is hidden, or hidden names are taken; names that are not are counted."""
         if all(is_taken(part, hidden=self._hidden) for part in parts):
             return True
         self._note(_HIDDEN, prefix + "/".join(parts))
         return False
 
     def may_be_image(self, name: str) -> bool:
-        """Whether a file's name may be an image's; names of texts, tables and desktop files are counted."""
+        """Return whether a file may be an image by its suffix; texts, tables and desktop files are counted."""
         if not name.lower().endswith(NO_IMAGES):
             return True
         self._note(_NO_IMAGE, name)
@@ -142,7 +144,7 @@ class _Walk:
         self.notes[what] = count + 1, min(least, name)
 
     def files_below(self, path: str, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
-        """Files below ``path`` in order; links are followed, except to a folder in ``parents`` (device, inode)."""
+        """Yield files below ``path`` in order; links are followed, except to folders in ``parents`` (device, inode)."""
         try:
             own = os.stat(path)  # noqa: PTH116
             with os.scandir(path) as found:
@@ -159,7 +161,7 @@ class _Walk:
                 inner = {*parents, (own.st_dev, own.st_ino)}
                 try:
                     status = entry.stat()
-                except OSError as error:  # a path of more than 4,096 bytes
+                except OSError as error:  # path of more than 4,096 bytes
                     problem = f"folder cannot be listed: {error.strerror}"
                     yield Input(printable(name), label, entry.path, problem=problem)
                     continue
@@ -180,10 +182,10 @@ class _Walk:
 
 
 def _remarks(source: Location, notes: Notes) -> Iterator[str]:
-    """Messages for the user: files that are no images, and links that lead out, as a stranger may have packed."""
+    """Yield messages on files that are not images, hidden files, and links out of the source."""
     if _NO_IMAGE in notes:
         count, name = notes[_NO_IMAGE]
-        files = "1 file that is no image" if count == 1 else f"{count:,} files that are no images"
+        files = "1 file that is not an image" if count == 1 else f"{count:,} files that are not images"
         yield f"{files}, such as {printable(name)}: left out"
     if _HIDDEN in notes:
         count, name = notes[_HIDDEN]
@@ -198,12 +200,12 @@ def _remarks(source: Location, notes: Notes) -> Iterator[str]:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # links that go round in a circle
+    except OSError:  # links in a circle
         return False
 
 
 def _no_file(entry: os.DirEntry[str]) -> str:
-    """Say what an entry is that is no file and no folder, or leads to none."""
+    """Describe an entry that is neither a file nor a folder, nor a link to one."""
     try:
         kind = kind_of(entry.stat().st_mode)
     except OSError:

@@ -24,16 +24,21 @@ from picstore.prepare.sources.splits import choose_split, split_of_name, without
 from picstore.storage.location.local import Folder
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
-_MAX_USER_BLOCK = 1 << 30  # bytes before the magic number, a power of two from 512 on
-_MATLAB = "MATLAB_class"  # attribute of MATLAB's arrays, whose dimensions are stored in reverse
+# Largest number of bytes before the magic number, which lies at 0 or a power of two from 512 on.
+_MAX_USER_BLOCK = 1 << 30
+# Attribute of MATLAB's arrays, whose dimensions are stored in reverse.
+_MATLAB = "MATLAB_class"
 _ROWS_PER_READ = 4096
-_MAX_VALUES = 1 << 12  # of a label that is a list, such as one of zeros and a one
-_TEXTS_PER_READ = 64  # rows of variable length, each of which may be as large as the file
-_MAX_RATIO = 1100  # of a data set to its bytes in the file; deflate reaches 1,032
-_UNWRITTEN = 64 << 20  # bytes that a data set may have beyond that, such as labels that are all 0
-
-
-_X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")  # of train_set_x, beside which lies train_set_y
+# Largest number of values of a label that is a list, such as zeros and a one.
+_MAX_VALUES = 1 << 12
+# Rows of variable length are read in small numbers, because each may be as large as the file.
+_TEXTS_PER_READ = 64
+# A dataset may have this many bytes for each of its bytes in the file (deflate reaches 1,032), and _UNWRITTEN bytes
+# beyond that, such as labels that are all 0.
+_MAX_RATIO = 1100
+_UNWRITTEN = 64 << 20
+# The x of train_set_x, beside which lies train_set_y.
+_X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")
 
 
 def list_hdf5(
@@ -41,19 +46,20 @@ def list_hdf5(
 ) -> Listing:
     """List every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of variable length.
 
-    Data sets with a number or a text per row, N in all, become the extra, or the label. The name of a data set
-    has its group (``train/images``); only the images' group counts. Links are not followed. UsageError for a data set
+    Datasets with a number or a text per row, N in all, become the extra, or the label. The name of a dataset has its
+    group (``train/images``); only the group of the images counts. Links are not followed. UsageError for a dataset
     whose values lie in other files, Damage for one that claims far more values than the file can hold.
     """
     h5py = _import_h5py()
-    with SourceFile(path) as opened:  # which h5py would wait for if it is a pipe
+    # SourceFile refuses a pipe, for whose writer h5py would wait.
+    with SourceFile(path) as opened:
         size, version = opened.size, opened.version
     try:
         with h5py.File(path, "r") as file:
             found: dict[str, Any] = {}
             file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
             for name, item in found.items():
-                _check_storage(item, f"{path}: data set {name!r}")
+                _check_storage(item, f"{path}: dataset {name!r}")
             images = [name for name, item in found.items() if _holds_images(h5py, item)]
             if image_field is None or split is not None:
                 images = choose_split(images, str, split, path)
@@ -67,7 +73,8 @@ def list_hdf5(
                 if name.rpartition("/")[0] == group and _is_column(h5py, item, count, label_field, name)
             }
             rows.pop(last, None)
-            if (of_image := split_of_name(last)) is not None:  # X_train has y_train, not y_test of as many rows
+            # X_train has y_train, not y_test of as many rows.
+            if (of_image := split_of_name(last)) is not None:
                 rows = {
                     without_split(name): item for name, item in rows.items() if split_of_name(name) in (None, of_image)
                 }
@@ -78,10 +85,11 @@ def list_hdf5(
             label = labels.choose(rows, only=[name for name in rows if name.lower() == partner != last.lower()])
             samples = _samples(path, image, len(found[image]), rows, label, size)
             skipped = [name for name in found if name != image and found[name] not in rows.values()]
-            remarks = [f"data set {name}: left out{_rows_of(found[name])}" for name in skipped]
+            remarks = [f"dataset {name}: left out{_rows_of(found[name])}" for name in skipped]
             listed = end_at_damage(samples, path, f"{path.name}/{image}", count=len(found[image]), version=version)
             return ListingBuilder(listed).build("hdf5", where=path, remarks=remarks, labels=labels)
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # h5py raises all of them for damage
+    # h5py raises all of these for damage.
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
 
 
@@ -90,20 +98,20 @@ def _rows_of(item: Any) -> str:
 
 
 def _check_storage(item: Any, what: str) -> None:
-    """Refuse values outside the file: a stranger's file could bring in any file of the user."""
+    """Refuse values outside the file, because a stranger's file could bring in any file of the user."""
     if item.external or item.is_virtual:
         raise UsageError(f"{what} has its values in other files; write them into one file")
 
 
 def _check_size(item: Any, name: str, size: int, path: Path) -> None:
-    """Refuse sizes for which the file's ``size`` bytes cannot be enough, before anything is allocated."""
+    """Refuse a dataset that cannot fit into the ``size`` bytes of the file, before anything is allocated."""
     row = item.dtype.itemsize * math.prod(item.shape[1:])
     stored = min(item.id.get_storage_size(), size)
     if max(1, row) * len(item) > _MAX_RATIO * stored + _UNWRITTEN:
-        what = f"data set {name!r} claims {len(item):,} rows of {row:,} bytes, and {stored:,} bytes are there"
+        what = f"dataset {name!r} claims {len(item):,} rows of {row:,} bytes, and {stored:,} bytes are there"
         raise TooLarge(what, printable(str(path)))
     if item.chunks and math.prod(item.chunks) * item.dtype.itemsize > MAX_INPUT:
-        raise TooLarge(f"data set {name!r} has chunks of shape {item.chunks}", printable(str(path)))
+        raise TooLarge(f"dataset {name!r} has chunks of shape {item.chunks}", printable(str(path)))
 
 
 def _import_h5py() -> Any:
@@ -144,7 +152,7 @@ def _holds_images(h5py: Any, item: Any) -> bool:
 
 
 def _is_column(h5py: Any, item: Any, count: int, label_field: str | None, path: str) -> bool:
-    """Whether a data set has one number or text a row, as shape (N,), (N, 1), …, or from MATLAB (1, N).
+    """Return whether a dataset has one number or text a row, as shape (N,), (N, 1), …, or from MATLAB (1, N).
 
     The label may have several numbers a row, (N, k), such as zeros and a one; then it stays in the extra.
     """
@@ -168,7 +176,7 @@ def _is_of_matlab(item: Any) -> bool:
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
-    """Samples in order; Corrupt if texts of variable length take more bytes than the file has, by sharing them."""
+    """Yield samples in order; Corrupt if rows share their texts, which then take more bytes than the file has."""
     fixed = sum(item.dtype.itemsize * math.prod(item.shape) // max(1, count) for item in rows.values())
     texts = [name for name, item in rows.items() if item.dtype.kind == "O"]
     step = _TEXTS_PER_READ if texts else max(1, min(_ROWS_PER_READ, _UNWRITTEN // max(1, fixed)))
@@ -191,7 +199,7 @@ def _samples(
 
 
 def _values(item: Any, start: int, stop: int, count: int) -> list[Any]:
-    """Read rows of a data set; one by one where that fails, and the Damage of a row in place of its value."""
+    """Read rows of a dataset, one by one if that fails; a damaged row has its Damage in place of its value."""
     axis = item.shape.index(count)
     try:
         values = np.asarray(item[(slice(None),) * axis + (slice(start, stop),)])
@@ -208,12 +216,12 @@ def _text(value: Any) -> Any:
 
 @functools.lru_cache(1)
 def _open_file(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
-    """Open a file, anew if it has another version."""
+    """Open a file, again if it has another version."""
     return _import_h5py().File(path, "r")
 
 
 def read_hdf5(source: Input) -> bytes:
-    """Reader of a row: ``key`` is the data set, ``offset`` the row. The file stays open for the next one."""
+    """Read a row: ``key`` is the dataset, ``offset`` the row. The file stays open for the next input."""
     item = _open_file(source.path, source.version)[source.key.decode()]
     if item.dtype == np.uint8 and np.prod(item.shape[1:], dtype=float) > MAX_INPUT:
         raise ImageError(f"pixels of shape {item.shape[1:]}")
@@ -227,7 +235,7 @@ def read_hdf5(source: Input) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a file with HDF5's magic number, which may follow a user block, such as MATLAB's."""
+    """Return whether a file has HDF5's magic number, which may follow a user block, such as MATLAB's."""
     if probe.is_folder or probe.head().startswith(_MAGIC) or not isinstance(probe.location, Folder):
         return not probe.is_folder and probe.head().startswith(_MAGIC)
     try:

@@ -24,17 +24,19 @@ from picstore.storage.location.text_files import text_lines
 
 _BLOCK = 512
 _END = bytes(_BLOCK)
-_REGULAR = b"\0" + b"07"  # types; tars from before POSIX have the first
-_WITHOUT_DATA = b"123456"  # links, devices, folders, pipes
+# Types of members: regular files (a zero byte in tars from before POSIX); links, devices, folders and pipes.
+_REGULAR = b"\0" + b"07"
+_WITHOUT_DATA = b"123456"
 _LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
 _MAX_HEADER = 1 << 20  # bytes of a long name or of pax records
 _PAX_LENGTH = re.compile(rb"(\d{1,8}) ")
-_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}  # by first bytes
+# Names of compressions by the first two bytes of a file.
+_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A regular file in a tar; bytes of its name that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them."""
+    """Regular file in a tar; bytes of ``name`` that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them."""
 
     name: str
     offset_data: int
@@ -42,11 +44,12 @@ class Member:
 
 
 def members_of(path: str) -> Iterator[Member]:
-    """Iterate over the regular files of a tar; Damage, after the members before it, at a damaged or sparse member."""
+    """Yield the regular files of a tar; Damage at the first member that is damaged or sparse."""
     with SourceFile(path) as file:
         if compression := _COMPRESSIONS.get(file.read(0, min(2, file.size))):
             raise Corrupt(f"it is compressed by {compression}; unpack it to a plain tar", file.printable_path)
-        offset, name, size = 0, b"", -1  # extension headers give name and size before a member's own header
+        # Extension headers state name and size before the member's own header.
+        offset, name, size = 0, b"", -1
         while (header := file.read(offset, _BLOCK)) != _END:
             kind = header[156:157]
             length = _checked_size(header, file.printable_path, offset)
@@ -67,7 +70,7 @@ def members_of(path: str) -> Iterator[Member]:
 
 
 def _checked_size(header: bytes, file: str, offset: int) -> int:
-    """Size that a header states; Corrupt if the header's checksum is wrong."""
+    """Return the size that a header states; Corrupt if the header's checksum is wrong."""
     try:
         checksum = int(header[148:156].rstrip(b"\0 ") or b"-1", 8)
         field = header[124:136]
@@ -81,7 +84,10 @@ def _checked_size(header: bytes, file: str, offset: int) -> int:
 
 
 def _sum(header: bytes) -> int:
-    """Add a block's bytes, five times as fast as ``sum``: Adler-32's lower half is 1 + the sum of up to 256 bytes."""
+    """Add the bytes of a block, five times as fast as ``sum``.
+
+    The lower half of Adler-32 is 1 + the sum of up to 256 bytes.
+    """
     return (zlib.adler32(header[:256]) & 0xFFFF) + (zlib.adler32(header[256:]) & 0xFFFF) - 2
 
 
@@ -92,9 +98,10 @@ def _header_name(header: bytes) -> bytes:
 
 
 def _parse_pax(records: bytes, name: bytes, size: int) -> tuple[bytes, int]:
-    """``path`` and ``size`` of pax records, each ``length key=value\\n``; without them the given name and size."""
+    """Return ``path`` and ``size`` of pax records, each ``length key=value\\n``, or else the given name and size."""
     start = 0
-    while digits := _PAX_LENGTH.match(records, start):  # not by cutting them off, which is quadratic
+    # Records are not cut off one by one, which would be quadratic.
+    while digits := _PAX_LENGTH.match(records, start):
         end = start + int(digits[1])
         if not digits.end() < end <= len(records):
             break
@@ -121,7 +128,7 @@ def list_imagenet(location: Location, *, synsets: Where | None = None, engine: E
     if synsets is None:
         refuse_splits(names, location, "--synsets")
     label_of = {name: label for label, name in enumerate(classes)}
-    # Headers that no cache has take 120 µs each one after the other, and 20 µs with 16 tars at a time.
+    # Reading a header that is not cached takes 120 µs one after the other, and 20 µs with 16 tars at a time.
     tars = [(str(location / f"{name}.tar"), name, label_of[name]) for name in names]
     return list_parts(_list_tar, tars, engine).build("imagenet", classes=classes)
 
@@ -131,7 +138,7 @@ def _list_tar(tar: tuple[str, str, int]) -> FoundPart:
 
 
 def _members(tar: str, name: str, label: int) -> Iterator[Input]:
-    """Regular files of a tar as byte ranges; damage ends them with an input whose ``problem`` tells it."""
+    """Yield the regular files of a tar as byte ranges, and at damage an input with the damage as ``problem``."""
     members = (
         Input(printable(f"{name}.tar/{member.name}"), label, tar, member.offset_data, member.size)
         for member in members_of(tar)
@@ -144,7 +151,7 @@ def _members(tar: str, name: str, label: int) -> Iterator[Input]:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a folder that holds tars and no sub-folders."""
+    """Return whether a location is a folder that holds tars and no sub-folders."""
     return probe.is_folder and not probe.folders and bool(probe.files_ending(".tar"))
 
 

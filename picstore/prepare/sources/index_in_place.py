@@ -1,4 +1,4 @@
-"""An index of picstore as a source: its images, read from where they lie, with its ids, files and containers."""
+"""An index in place of picstore as a source: images are read from their own files; ids and containers are kept."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from picstore.storage.target_forms import OWN
 
 
 def list_index(location: Location, *, root: Where | None = None) -> Listing:
-    """List the live records of an index in stored order; UsageError for a data set that holds its images.
+    """List the live records of an index in stored order; UsageError for a dataset that holds its images.
 
-    ``root`` is the folder of the images, as for :class:`Dataset`.
+    Args:
+        root: folder of the images, as for :class:`Dataset`.
     """
     dataset = Dataset(location, root=root)
     if dataset.references is None:
-        raise UsageError(f"{location} is a picstore data set already; `picstore shuffle` makes a copy of it")
+        raise UsageError(f"{location} is a picstore dataset already; `picstore shuffle` makes a copy of it")
     numbers = np.flatnonzero(dataset.live.counts)
     provenance = dataset.manifest.provenance
     has_targets = provenance.get("source") == "coco" or "targets" in provenance
     inputs: list[Input] = []
-    ids: list[int] = []  # −1 where it is damaged
+    ids: list[int] = []  # −1 for a damaged record
     for number in numbers.tolist():
         try:
             container = dataset.containers.index(number)
@@ -69,7 +70,7 @@ def _unreadable(dataset: Dataset, number: int, error: Damage | NotADataset) -> l
 
 
 def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> Input:
-    """Make the input of a record, whose extra is in pixels of the upright image already."""
+    """Make the input of a record; targets in the extra of a record are in pixels of the upright image."""
     try:
         extra = container.extra_json(k)
         if not container.good[k]:
@@ -99,7 +100,7 @@ def _blob(container: Container, cell: Any, label: int) -> Input:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a picstore data set."""
+    """Return whether a location is a picstore dataset."""
     return MANIFEST in probe.files
 
 

@@ -1,4 +1,4 @@
-"""InputTable, the inputs of a source in a file without a name, so that 10**8 of them take little memory."""
+"""InputTable, the inputs of a source in a temporary file, so that 10**8 inputs take little memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from picstore.prepare.sources.inputs import Input
 
 BLOCK = 1024  # inputs that are written and read together
 
-_MOST_LABELS = 1 << 12  # of a group that is sent with its blocks
+# A group with more labels than this is sent as inputs, not as blocks with the labels.
+_MOST_LABELS = 1 << 12
 
-# All but attachments and reader; bytes are written apart, as JSON has none.
+# All fields except attachments, reader, and the bytes ``extra`` and ``key``, which JSON does not have.
 _FIELDS = (
     "name",
     "label",
@@ -48,12 +49,12 @@ Reader = Callable[[Input], bytes]
 
 @dataclass(frozen=True, slots=True)
 class PackedInputs:
-    """Inputs as bytes, by which one process sends them to another: 13 bytes each where names are alike.
+    """Inputs as bytes that one process sends to another: 13 bytes per input if names are alike.
 
     Attributes:
         blocks: bytes of each block.
-        counts: inputs of each block.
-        readers: of the inputs, by number.
+        counts: number of inputs of each block.
+        readers: readers of the inputs, by the numbers in the blocks.
     """
 
     blocks: tuple[bytes, ...]
@@ -62,7 +63,7 @@ class PackedInputs:
 
 
 class _Inputs(Sequence[Input]):
-    """Inputs, whose slices are views; pickled as a list."""
+    """Sequence of inputs whose slices are views, and which is pickled as a list."""
 
     @overload
     def __getitem__(self, k: int) -> Input: ...
@@ -81,9 +82,9 @@ class _Inputs(Sequence[Input]):
 
 
 class InputTable(_Inputs):
-    """Inputs in the order in which they are added; whole blocks of them are in a temporary file.
+    """Inputs in the order in which they are added; whole blocks of inputs are in a temporary file.
 
-    Inputs that are added one by one are group 0. Packed ones are a group of their own.
+    Inputs that are added one by one are group 0. Packed inputs that are added together are a group of their own.
 
     Raises:
         PicstoreError: there is no room for the file.
@@ -91,13 +92,16 @@ class InputTable(_Inputs):
 
     def __init__(self, inputs: Iterable[Input] = ()) -> None:
         self._file: BinaryIO | None = None  # made for the first block
-        self._ends = array("Q", [0])  # of blocks in the file
-        self._counts = array("Q", [0])  # of inputs up to the end of each
-        self._groups = array("L")  # of blocks
+        # For each block the end of its bytes in the file, the number of inputs up to its end, and its group.
+        self._ends = array("Q", [0])
+        self._counts = array("Q", [0])
+        self._groups = array("L")
         self._last: list[Input] = []  # less than a block
-        self._readers: list[list[Reader | None]] = [[None]]  # by group
-        self._labels: list[Sequence[int] | None] = [None]  # by group, by the labels in the file
-        self._read: tuple[int, list[Input]] = (-1, [])  # the block that was read last, and its number
+        # For each group its readers, and the label of an input for each label in the file.
+        self._readers: list[list[Reader | None]] = [[None]]
+        self._labels: list[Sequence[int] | None] = [None]
+        # Number and inputs of the block that was read last.
+        self._read: tuple[int, list[Input]] = (-1, [])
         self.extend(inputs)
 
     def append(self, one: Input) -> None:
@@ -112,7 +116,7 @@ class InputTable(_Inputs):
             self.append(one)
 
     def add_packed(self, packed: PackedInputs) -> int:
-        """Add packed inputs; returns the number of their group."""
+        """Add packed inputs, and return the number of their group."""
         if self._last:
             self._write()
         self._readers.append(list(packed.readers))
@@ -123,7 +127,7 @@ class InputTable(_Inputs):
         return group
 
     def pack(self) -> PackedInputs:
-        """Pack all inputs, which were added one by one, and whose labels were not numbered."""
+        """Pack all inputs. They were added one by one, and their labels are not numbered yet."""
         if self._last:
             self._write()
         blocks = tuple(self._bytes_of(self._file, block) for block in range(len(self._groups)) if self._file)
@@ -144,13 +148,13 @@ class InputTable(_Inputs):
         return inputs[k - self._counts[number]]
 
     def number_labels(self, numbers: Sequence[int], *, group: int = 0) -> None:
-        """Replace each label k of a group's inputs by ``numbers[k]``; nothing may be added to it afterwards."""
+        """Replace each label k of a group's inputs by ``numbers[k]``; add nothing to the group afterwards."""
         self._labels[group], self._read = numbers, (-1, [])
         if group == 0:
             self._last = [replace(one, label=numbers[one.label]) for one in self._last]
 
     def reduce_run(self, begin: int, end: int) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
-        """Reduce inputs ``begin`` … ``end - 1`` for pickle: blocks as they are, which another process unpacks."""
+        """Reduce inputs ``begin`` … ``end - 1`` for pickle, to blocks that the other process unpacks."""
         stored = self._counts[-1]
         tail = self._last[max(begin - stored, 0) : max(end - stored, 0)]
         if self._file is None or begin >= min(end, stored):
@@ -165,7 +169,8 @@ class InputTable(_Inputs):
         return _unpack_run, (blocks, of_groups, kept, tail)
 
     def _write(self) -> None:
-        text = json.dumps([self._to_json(one) for one in self._last], default=index)  # index: NumPy's integers
+        # ``index`` makes integers of NumPy's.
+        text = json.dumps([self._to_json(one) for one in self._last], default=index)
         self._append_block(zlib.compress(text.encode(), 1), len(self._last), 0)
         self._last = []
 
@@ -193,7 +198,8 @@ class InputTable(_Inputs):
 
     def _to_json(self, one: Input) -> list[Any]:
         readers = self._readers[0]
-        if one.reader not in readers:  # a source has one or two
+        # A source has one or two readers.
+        if one.reader not in readers:
             readers.append(one.reader)
         attachments = [(name, self._to_json(other)) for name, other in one.attachments]
         texts = one.extra.decode("latin-1"), one.key.decode("latin-1")
@@ -211,7 +217,7 @@ def _unpack(data: bytes, labels: Sequence[int] | None, readers: Sequence[Reader 
 def _unpack_run(
     blocks: Sequence[tuple[bytes, int]], of_groups: dict[int, Any], kept: tuple[int, int], tail: list[Input]
 ) -> list[Input]:
-    """Make inputs of what ``InputTable.reduce_run`` gives."""
+    """Make inputs of the arguments that ``InputTable.reduce_run`` returns."""
     inputs = [one for data, group in blocks for one in _unpack(data, *of_groups[group])]
     return inputs[slice(*kept)] + tail
 
@@ -241,7 +247,7 @@ def _from_json(row: list[Any], readers: Sequence[Reader | None]) -> Input:
 
 
 class InputView(_Inputs):
-    """Some inputs of a sequence, each changed by a function as it is read."""
+    """View of some inputs of a sequence; ``change`` is applied to an input whenever it is read."""
 
     def __init__(
         self, inputs: Sequence[Input], numbers: range | None = None, *, change: Callable[[Input], Input] | None = None

@@ -1,4 +1,4 @@
-"""Input and Listing, the images that a source lists, and reading their bytes, ahead of use where it takes long."""
+"""Input and Listing, the images that a source lists; reading the bytes of inputs, ahead of use from object stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.regular_file import is_version, open_regular
 
 MAX_INPUT = 1 << 30  # bytes of one source image
-_INPUT_ERRORS = (Damage, ImageError, NotADataset, UsageError)  # all others mean that a store cannot be reached
+# Errors of an input. All other errors mean that a store cannot be reached.
+_INPUT_ERRORS = (Damage, ImageError, NotADataset, UsageError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +28,26 @@ class Input:
     Attributes:
         name: name in the ledger and in the record's extra; bytes of a file name that are not UTF-8 appear as ``\\xff``.
         label: class number, −1 for unknown.
-        path: path of the file that holds it, or URL of the object.
-        offset, size: byte range in that file; size −1 is up to its end.
-        problem: reason why it cannot be read, if listing found one; else empty.
+        path: path of the file that holds the image, or URL of the object.
+        offset, size: byte range in the file; size −1 means up to the end.
+        problem: reason why the image cannot be read, if listing found one; else empty.
         extra: JSON object for the record's extra beside ``path``, as text, so that a million inputs with targets stay
             small; empty for none.
         annotated: width and height of the image that targets in the extra refer to; see ``coordinates.map_targets``.
         attachments: further inputs whose bytes become attachments of the record, by names that the listing declares.
-        reader: module-level function that reads an input that is no byte range of a file, from ``path``, ``offset``,
-            ``size`` and ``key``; None for a byte range. Other processes import it by name. It raises ImageError, and
-            may keep files open.
+        reader: module-level function that reads the input from ``path``, ``offset``, ``size`` and ``key``; None for a
+            byte range of a file. Other processes import the function by name. It raises ImageError, and may keep files
+            open.
         key: argument for the reader only.
-        crc: CRC-32C that the bytes must have, if it is known.
+        crc: CRC-32C that the bytes must have, if known.
         targets: forms of the targets in the extra, ``target_forms.OWN`` or as ``--targets`` has them; empty if fields
-            that are called alike are metadata, which stays as it is.
+            with the names of targets are metadata, which is not changed.
         upright: whether targets in the extra are in pixels of the upright image, whatever the file's orientation.
-        frame: offset and size of the record that holds the image, if the record's masked CRC-32C follows it. Reading
-            the image then checks the record, whose label and metadata listing takes unchecked.
-        lost: estimate of the samples of a damaged file that have no inputs, beside this one, which tells of the damage.
+        frame: offset and size of the record that holds the image, if the record's masked CRC-32C follows the record.
+            Reading the image then checks the record. Listing takes label and metadata unchecked.
+        lost: of an input that stands for damage, an estimate of the samples that the damaged file lost.
         version: version of the file in which ``offset`` and ``key`` were found, see ``SourceFile.version``; reading
-            another one raises ImageError. Empty where the input is a whole file.
+            another version raises ImageError. Empty if the input is a whole file.
     """
 
     name: str
@@ -70,13 +71,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Ids of inputs, and their division into containers and rows, which a conversion keeps.
+    """Ids of inputs and the division of inputs into containers and rows, which a conversion keeps.
 
     Attributes:
-        uuid: of the index that they come from, or of the one that it shares ids and order with.
-        ids: of all inputs.
-        containers: number of the first input of each container, and the number of inputs.
-        rows: the same of each row.
+        uuid: uuid of the index that the inputs come from, or of the index with which it shares ids and order.
+        ids: ids of all inputs.
+        containers: number of the first input of each container, then the number of inputs.
+        rows: number of the first input of each row, then the number of inputs.
     """
 
     uuid: str
@@ -91,15 +92,15 @@ class Listing:
 
     Attributes:
         kind: name of the kind, as in ``--source``.
-        inputs: a list, or an ``InputTable`` of as many as do not fit in memory.
+        inputs: a list, or an ``InputTable`` for more inputs than fit in memory.
         classes: names by label.
         attachments: names of the attachments that inputs may have.
         remarks: messages for the user: files skipped, objects left out.
-        duplicates: number of each input to leave out, with the number of the first that has the same bytes; None if
-            nobody searched.
+        duplicates: for the number of each input to leave out, the number of the first input with the same bytes; None
+            if duplicates were not searched.
         partition: ids, containers and rows of the inputs, if the source has them.
         targets: forms of targets that the user named.
-        alike: counts of samples with metadata that is called as targets are, by field.
+        alike: number of samples with a field that is metadata but named like targets, by field.
     """
 
     kind: str
@@ -113,7 +114,7 @@ class Listing:
     alike: dict[str, int] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """SHA-256 of names, labels, extras and attachments; a resumed conversion compares it with the first run's."""
+        """Return a SHA-256 of names, labels, extras and attachments, by which a resumed conversion knows its source."""
         digest = hashlib.sha256()
         for source in self.inputs:
             digest.update(f"{source.label} {source.name}\n".encode())
@@ -125,7 +126,7 @@ class Listing:
 
 
 def relabel_input(source: Input, labels: Sequence[int]) -> Input:
-    """Map an input's label, and of targets the labels of boxes, through ``labels``; values outside of it stay."""
+    """Return an input with its label, and the labels of its boxes, mapped through ``labels``; other values stay."""
     extra = source.extra
     if source.targets and b'"box_labels"' in extra:
         fields = json.loads(extra)
@@ -137,7 +138,7 @@ def relabel_input(source: Input, labels: Sequence[int]) -> Input:
 
 
 def read_input(source: Input) -> bytes:
-    """Read an input's bytes; ImageError if impossible or over MAX_INPUT, PicstoreError for an unreachable store."""
+    """Read the bytes of an input; ImageError on failure or over MAX_INPUT, PicstoreError for an unreachable store."""
     if source.problem:
         raise ImageError(source.problem)
     read = _read_range if source.frame is None else _read_framed
@@ -153,7 +154,8 @@ def _read_range(source: Input) -> bytes:
     if is_remote(source.path):
         return _fetch_range(source)
     try:
-        file, file_size = open_regular(source.path)  # a file object takes 30 µs more
+        # A file object would take 30 µs more.
+        file, file_size = open_regular(source.path)
         try:
             # pread allocates what it is asked for: with MAX_INPUT an image took 105 µs, with the file's size 25 µs.
             available = max(0, file_size - source.offset)
@@ -167,7 +169,8 @@ def _read_range(source: Input) -> bytes:
         raise ImageError(f"cannot be read: {error.strerror or error}") from error
     except Changed as error:
         raise ImageError(f"cannot be read: {error.what}") from error
-    except (ValueError, OverflowError) as error:  # a name with a zero byte in it; an offset beyond 64 bits
+    # A name with a zero byte, or an offset beyond 64 bits.
+    except (ValueError, OverflowError) as error:
         raise ImageError(f"cannot be read: {error}") from error
     if len(data) < min(source.size, MAX_INPUT):
         raise ImageError(f"truncated: {len(data)} of {source.size} bytes are there")
@@ -183,12 +186,12 @@ def _read_framed(source: Input) -> bytes:
 
 
 def is_remote(path: str) -> bool:
-    """Whether this is the URL of an object; no path is, since pathlib makes one slash of two."""
+    """Return whether a path is the URL of an object; pathlib makes one slash of two, so no local path has ://."""
     return "://" in path
 
 
 def _fetch_range(source: Input) -> bytes:
-    """Read a byte range of an object. A store that cannot be reached is no ImageError, as the input is not at fault."""
+    """Read a byte range of an object; ImageError unless the store cannot be reached, which is not the input's fault."""
     try:
         location = locate_version(source.path, source.version)
         if source.size < 0 and not source.offset:
@@ -202,7 +205,7 @@ def _fetch_range(source: Input) -> bytes:
 
 
 def _check_version(source: Input) -> None:
-    """Raise Changed if a local file is not the one that was listed; readers of stores open a pinned location."""
+    """Raise Changed if a local file is not the listed version; readers of objects open a pinned location."""
     if source.version and not is_remote(source.path) and not is_version(Path(source.path).stat(), source.version):
         raise Changed(Changed.WHAT, source.path)
 
@@ -211,27 +214,29 @@ def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
     try:
         _check_version(source)
         data = reader(source)
-        _check_version(source)  # the reader may have opened a file that took the place of the other one
+        # The reader may have opened another file that took the place of the listed one.
+        _check_version(source)
     except PicstoreError as error:
         if isinstance(error, ImageError) or (is_remote(source.path) and not isinstance(error, _INPUT_ERRORS)):
             raise
         raise ImageError(str(error)) from error
-    except Exception as error:  # a library may raise anything for a damaged file, which must not stop other inputs
+    # A library may raise anything for a damaged file, and other inputs must still be read.
+    except Exception as error:
         raise ImageError(f"cannot be read: {type(error).__name__}: {error}") from error
     return data
 
 
-_MAX_AHEAD = 32 << 20  # of objects in flight or not read yet
+_MAX_AHEAD = 32 << 20  # bytes in flight or not read yet
 _MAX_REQUESTS = 16
-_ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # for an object whose size no listing told
+_ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # size of an object of unknown size
 
 
 class ReadAhead:
-    """Reader of inputs in order; fetches inputs from an object store before they are asked for, several at a time.
+    """Reader of inputs in order, which fetches objects before they are asked for, several at a time.
 
     A request takes about 20 ms at any store, as long as a worker needs for several images. Inputs with a reader are
-    read when asked for, since the reader may depend on sequential access. Each of ``inputs`` is read before its
-    attachments; some may be skipped.
+    read when asked for, because the reader may depend on sequential access. An input is read before its attachments;
+    inputs may be skipped.
     """
 
     def __init__(self, inputs: Iterable[Input]) -> None:
@@ -242,17 +247,17 @@ class ReadAhead:
         self._bytes = 0
 
     def read(self, source: Input) -> bytes:
-        """Read an input; raises as :func:`read_input` does."""
+        """Read an input as :func:`read_input` does, with the same errors."""
         while is_fetchable(source) and self._submit_requests():
             first, future = self._requests.popleft()
             self._bytes -= _expected_bytes(first)
             if first is source:
                 return future.result()
-            future.cancel()  # a skipped input
+            future.cancel()  # input was skipped
         return read_input(source)
 
     def _submit_requests(self) -> bool:
-        """Fill up the requests in flight; returns whether there are any."""
+        """Fill up the requests in flight, and return whether there are any."""
         while self._bytes < _MAX_AHEAD and (following := next(self._coming, None)) is not None:
             self._requests.append((following, self._threads.submit(read_input, following)))
             self._bytes += _expected_bytes(following)
@@ -266,7 +271,7 @@ class ReadAhead:
 
 
 def is_fetchable(source: Input) -> bool:
-    """Whether reading an input is one request to a store, independent of all others."""
+    """Return whether reading an input is one request to a store, independent of all other inputs."""
     return not source.problem and source.reader is None and is_remote(source.path)
 
 

@@ -1,9 +1,10 @@
-"""Labels of samples: the one rule by which all sources turn the values of a field into labels and class names.
+"""Labels of samples: which field is the label, and the rule by which values become labels and class names.
 
     value of a field ── to_label ──→ Label, one of each sample
     Labels of the whole listing, with their counts ── number_labels ──→ numbers, class names, remarks
 
-Whether "3" is the number 3 or the name of a class is decided once, over all labels of a listing (docs/sources.md).
+All sources use this rule. Whether "3" is the number 3 or the name of a class is decided once, over all labels of a
+listing (docs/sources.md).
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ LABEL_FIELDS = ("label", "labels", "cls", "class", "class_id", "target", "catego
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,9})?\s*", re.ASCII | re.IGNORECASE)
 _MAX_DIGITS = 64  # characters of a text that may be a number
 _BOOLEANS = {"false": 0, "true": 1}
-_ABSENT = {"null", "none", "na", "n/a", "<na>", "\\n"}  # lower case; texts for a missing value beside numbers
+# Texts in lower case that stand for a missing value if all other labels are numbers.
+_ABSENT = {"null", "none", "na", "n/a", "<na>", "\\n"}
 _SHOWN = 12  # names of fields in a message
 
 
 class NoLabel(enum.Enum):
-    """Reason why a value is not a label; the value stays in the sample's extra."""
+    """Reason why a value is not a label. The value stays in the sample's extra."""
 
     NOT_INTEGER = "is a number that is not an integer of 64 bits"
     SEVERAL = "has several values"
@@ -41,7 +43,7 @@ class NoLabel(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InFolder:
-    """Folder of a sample that has no label; folders are classes if no sample of the listing has a label."""
+    """Folder of a sample without a label; folders are classes if no sample of the listing has a label."""
 
     path: str
 
@@ -72,7 +74,7 @@ def _fits(number: int) -> bool:
 
 
 def number_of_text(text: str) -> int | NoLabel | None:
-    """Return the number that a text states, NOT_INTEGER for another number than an integer, None for no number."""
+    """Return the integer that a text states, NOT_INTEGER for other numbers, None if the text is not a number."""
     if (boolean := _BOOLEANS.get(text.strip().lower())) is not None:
         return boolean
     if len(text) > _MAX_DIGITS or _NUMBER.fullmatch(text) is None:
@@ -84,7 +86,7 @@ def number_of_text(text: str) -> int | NoLabel | None:
 
 
 def take_label(extra: dict[str, Any], field: str | None) -> Label:
-    """Remove the label from a sample's fields and return it; a value that is not a label, or may be none, stays."""
+    """Return the label of a sample, and remove the field unless its value is not a label, or may not be one."""
     if field is None or field not in extra:
         return None
     label = to_label(extra[field])
@@ -94,13 +96,13 @@ def take_label(extra: dict[str, Any], field: str | None) -> Label:
 
 
 def usual_field(fields: Collection[str], usual: Sequence[str]) -> str | None:
-    """Return the first of the usual names that is a field, in any capitals and with outer blanks; None if none is."""
+    """Return the field with the first of some usual names, in any capitals and with outer blanks; None without one."""
     by_lower = {name.strip().lower(): name for name in reversed(list(fields))}
     return next((by_lower[name] for name in usual if name in by_lower), None)
 
 
 class LabelFields:
-    """Choice of the field that holds the label, for each file of a source by the columns that it has.
+    """Choice of the label's field, for each file of a source by the columns of the file.
 
     Args:
         given: field that the user named; None to find it by the usual names.
@@ -113,7 +115,7 @@ class LabelFields:
         self._fields: dict[str, None] = {}
 
     def choose(self, fields: Collection[str], *, only: Sequence[str] = ()) -> str | None:
-        """Choose the label's field of a file; one field in ``only`` is the label if no field has a usual name."""
+        """Choose the label's field of a file: the user's, one with a usual name, or the only field of ``only``."""
         chosen = self._given if self._given in fields else None
         if self._given is None:
             chosen = usual_field(fields, LABEL_FIELDS) or (only[0] if len(only) == 1 else None)
@@ -123,11 +125,11 @@ class LabelFields:
 
     @property
     def chosen(self) -> str | None:
-        """A field that was chosen in some file; None if none was in any."""
+        """Field that was chosen in some file; None if no file has such a field."""
         return next(filter(None, self._chosen), None)
 
     def remarks(self) -> Iterator[str]:
-        """Tell of files with different fields; UsageError if no file has the field that the user named."""
+        """Yield a remark on files with different fields; UsageError if no file has the field that the user named."""
         if self._given is not None and self._given not in self._chosen and self._chosen:
             listed = quoted(self._fields)
             raise UsageError(f"{self._where} has no field {self._given!r} that can be the label; it has {listed}")
@@ -140,10 +142,10 @@ class LabelFields:
 
 
 class RowLabels:
-    """Labels of samples that state their fields one by one, in the order of a file.
+    """Labels of samples that each state their own fields, in the order of a file.
 
-    The first sample with a field of a usual name decides which field it is; fields in ``always`` are labels of any
-    sample, the first before all others.
+    The first sample with a field of a usual name decides which field is the label. Fields in ``always``, in their
+    order, are the label of any sample.
     """
 
     def __init__(self, given: str | None, usual: Sequence[str] = LABEL_FIELDS, *, always: Sequence[str] = ()) -> None:
@@ -151,7 +153,7 @@ class RowLabels:
         self._field = given
 
     def take(self, extra: dict[str, Any]) -> Label:
-        """Remove the label from a sample's fields and return it; see :func:`take_label`."""
+        """Return the label of a sample and remove its field, as :func:`take_label` does."""
         if self._given is None:
             for name in self._always:
                 if name in extra:
@@ -187,13 +189,13 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
     """Number the labels of a listing.
 
     Args:
-        counts: samples of each label.
-        classes: names by number, if the source states them. Otherwise labels are numbers if all are; if a text is
-            none, all are names, which are numbered in sorted order.
+        counts: number of samples with each label.
+        classes: names by number, if the source states them. Otherwise labels are numbers if all texts are numbers;
+            else all labels are names, which are numbered in sorted order.
         where: the source, for messages.
 
     Raises:
-        UsageError: a label is outside of ``classes``, or a name stands for two of them.
+        UsageError: a label is outside of ``classes``, or a name stands for two classes.
     """
     stated = [label for label in counts if isinstance(label, (int, str))]
     if not stated:
@@ -222,7 +224,7 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
 def _number_names(
     numbers: dict[Label, int], stated: Sequence[int | str], classes: Sequence[str], others: set[str], where: object
 ) -> tuple[list[str], list[str]]:
-    """Number labels as names; integers are numbers of ``classes`` if there are some, else names too."""
+    """Number labels as names; integers are numbers of ``classes``, or names if ``classes`` is empty."""
     names = [*classes]
     texts = {str(label) for label in stated if isinstance(label, str) or not classes}
     names += sorted(texts - set(classes))
@@ -257,7 +259,8 @@ def _number_folders(counts: Mapping[Label, int]) -> Numbering:
         label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder)
     }
     folders = _differing_parts(paths)
-    if all(map(split_of_word, folders.values())):  # splits that are read together; the folders in them are classes
+    # If splits are read together, the folders in them are the classes.
+    if all(map(split_of_word, folders.values())):
         folders = _differing_parts(
             {label: paths[label][paths[label].index(part) + 1 :] for label, part in folders.items()}
         )
@@ -270,7 +273,7 @@ def _number_folders(counts: Mapping[Label, int]) -> Numbering:
 
 
 def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]:
-    """Return the first part of each path that is not the same in all paths; empty paths are left out."""
+    """Return the first part of each path in which the paths differ; empty paths are left out."""
     there = {label: path for label, path in paths.items() if path and path[0]}
     common = 0
     while len({path[: common + 1] for path in there.values()}) == 1 and min(map(len, there.values())) > common + 1:
@@ -279,7 +282,7 @@ def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]
 
 
 def _unlabelled(counts: Mapping[Label, int], numbers: Mapping[Label, int]) -> list[str]:
-    """Tell how many samples have no label, if others have one, and of values that are not labels."""
+    """Return remarks on values that are not labels, and on samples without a label, if others have one."""
     total = sum(counts.values())
     reasons = {label: count for label, count in counts.items() if isinstance(label, NoLabel) and count}
     remarks = [

@@ -1,4 +1,4 @@
-"""JSON of sources: json_value parses a small document, JsonItems reads a large one item by item, with offsets."""
+"""JSON of sources, parsed as far as it can be: json_value for small documents, JsonItems for large ones, by item."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from typing import Any, NoReturn
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.location.text_files import text_of_file
 
+MAX_DIGITS = 4300  # digits of an integer, the limit of Python's int()
+
 _SPACE = re.compile(r"[ \t\n\r]*")
-
-
-MAX_DIGITS = 4300  # of an integer, the limit of Python's int()
-
-_MAX_LEVELS = 100  # of a value that Python's decoder cannot parse; it recurses
+# Levels that are kept of a value that is too deep for Python's decoder, which recurses.
+_MAX_LEVELS = 100
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 
-# Python's decoder takes NaN and Infinity, which other programs write too. ``metadata`` makes null of them.
+# Python's decoder takes NaN and Infinity, which other programs write. ``metadata`` makes null of NaN and Infinity.
 _DECODER = json.JSONDecoder()
 
 
 class _RepeatedKey(ValueError):
-    """An object has a key twice."""
+    """Error for an object that has a key twice."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -50,10 +49,10 @@ def json_object(text: bytes, skipped: Counter[str] | None = None) -> dict[str, A
 def json_value(text: bytes, skipped: Counter[str] | None = None) -> Any:
     """Parse a JSON value; ValueError for damaged text.
 
-    Of a value that is nested too deep for the parser, what lies more than 100 levels deep is null, which
-    ``metadata`` makes of all beyond its own 64 levels.
-    Bytes that are not UTF-8 become surrogates, and NaN, infinities and integers of more than 4,300 digits become floats
-    that are not finite. Of a key that an object has twice the last value is taken, and ``skipped`` counts the others.
+    Bytes that are not UTF-8 become surrogates. NaN, infinities and integers of more than 4,300 digits become floats
+    that are not finite. If an object has a key twice, its last value is taken, and ``skipped`` counts the others. In a
+    value that is nested too deep for the parser, lists and objects more than 100 levels deep become null; ``metadata``
+    keeps 64 levels.
     """
     try:
         return _UNIQUE_DECODER.decode(text_of_file(text))
@@ -65,7 +64,7 @@ def json_value(text: bytes, skipped: Counter[str] | None = None) -> Any:
 
 
 def _without_depth(text: str) -> str:
-    """Replace all lists and objects that lie more than 100 levels deep by null."""
+    """Replace lists and objects that lie more than 100 levels deep by null."""
     kept, depth, end = [], 0, 0
     for match in _NESTING.finditer(text):
         if match[0] in "[{":
@@ -103,7 +102,7 @@ def _decode_odd(text: bytes, skipped: Counter[str]) -> Any:
 
 
 class JsonItems:
-    """A JSON object with members that are long lists; parsed whole it would take 5 to 10 times its size.
+    """JSON object with members that are long lists; parsed whole, the object would take 5 to 10 times its size.
 
     All methods raise ValueError or RecursionError if the text is not JSON. NaN and Infinity become floats.
     """
@@ -117,10 +116,10 @@ class JsonItems:
         return _DECODER.raw_decode(self._text, offset)[0]
 
     def items(self, lists: Collection[str]) -> Iterator[tuple[str, int, Any]]:
-        """Read the whole document once; yields (name, offset, value) for each item of the named lists.
+        """Read the whole document once, and yield (name, offset, value) for each item of the named lists.
 
-        Each of these lists begins with (name, −1, None), which tells an empty list from a missing one. A named member
-        that is no list is skipped, as are all other members.
+        Each list begins with (name, −1, None), so that an empty list differs from a missing one. Named members that are
+        not lists are skipped, as are all other members.
         """
         self._offset = 0
         self._expect("{")
@@ -140,7 +139,7 @@ class JsonItems:
             self._fail("the end")
 
     def _members(self, close: str) -> Iterator[int]:
-        """Offsets of the members up to the closing bracket; the caller parses each before it asks for the next."""
+        """Yield the offsets of members up to the closing bracket; parse each member before the next is asked for."""
         if self._text.startswith(close, self._offset):
             self._expect(close)
             return
@@ -155,7 +154,7 @@ class JsonItems:
         return value
 
     def _expect(self, characters: str) -> str:
-        """Pass one of these characters, and the white space on both sides of it."""
+        """Pass and return one of some characters, and pass the white space on both sides."""
         self._skip_to(self._offset)
         found = self._text[self._offset : self._offset + 1]
         if not found or found not in characters:

@@ -1,7 +1,7 @@
 """LitData as a source: a folder with index.json and chunks of samples, each the flattened leaves of a Python object.
 
-A chunk: count u32, count + 1 offsets u32, the samples. A sample: a u32 size for each leaf, then the leaves. The whole
-chunk, each sample, or some hundred samples at a time (``LDFZ01``) may be compressed by zstd.
+A chunk: count u32, count + 1 offsets u32, the samples. A sample: a u32 size for each leaf, then the leaves. zstd may
+compress the whole chunk, each sample, or some hundred samples at a time (``LDFZ01``).
 """
 
 from __future__ import annotations
@@ -33,20 +33,23 @@ from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location
 
-_IMAGES = ("jpeg", "image", "file", "bytes", "pil")  # serializers that can hold the image; LitData writes image:png
+# Serializers that can hold the image. LitData writes image:png.
+_IMAGES = ("jpeg", "image", "file", "bytes", "pil")
 _NUMBERS = {"int": "<q", "float": "<d", "bool": "<?"}
 _FRAMED = b"LDFZ01\0\0"
 _ARROW = b"LDARW01\0"
-_FRAMED_HEADER = struct.Struct("<8sHHIII")  # magic, version, flags, samples, samples a frame, frames
+# Magic, version, flags, samples, samples per frame, frames.
+_FRAMED_HEADER = struct.Struct("<8sHHIII")
 _FRAME = np.dtype(
     [("first", "<u4"), ("count", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("decompressed_size", "<u4")]
 )
-_ZSTD = b"\x28\xb5\x2f\xfd"  # LitData 0.2.76 leaves samples uncompressed although its index says otherwise
+# Magic of zstd. LitData 0.2.76 leaves samples uncompressed although its index says otherwise.
+_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Fields of all chunks of a data set: name and serializer of each leaf, and the image's and the label's name."""
+    """Fields of all chunks of a dataset: name and serializer of each leaf, and the names of image and label."""
 
     fields: tuple[tuple[str, str], ...]
     image: str
@@ -56,7 +59,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A sample's leaves: ``file`` from ``start`` to ``end``, inside ``block`` if they are compressed."""
+    """Leaves of a sample: ``file`` from ``start`` to ``end``, inside ``block`` if compressed."""
 
     file: SourceFile | DecompressedBlock
     start: int
@@ -67,8 +70,8 @@ class _Stored:
 def list_litdata(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """List every sample of every chunk in the order of the index.
 
-    Fields are named as the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and texts become
-    the extra, or the label; tensors, pickles and all other fields are skipped.
+    Fields have the names of the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and texts
+    become the extra, or the label; tensors, pickles and all other fields are skipped.
     """
     index = read_index(location, "chunks")
     config = index["config"] if isinstance(index.get("config"), dict) else {}
@@ -83,7 +86,8 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
         raise UsageError(f"{location}: {what}")
     image = choose_image(image_field, images, location)
     labels = LabelFields(label_field, location)
-    integers = [name for name, kind in fields if kind == "int" and fields[0][0] == "0"]  # of (image, label)
+    # Fields of a tuple (image, label) have no names.
+    integers = [name for name, kind in fields if kind == "int" and fields[0][0] == "0"]
     label = labels.choose([name for name, _ in fields], only=integers)
     layout = _Layout(fields, image, label, SkippedFields())
     level = config.get("compression_level") or "chunk"
@@ -100,7 +104,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
 
 
 def _names(spec: Any, count: int) -> list[str]:
-    """Names of the leaves by the tree description that torch writes; numbers if it is no flat dictionary."""
+    """Return the names of the leaves by torch's description of the tree; numbers unless it is a flat dictionary."""
     try:
         _, tree = json.loads(spec)
         names = json.loads(tree["context"]) if tree["type"].endswith("dict") else []
@@ -124,7 +128,7 @@ def _samples(
 
 
 def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored | Damage]:
-    """Samples of a chunk in order, or the damage of one, or of its frame."""
+    """Yield the samples of a chunk in order; in place of a damaged one its damage, or the damage of its frame."""
     if file.size >= len(_ARROW) and file.read(file.size - len(_ARROW), len(_ARROW)) == _ARROW:
         raise Corrupt(
             "its samples are rows of an Arrow table, which only LitData reads; write them with picstore.Writer",
@@ -160,7 +164,7 @@ def _decompressed_size(file: SourceFile, start: int, end: int) -> int:
     try:
         size = get_frame_info(file.read(start, end - start)).decompressed_size
     except ZstdError as error:
-        raise Corrupt(f"no zstd frame: {error}", file.printable_path, start) from error
+        raise Corrupt(f"not a zstd frame: {error}", file.printable_path, start) from error
     if size is None:
         raise Corrupt("a zstd frame that does not say its size", file.printable_path, start)
     return size
@@ -216,7 +220,7 @@ def _sample(sample_name: str, stored: _Stored | Damage, layout: _Layout) -> Sour
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a folder whose index.json has chunks."""
+    """Return whether a location is a folder whose index.json has chunks."""
     try:
         return "index.json" in probe.files and "config" in read_index(probe.location, "chunks")
     except (UsageError, Damage):

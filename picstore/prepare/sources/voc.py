@@ -1,7 +1,7 @@
 """Pascal VOC's folders as a source: objects of the XML files become boxes in the extras, segmentations attachments.
 
-The layout is the devkit's (``JPEGImages``, ``Annotations``, ``ImageSets``, ``SegmentationClass``), which CVAT writes
-too, or one folder of images with an XML file beside each, as LabelImg and Roboflow write it.
+The layout is the devkit's (``JPEGImages``, ``Annotations``, ``ImageSets``, ``SegmentationClass``), which CVAT also
+writes, or one folder of images with an XML file beside each image, which LabelImg and Roboflow write.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from xml.parsers import expat
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources import splits
+from picstore.prepare.sources.coco import clip_box
 from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.source_file import printable, read_whole, visible_entries
@@ -26,7 +27,7 @@ from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, map_concurrently
 from picstore.storage.target_forms import OWN
 
-# Names of the folders of images and annotations; the first are the devkit's.
+# Names of the folders of images and of annotations. The devkit's are first.
 _IMAGES, _ANNOTATIONS = ("JPEGImages", "images"), ("Annotations", "annotations")
 _SETS = "ImageSets"
 # Folders of segmentations, whose pixels are classes or numbers of objects, and the names of their attachments.
@@ -36,14 +37,14 @@ _MAX_XML = 1 << 22  # bytes of one annotation
 _MAX_SET = 1 << 28  # bytes of a list of images
 _YEAR = re.compile(r"VOC\d{4}")
 _FLAGS = ("difficult", "truncated", "occluded")
-_DECIMALS = 3  # of boxes, as in COCO's
 
-Files = Mapping[str, Location]  # by stem, the name without its suffix
+# Files by stem, which is the name without its suffix.
+Files = Mapping[str, Location]
 
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """An object of an annotation: its class, its box as left, top, right and bottom in the file, and its flags."""
+    """Object of an annotation: class, box (left, top, right, bottom) as in the file, and flags."""
 
     name: str
     box: tuple[float, float, float, float]
@@ -52,9 +53,11 @@ class _Object:
 
 @dataclass(frozen=True, slots=True)
 class _Annotation:
-    """Content of one XML file; ``size`` is width and height, None where the file does not state them.
+    """Content of one XML file.
 
-    ``from_zero`` is whether the program that wrote it is known to count pixels from 0.
+    Attributes:
+        size: width and height; None if the file does not state them.
+        from_zero: whether the program that wrote the file is known to count pixels from 0.
     """
 
     size: tuple[int, int] | None = None
@@ -67,9 +70,9 @@ class _Layout:
     """Files of a source.
 
     Attributes:
-        images, annotations: an annotation may have no image, and an image no annotation.
-        masks: by name of the attachment.
-        other: names of files that are neither.
+        images, annotations: files by stem; an annotation may have no image, and an image no annotation.
+        masks: files by stem, for each name of an attachment.
+        other: names of the files that are neither images nor annotations.
     """
 
     images: Files
@@ -81,8 +84,8 @@ class _Layout:
 def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     """List the images by name, with label −1 and the objects of their annotations in the extra (docs/sources.md).
 
-    Classes are the sorted names of all objects. The devkit counts pixels from 1 and a box ends with its last pixel, so
-    an ``xmin`` of 1 is the left edge of the image. Where a box of the source begins below 1, all count from 0.
+    Classes are the sorted names of all objects. The devkit counts pixels from 1, and a box ends with its last pixel, so
+    an ``xmin`` of 1 is the left edge of the image. If any box of the source begins below 1, all count from 0.
 
     Args:
         folder: as the devkit lays it out, or with XML files beside the images.
@@ -90,7 +93,8 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     """
     layout = _find_files(folder)
     stems = _choose_stems(folder, layout, split)
-    listed, classes, notes = InputTable(), dict[str, int](), Counter[str]()  # classes: provisional numbers of names
+    # Class names get provisional numbers, in order of appearance.
+    listed, classes, notes = InputTable(), dict[str, int](), Counter[str]()
     from_one = True
     for stem, found in zip(
         stems, map_concurrently(lambda stem: _read(layout.annotations.get(stem)), stems), strict=True
@@ -131,13 +135,13 @@ def _find_files(folder: Location) -> _Layout:
 
 
 def _places(folders: Collection[str]) -> tuple[str, str] | None:
-    """Return the names of the folders of images and annotations; None if one is not there."""
+    """Return the names of the folders of images and annotations; None if either is missing."""
     images, annotations = ([name for name in names if name in folders] for names in (_IMAGES, _ANNOTATIONS))
     return (images[0], annotations[0]) if images and annotations else None
 
 
 def _by_stem(folder: Location, suffixes: tuple[str, ...]) -> tuple[Files, list[str]]:
-    """Return the files of a folder with one of some suffixes, by stem, and the names of its other files."""
+    """Return the files of a folder with one of the suffixes, by stem, and the names of the other files."""
     found: dict[str, Location] = {}
     other = []
     for name, is_folder in folder.entries():
@@ -167,13 +171,13 @@ def _choose_stems(folder: Location, layout: _Layout, split: str | None) -> list[
     if name is None:
         raise splits.no_split(str(split), list(lists), folder)
     lines = read_whole(lists[name], _MAX_SET).decode("utf-8-sig", "surrogateescape").splitlines()
-    # CVAT writes paths of images, the devkit stems; lists of a class have a number behind.
+    # CVAT writes paths of images, the devkit writes stems. In the lists of a class a number follows.
     wanted = [line.split()[0].rpartition("/")[2] for line in lines if line.strip()]
     return sorted({each if each in layout.images else each.rpartition(".")[0] or each for each in wanted})
 
 
 def _image_sets(folder: Location) -> dict[str, Location]:
-    """Return the lists of images by split, without the lists of one class (``dog_train.txt``)."""
+    """Return the lists of images by split, without the lists of a single class (``dog_train.txt``)."""
     for place in ("Main", "Segmentation"):
         try:
             names = [entry.name for entry in visible_entries(folder / _SETS / place) if not entry.is_folder]
@@ -197,11 +201,12 @@ def _input(folder: Location, layout: _Layout, stem: str) -> Input:
 
 
 def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str]) -> Input:
-    """Give an input its final labels, and boxes from edge to edge, clipped to the image."""
+    """Return an input with final labels, and with boxes from edge to edge, clipped to the image."""
     if not one.extra:
         return one
     fields: dict[str, list[Any]] = json.loads(one.extra)
-    boxes = [_clipped(box, origin, one.annotated) for box in fields["boxes"]]
+    size = one.annotated or (MAX_COORDINATE, MAX_COORDINATE)
+    boxes = [clip_box((box[0] - origin, box[1] - origin, *box[2:]), size) for box in fields["boxes"]]
     kept = [k for k, box in enumerate(boxes) if box is not None]
     notes["box without an area inside its image: left out"] += len(boxes) - len(kept)
     fields = {name: [values[k] for k in kept] for name, values in fields.items()}
@@ -215,16 +220,12 @@ def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str])
     return replace(one, extra=extra)
 
 
-def _clipped(box: Sequence[float], origin: int, size: tuple[int, int] | None) -> list[float] | None:
-    """Return a box in pixels from 0, inside an image of a size if that is known; None if it has no area."""
-    width, height = size or (MAX_COORDINATE, MAX_COORDINATE)
-    left, top = (max(round(value - origin, _DECIMALS), 0) for value in box[:2])
-    right, bottom = min(round(box[2], _DECIMALS), width), min(round(box[3], _DECIMALS), height)
-    return [left, top, right, bottom] if left < right and top < bottom else None
-
-
 def _read(file: Location | None) -> _Annotation | str:
-    """Read an annotation; an empty one where there is no file, and the reason where it cannot be read."""
+    """Read an annotation.
+
+    Returns:
+        The annotation, which is empty if there is no file, or the reason why the file cannot be read.
+    """
     if file is None:
         return _Annotation()
     try:
@@ -235,7 +236,7 @@ def _read(file: Location | None) -> _Annotation | str:
 
 
 def _parse(data: bytes) -> _Annotation:
-    """Parse an XML file; ValueError or ExpatError where it breaks VOC's format, or declares entities."""
+    """Parse an XML file; ValueError or ExpatError if the file breaks VOC's format, or declares entities."""
     builder, parser = TreeBuilder(), expat.ParserCreate()
 
     def refuse(*_: object) -> None:
@@ -275,7 +276,7 @@ def _number(element: Element, path: str, default: float | None = None) -> float:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a folder as the devkit lays it out, one of images with XML files of their names, or VOCdevkit."""
+    """Return whether a location is laid out as the devkit is, is VOCdevkit, or has XML files beside its images."""
     return probe.is_folder and (bool(_years(probe.folders)) or _is_layout(probe))
 
 

@@ -307,7 +307,7 @@ def test_what_would_not_keep_an_index_is_refused(folder: Path, index: Path, tmp_
 def test_a_data_set_that_holds_its_images_is_no_source(index: Path, tmp_path: Path) -> None:
     picstore_command("convert", index, tmp_path / "converted")
     done = picstore_command("convert", tmp_path / "converted", tmp_path / "again", code=2)
-    assert "data set already" in one_line(done)
+    assert "dataset already" in one_line(done)
 
 
 def test_a_selection_of_an_index_reads_its_records_alone(folder: Path, index: Path) -> None:

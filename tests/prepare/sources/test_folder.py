@@ -30,7 +30,7 @@ def test_texts_and_desktops_files_are_left_out_and_counted(tmp_path: Path) -> No
         put(tmp_path / name)
     listing = open_source(tmp_path)
     assert names(listing) == [("cat/1.jpg", 0), ("dog/more/2.jpg", 1)]
-    assert listing.remarks == ["3 files that are no images, such as cat/Thumbs.db: left out"]
+    assert listing.remarks == ["3 files that are not images, such as cat/Thumbs.db: left out"]
 
 
 def test_the_parts_of_a_data_set_are_no_classes_unless_classes_name_them(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_hdf5_of_variable_length_bytes_and_of_pixels_is_read(tmp_path: Path) -> 
     assert images(listing) == JPEGS
     assert labels(listing) == [0, 1, 2, 0, 1, 2]
     assert extras(listing)[:2] == [{"name": "cat", "score": 0.5}, {"name": "dog", "score": None}]
-    assert listing.remarks[0] == "data set train/features: left out of 6 rows"
+    assert listing.remarks[0] == "dataset train/features: left out of 6 rows"
     assert listing.remarks[1].endswith("null now: 1 (in score)")
 
 
@@ -139,7 +139,7 @@ def test_labels_of_one_value_a_row_are_read_in_any_shape(tmp_path: Path, shape: 
         file["test_set_y"] = np.zeros(6)
     listing = open_source(tmp_path / "a.h5")
     assert labels(listing) == list(range(6))
-    assert listing.remarks == ["data set test_set_y: left out of 6 rows"]
+    assert listing.remarks == ["dataset test_set_y: left out of 6 rows"]
 
 
 def test_labels_of_zeros_and_a_one_stay_metadata_with_a_remark(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_no_text_counts_as_a_file_of_another_kind(text: str) -> None:
 
 def test_a_folder_without_images_says_what_lies_there(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("a")
-    with pytest.raises(NotADataset, match=r"1 file that is no image, such as notes\.txt"):
+    with pytest.raises(NotADataset, match=r"1 file that is not an image, such as notes\.txt"):
         open_source(tmp_path)
 
 
