@@ -107,7 +107,7 @@ def list_box_csv(table: Location, root: Location, image_field: str | None, label
         image_field, label_field: columns of path and class; None to find them by their usual names.
 
     Returns:
-        The listing, or None if the columns are not those of boxes.
+        The listing, or None if the table has no columns of boxes.
     """
     with SourceFile(table) as file:
         head = text_of_table(file.read(0, min(file.size, MAX_HEADER)))

@@ -105,7 +105,7 @@ def _samples(
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
-    """Return the size of each image in bytes, which is that of the allocation at its offset; −1 without one."""
+    """Return the bytes of each image: the size of the allocation at its offset, −1 without an allocation."""
     sizes = np.full(len(images), -1, np.int64)
     if len(allocations):
         nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)

@@ -29,7 +29,7 @@ NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".
 def list_folder(location: Location, *, hidden: bool = False, engine: Engine | None = None) -> Listing:
     """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
-    Every regular file counts, except those with the suffix of a text or table, and, unless ``hidden``, hidden ones.
+    Every regular file counts, except files with the suffix of a text or table, and hidden files unless ``hidden``.
     Nested folders belong to their class. Links are followed, as some datasets are made of links. Remarks count the
     files that are not images, the hidden files and folders, and the links that lead out of the folder.
     """

@@ -25,19 +25,20 @@ from picstore.prepare.sources.samples import SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import file_version, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, missing_library
 
-_MAGIC = b"\xde\xc0\xef\xbe"  # in the first page, after its header
-_MAGIC_OFFSETS = (16, 24)  # 64-bit systems; pages of LMDB 1.0 have a longer header
-_NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # keys of LMDBs for text recognition
+_MAGIC = b"\xde\xc0\xef\xbe"
+# The magic follows the header of the first page, on 64-bit systems. Pages of LMDB 1.0 have a longer header.
+_MAGIC_OFFSETS = (16, 24)
+_NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # keys for text recognition
 _MAX_DIGITS = 12
-_NAMED_BYTES = 48  # of the entry of a named database
+_NAMED_BYTES = 48  # size of a named database's entry
 _PROBED = 8  # entries, to find named databases
-_ENTRIES = 8192  # of a task: 0.1 s
+_ENTRIES = 8192  # entries per task: 0.1 s
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # fields of Datum
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Task to list at most ``limit`` entries of an LMDB behind a key; of images with texts only the images."""
+    """Task to list at most ``limit`` entries of an LMDB after a key; with texts only the images."""
 
     path: str
     version: str
@@ -48,7 +49,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Entry:
-    """An entry: its key, the label or text if it has one, and why it cannot be read."""
+    """Entry of an LMDB: key, label or text if there is one, and the reason if it cannot be read."""
 
     key: bytes
     label: int | None = None
@@ -58,7 +59,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Found:
-    """Entries of a chunk, and the damage that ended it."""
+    """Entries of a chunk, and the damage that ended the chunk."""
 
     entries: list[_Entry]
     damage: Damage | None = None
@@ -66,7 +67,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """Counts of an LMDB: its entries and its images with texts; names of databases, if it holds nothing else."""
+    """Number of entries and of images with texts in an LMDB; names of databases, if nothing else is in there."""
 
     entries: int
     named: tuple[str, ...]
@@ -76,12 +77,12 @@ class _Stated:
 def list_lmdb(path: Path) -> Listing:
     """List every entry by key.
 
-    Of a Datum the label is taken, and pixels (blue, green, red planes) if it is not encoded. Of an LMDB for text
-    recognition (``image-000000001``, ``label-000000001``, ``num-samples``) the texts become captions. All other values
-    are taken for image files without label.
+    A Datum has a label, and an encoded image or pixels (blue, green, red planes). In an LMDB for text recognition
+    (``image-000000001``, ``label-000000001``, ``num-samples``) the texts become captions. All other values are taken
+    for image files without label.
 
-    The library trusts what it reads, so a damaged file can kill the process: another process reads it, and what lies
-    behind the entry that it died of fails.
+    The library trusts what it reads, so a damaged file can kill the process. Therefore another process reads the file.
+    If it dies of an entry, that entry and all entries after it fail.
     """
     file = path / "data.mdb" if path.is_dir() else path
     if not file.is_file():
@@ -107,7 +108,7 @@ def list_lmdb(path: Path) -> Listing:
 
 
 def _remarks_on_texts(counts: Counter[str], entries: int) -> Iterator[str]:
-    """Tell of images without texts, and of entries left out, once all samples were listed."""
+    """Yield remarks on images without texts and on entries left out, once all samples were listed."""
     images, texts = counts["images"], counts["texts"]
     if images > texts:
         yield f"texts: {images - texts:,} of {images:,} images have none"
@@ -125,7 +126,7 @@ def _import_lmdb() -> Any:
 
 @functools.lru_cache(1)
 def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
-    """Open an LMDB without locks, anew if it has another version; a process must not open one file twice."""
+    """Open an LMDB without locks, again if it has another version; a process must not open a file twice."""
     lmdb = _import_lmdb()
     try:
         return lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, max_readers=1, max_dbs=_PROBED)
@@ -134,7 +135,7 @@ def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the 
 
 
 def _state(file: Path, version: str) -> _Stated | None:
-    """Read what an LMDB states; None if it cannot be opened, or its process died."""
+    """Read the counts of an LMDB; None if it cannot be opened, or the reading process died."""
     try:
         with closing(run(read_stated, deque([_Chunk(str(file), version, 0)]), workers=1)) as outcomes:
             outcome = next(outcomes)[1]
@@ -144,7 +145,7 @@ def _state(file: Path, version: str) -> _Stated | None:
 
 
 def read_stated(chunk: _Chunk, _: ProgressCallback) -> _Stated:
-    """Read what an LMDB states, as a task of a process that may die of damage."""
+    """Read the counts of an LMDB, as a task of a process that may die of damage."""
     lmdb, environment = _import_lmdb(), _open_environment(chunk.path, chunk.version)
     try:
         entries = int(environment.stat()["entries"])
@@ -170,7 +171,7 @@ def _is_named(environment: Any, transaction: Any, key: bytes) -> bool:
 
 
 def _check_size(environment: Any, file: Path) -> None:
-    """Raise Truncated if pages are missing: a read of the memory map behind the file's end kills the process."""
+    """Raise Truncated if pages are missing: reading the memory map beyond the end of the file kills the process."""
     needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     if file.stat().st_size < needed:
         what = f"{file.stat().st_size:,} bytes of pages that end at {needed:,}"
@@ -178,7 +179,7 @@ def _check_size(environment: Any, file: Path) -> None:
 
 
 def _samples(file: Path, version: str, *, with_texts: bool, counts: Counter[str]) -> Iterator[SourceSample]:
-    """Samples by key; the entries behind one that its process died of are lost, as Corrupt tells."""
+    """Yield samples by key; Corrupt at an entry of which the process died, as the entries after it are lost."""
     tasks = deque([_Chunk(str(file), version, _ENTRIES, with_texts=with_texts)])
     with closing(run(list_entries, tasks, workers=1)) as outcomes:
         for chunk, outcome in outcomes:
@@ -220,7 +221,8 @@ def list_entries(chunk: _Chunk, _: ProgressCallback) -> _Found:
                 if chunk.with_texts and not bytes(key).startswith(_IMAGE):
                     break
                 found.entries.append(_entry(bytes(key), value, transaction, chunk))
-                if len(found.entries) == chunk.limit:  # the next value may be what kills the process
+                # The next value may be the one that kills the process.
+                if len(found.entries) == chunk.limit:
                     break
     except lmdb.Error as error:
         found.damage = Damage(str(error), printable(chunk.path))
@@ -240,12 +242,12 @@ def _entry(key: bytes, value: Any, transaction: Any, chunk: _Chunk) -> _Entry:
 
 
 def _int32(value: int) -> int:
-    """Negative labels are written with 64 bits, by some writers with 32."""
+    """Convert a varint to a label; writers use 64 bits for negative labels, and some 32."""
     return value - (1 << 32) if 1 << 31 <= value < 1 << 32 else to_signed(value)
 
 
 def _datum(value: Any) -> dict[int, Field] | None:
-    """Fields of a Datum; None if the value is none."""
+    """Return the fields of a Datum; None for other values."""
     fields: dict[int, Field] = {}
     try:
         for field in fields_of(memory_reader(value), 0, len(value)):
@@ -262,7 +264,7 @@ def _datum(value: Any) -> dict[int, Field] | None:
 
 
 def read_lmdb(source: Input) -> bytes:
-    """Reader of an entry by ``key``; the environment stays open for the next one."""
+    """Read an entry by ``key``. The environment stays open for the next input."""
     with _open_environment(source.path, source.version).begin(buffers=True) as transaction:
         value = transaction.get(source.key)
         if value is None:
@@ -283,7 +285,7 @@ def _image(value: Any, datum: dict[int, Field]) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a folder with data.mdb, or such a file."""
+    """Return whether a location is a folder with data.mdb, or such a file."""
     if probe.is_folder:
         return "data.mdb" in probe.files and _has_magic(probe.head("data.mdb"))
     return _has_magic(probe.head())

@@ -1,7 +1,7 @@
 """MosaicML's MDS as a source: a folder with index.json and shards of samples, each a row of encoded columns.
 
 A shard: count u32, count + 1 offsets u32, the shard's description as JSON, the samples. A sample: u32 sizes of the
-columns that have no fixed one, then the columns by name.
+columns without a fixed size, then the columns by name.
 """
 
 from __future__ import annotations
@@ -47,9 +47,12 @@ _TEXTS = ("str", "str_int", "str_float", "str_decimal", "json")
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """A shard as the index describes it, with its name in the source; ``block`` is all of the file, if compressed.
+    """Shard as the index describes it.
 
-    Columns have a name, an encoding, and a fixed size, 0 for none.
+    Attributes:
+        name: name of the file in the source.
+        columns: name, encoding and fixed size of each column; size 0 if it varies.
+        block: the whole file, if it is compressed; else None.
     """
 
     file: Location
@@ -64,9 +67,9 @@ def list_mds(
 ) -> Listing:
     """List every sample of every shard in the order of the index.
 
-    Integers, floats, texts and JSON become the extra, or the label; an object called ``extra`` becomes the extra
-    itself. Further columns of bytes become attachments; arrays and pickles are skipped. Shards that are compressed by
-    zstd, gz or bz2 are decompressed as they are read.
+    Integers, floats, texts and JSON become the extra, or the label; an object named ``extra`` becomes the extra itself.
+    Further columns of bytes become attachments; arrays and pickles are skipped. Shards that are compressed by zstd, gz
+    or bz2 are decompressed as they are read.
     """
     shards = [_shard(location, entry) for entry in read_index(location, "shards")["shards"]]
     shards = choose_split(shards, lambda shard: str(shard.file)[len(str(location)) :], split, location)
@@ -185,7 +188,7 @@ def _sample(
 
 
 def _decode(encoding: str, data: bytes, skipped: SkippedFields) -> Any:
-    """Decode a column's value; ValueError or IndexError if the bytes are not of its type."""
+    """Decode the value of a column; ValueError or IndexError if the bytes are not of its type."""
     if encoding == "json":
         return json_value(data, skipped)
     if encoding == "str_int":
@@ -196,7 +199,7 @@ def _decode(encoding: str, data: bytes, skipped: SkippedFields) -> Any:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a folder whose index.json has shards."""
+    """Return whether a location is a folder whose index.json has shards."""
     try:
         return "index.json" in probe.files and bool(read_index(probe.location, "shards"))
     except (UsageError, Damage):

@@ -1,7 +1,7 @@
-"""Metadata of samples as JSON: the rule of all sources for values that JSON cannot hold.
+"""Metadata of samples: which values JSON cannot hold, what becomes of them, and remarks on fields that are left out.
 
 An odd value never costs the image, the label or another field. A source puts values into the extra as its format has
-them, texts decoded by :func:`decode_text`, and :func:`extra_as_json` makes JSON of them:
+them, texts decoded by :func:`decode_text`, and :func:`extra_as_json` makes JSON of the values:
 
     NaN, infinity, an integer of more than 4,300 digits    null
     text that is not UTF-8, half of a UTF-16 pair          U+FFFD in place of each byte or half
@@ -31,8 +31,10 @@ from picstore.prepare.sources.lenient_json import MAX_DIGITS
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.format.record import MAX_EXTRA, extra_to_json
 
-_MAX_DEPTH = 64  # levels; parsers of JSON recurse, and fail from some hundred levels on
-_ROOM = 1 << 10  # bytes of a record's extra beside the fields and the name of the input
+# Largest number of levels. Parsers of JSON recurse, and fail from some hundred levels on.
+_MAX_DEPTH = 64
+# Bytes of a record's extra that are kept free, beside the fields and the name of the input.
+_ROOM = 1 << 10
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _MAX_NAMED = 5  # fields in a remark
@@ -52,10 +54,10 @@ _NUMBER, _TEXT, _BYTES, _DEEP, _KEY, _LARGE, _OTHER = (
 
 
 class OddValues(Counter[tuple[str, str]]):
-    """Counts of the values that :func:`extra_as_json` changed, by what happened to them and by field."""
+    """Number of values that :func:`extra_as_json` changed, by kind of change and field."""
 
     def remarks(self) -> Iterator[str]:
-        """Yield one line for each kind of odd value, with the count and the fields in which it occurs."""
+        """Yield one line for each kind of odd value, with its number and fields."""
         for what in (_NUMBER, _TEXT, _BYTES, _DEEP, _KEY, _LARGE, _OTHER):
             fields = sorted(field for kind, field in self if kind == what)
             if fields:
@@ -65,12 +67,12 @@ class OddValues(Counter[tuple[str, str]]):
 
 
 class SkippedFields(Counter[str]):
-    """Counts of fields that records do not take over, by description."""
+    """Number of samples with a field that records do not take over, by description of the field."""
 
     def remarks(self) -> Iterator[str]:
-        """One line per field, counted when the iterator is consumed: after all samples were read.
+        """Yield one line per field. Consume the iterator after all samples were read.
 
-        Of many fields, such as names of files that have several dots, the most frequent have lines of their own.
+        If there are many fields, as with names of files that have several dots, only the most frequent have a line.
         """
         for what, count in sorted(self.most_common(_MAX_LINES)):
             yield f"{what}: left out of {count:,} samples"
@@ -91,7 +93,7 @@ def decode_text(data: bytes) -> str:
 
 
 def decode_if_text(data: bytes) -> str | None:
-    """Decode bytes that may be text or binary as :func:`decode_text` does; None for what is not a text.
+    """Decode bytes that may be text or binary as :func:`decode_text` does; None for binary.
 
     Valid UTF-8 is a text. So are bytes without control characters of which at most a quarter is not UTF-8, such as a
     caption in Latin-1 or one that was cut inside a character.
@@ -105,8 +107,8 @@ def extra_as_json(extra: dict[str, Any], odd: OddValues, *, name: str = "") -> b
     """Serialize the fields of a sample as JSON that a record can hold; empty for no fields.
 
     Args:
-        odd: counts the values that could not stay as they are.
-        name: of the input, which the record's extra holds too.
+        odd: counts the values that were changed.
+        name: name of the input, which the record's extra also holds.
     """
     limit = MAX_EXTRA - _ROOM - len(json.dumps(name))
     try:
@@ -130,7 +132,7 @@ def _shown(field: str) -> str:
 
 
 def _clean(value: Any, odd: OddValues, field: str, depth: int) -> Any:
-    """Copy a value at a depth of a field as JSON holds it."""
+    """Copy a value as JSON can hold it; ``depth`` is its depth in the field."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if value is None or isinstance(value, (bool, str, int, float)):

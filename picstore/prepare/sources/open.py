@@ -1,8 +1,8 @@
-"""Open a source: recognize its kind and list its inputs in a fixed order.
+"""Open a source: choose its kind, split and options, and list its inputs in a fixed order.
 
-An input names bytes (a file, a byte range of one, or a row that a reader finds) and a label; listing reads no image.
-Its position in the list is its id. Each kind is a module of ``picstore.prepare.sources``, or an entry point of the
-group ``picstore.sources`` in any installed package.
+An input names bytes (a file, a byte range of a file, or a row that a reader finds) and a label; listing reads no image.
+The position of an input in the list is its id. Each kind is in a module of ``picstore.prepare.sources``, or an entry
+point of the group ``picstore.sources`` in any installed package.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from picstore.storage.target_forms import check_targets
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
-_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # formats that define their targets
+_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # kinds that define their targets
 
 
 def open_source(
@@ -50,23 +50,23 @@ def open_source(
     """List a source.
 
     Args:
-        where: the source, local or in an object store, as may be the files that options name.
-        kind: one of KINDS or the name of an entry point; or ``"auto"``: the first kind that recognizes it. The option
-            ``annotations`` selects coco.
+        where: the source, local or in an object store. So are files that options name.
+        kind: one of KINDS or the name of an entry point; or ``"auto"``: the first kind that recognizes the source. The
+            option ``annotations`` selects coco.
         classes: a file of class names, one per line (:func:`picstore.storage.class_names.from_lines`), in the order of
-            labels. It names integer labels, or reorders labels that have names.
+            labels. The names are given to integer labels, or reorder labels that have names.
         targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``target_forms.check_targets``.
-            Without them such fields are metadata, unless the source defines them.
+            If None, such fields are metadata, unless the source defines them.
         engine: runs tasks that list parts of a large source; None for no tasks.
-        options: the kind's own, None for the default: ``root``, ``synsets``, ``annotations``, ``image_field``,
+        options: options of the kind, None for the default: ``root``, ``synsets``, ``annotations``, ``image_field``,
             ``label_field``, ``split``.
 
     Raises:
-        NotADataset: the source does not exist, or it holds no images.
+        NotADataset: the source does not exist, or holds no images.
         UsageError: an option belongs to another kind, the source is not of its kind, or its kind is read from local
             files only.
-        MissingDependency: the library that reads it is not installed.
-        Damage: it is of its kind, but damaged so that nothing can be listed.
+        MissingDependency: the library that reads the source is not installed.
+        Damage: the source is of its kind, but so damaged that nothing can be listed.
         PicstoreError: an entry point cannot be loaded, or an object store cannot be reached.
     """
     forms = "" if targets is None else check_targets(targets)
@@ -108,7 +108,7 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
 
 
 def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
-    """Return the folder of the split that ``options`` choose and that leave them, or the location itself.
+    """Return the folder of the split that ``options`` choose, and remove the option; else the location itself.
 
     UsageError if all folders of a location are splits and none is chosen, unless they are folders of images and
     ``has_classes``, so that they are classes.
@@ -121,7 +121,8 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
     found = recognize(location) if kind == "auto" else kind
     recognizes = load_format(found).recognizes
     if found not in GENERAL and recognizes is not None and recognizes(probe):
-        return location  # an index or shards lie beside the folders
+        # An index or shards lie beside the folders.
+        return location
     if split is not None:
         chosen = match_split(str(split), splits)
         if chosen is None:
@@ -135,7 +136,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:
-    """Mark the fields that the user calls targets."""
+    """Return the listing with the forms of targets that the user named, or with remarks on fields like targets."""
     if forms:
         if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")
@@ -151,7 +152,7 @@ def _with_targets(listing: Listing, forms: str) -> Listing:
 
 
 def _with_classes(listing: Listing, classes: Location) -> Listing:
-    """Give a listing the class names of a file's lines; labels that have names follow the file's order."""
+    """Return the listing with class names from the lines of a file, in whose order labels with names are numbered."""
     try:
         read = from_lines(text_of_file(b"".join(classes.lines()), "surrogateescape"))
         names = [printable(name) for name in read]

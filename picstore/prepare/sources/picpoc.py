@@ -43,7 +43,7 @@ def list_picpoc(location: Location) -> Listing:
 
 
 def _numbers(location: Location, *, folders: bool = False) -> list[str]:
-    """Names in a folder that are numbers, in numeric order; optionally only of folders."""
+    """Return the names in a folder that are numbers, in numeric order; with ``folders`` only folders."""
     found = [name for name, is_folder in visible_entries(location) if name.isdecimal() and (is_folder or not folders)]
     return sorted(found, key=int)
 
@@ -60,7 +60,7 @@ def _samples(location: Location, name: str, skipped: SkippedFields) -> Iterator[
 
 
 def _count_records(file: SourceFile, start: int) -> int | None:
-    """Number of records that a container states; None if it is damaged."""
+    """Return the number of records that a container states; None if the container is damaged."""
     try:
         magic, count, size, _ = _CONTAINER_HEAD.unpack(file.read(start, _CONTAINER_HEAD.size))
     except Damage:
@@ -74,7 +74,7 @@ def _containers(file: SourceFile) -> Iterator[tuple[int, int]]:
         yield from _containers_by_header(file)
         return
     if magic != _FILE or version != 1 or count > _MAX_CONTAINERS:
-        raise Corrupt(f"no file of PicPoc version 1 (magic {magic:#x}, version {version})", file.printable_path)
+        raise Corrupt(f"not a file of PicPoc version 1 (magic {magic:#x}, version {version})", file.printable_path)
     start = _FIRST_CONTAINER
     for end in struct.unpack(f"<{count}Q", file.read(_DIRECTORY.size, 8 * count)):
         if not start < end <= file.size:
@@ -101,14 +101,14 @@ def _records(
     magic, count, size, _ = _CONTAINER_HEAD.unpack(file.read(start, _CONTAINER_HEAD.size))
     offset, stop = start + _CONTAINER_HEAD.size, start + _CONTAINER_HEAD.size + size
     if magic != _CONTAINER or stop > end:
-        raise Corrupt("no container", file.printable_path, start)
+        raise Corrupt("not a container", file.printable_path, start)
     for k in range(count):
         if offset + _RECORD_HEAD.size > stop:
             raise Corrupt(f"a container of {k} records that should have {count}", file.printable_path, offset)
         magic, label, serial, image, extra = _RECORD_HEAD.unpack(file.read(offset, _RECORD_HEAD.size))
         length = -(-(_RECORD_HEAD.size + image + extra) // _RECORD_ALIGNMENT) * _RECORD_ALIGNMENT
         if magic != _RECORD or image > _MAX_IMAGE or extra > _MAX_EXTRA or offset + length > stop:
-            raise Corrupt("no record", file.printable_path, offset)
+            raise Corrupt("not a record", file.printable_path, offset)
         sample = SourceSample(f"{name}/{number + k}", file.path, offset + _RECORD_HEAD.size, image, label)
         found = json_object(file.read(sample.offset + image, extra), skipped) if extra else {}
         if found is None:
@@ -119,7 +119,7 @@ def _records(
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a folder of numbered folders, the first of whose files has PicPoc's magic number."""
+    """Return whether a location has numbered folders, and the first file in them PicPoc's magic number."""
     streams = sorted((name for name in probe.folders if name.isdecimal()), key=int)
     try:
         files = _numbers(probe.location / streams[0])

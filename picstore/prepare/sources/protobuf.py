@@ -1,4 +1,4 @@
-"""Protocol buffers' wire format (protobuf.dev, "Encoding"): iterate over the fields of a message."""
+"""Wire format of protocol buffers (protobuf.dev, "Encoding"): iterate over the fields of a message."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _MAX_VARINT = 10  # bytes
 
-Read = Callable[[int, int], bytes]  # offset and size to bytes
+# Returns the bytes at an offset, of a size.
+Read = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a message: ``value`` is the integer of a varint, ``start`` and ``size`` the range of others."""
+    """Field of a message: ``value`` is the integer of a varint, ``start`` and ``size`` the range of other fields."""
 
     number: int
     wire: int
@@ -26,7 +27,7 @@ class Field:
 
 
 def fields_of(read: Read, start: int, size: int, *, file: str = "") -> Iterator[Field]:
-    """Iterate over the fields of the message in a byte range; Corrupt, naming ``file``, if it is no whole message."""
+    """Yield the fields of the message in a byte range; Corrupt, naming ``file``, if the range is not a message."""
     offset, end = start, start + size
     while offset < end:
         tag, offset = read_varint(read, offset, end, file)
@@ -38,21 +39,21 @@ def fields_of(read: Read, start: int, size: int, *, file: str = "") -> Iterator[
         elif wire in _SIZES:
             length = _SIZES[wire]
         else:
-            raise Corrupt(f"no protocol buffer: wire type {wire}", file, offset)
+            raise Corrupt(f"not a protocol buffer: wire type {wire}", file, offset)
         if number == 0 or offset + length > end:
-            raise Corrupt("no protocol buffer: a field goes beyond its message", file, offset)
+            raise Corrupt("not a protocol buffer: a field goes beyond its message", file, offset)
         yield Field(number, wire, value, offset, length)
         offset += length
 
 
 def read_varint(read: Read, offset: int, end: int, file: str = "") -> tuple[int, int]:
-    """Read an unsigned integer of 64 bits; returns it and the offset of its end. Corrupt if it does not end."""
+    """Read an unsigned integer of 64 bits, and return the integer and its end; Corrupt if it does not end."""
     value = 0
     for k, byte in enumerate(read(offset, min(_MAX_VARINT, end - offset))):
         value |= (byte & 0x7F) << (7 * k)
         if byte < 0x80:
             return value & ((1 << 64) - 1), offset + k + 1
-    raise Corrupt("no protocol buffer: an integer that does not end", file, offset)
+    raise Corrupt("not a protocol buffer: an integer that does not end", file, offset)
 
 
 def to_signed(value: int) -> int:
@@ -61,5 +62,5 @@ def to_signed(value: int) -> int:
 
 
 def memory_reader(data: bytes | memoryview) -> Read:
-    """Read function over bytes in memory; ranges beyond them come back shorter."""
+    """Return a read function over bytes in memory; ranges beyond their end come back shorter."""
     return lambda offset, size: bytes(data[offset : offset + size])

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from picstore.errors import Corrupt, Damage
+from picstore.errors import Corrupt
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.labels import take_label
 from picstore.prepare.sources.listing_builder import ListingBuilder
-from picstore.prepare.sources.samples import SourceSample, describe_damage, end_at_damage
-from picstore.prepare.sources.shard_files import empty_files, names_beside, read_offsets, shard_files
+from picstore.prepare.sources.samples import SourceSample
+from picstore.prepare.sources.shard_files import (
+    ReadRecord,
+    empty_files,
+    indexed_samples,
+    shard_files,
+)
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.location.resolve import Location
@@ -35,50 +40,32 @@ _TARGETS = "boxes:xyxy-normalized"
 def list_recordio(location: Location, *, split: str | None = None) -> Listing:
     """List every record of a file, of a folder's ``*.rec``, or of files named by braces.
 
-    An .idx file is needed only to go on behind a damaged record, and to know how many are missing.
+    An .idx file is needed only to go on behind a damaged record, and to know the number of missing records.
 
     The label is the header's, or the first of several, if it is an integer; otherwise it stays in the extra as
     ``label`` (``labels`` for several). Labels that describe objects become boxes, and the label is −1.
     """
     files = shard_files(location, *_SUFFIXES, split=split)
-    names, empty = names_beside(location), list[str]()
-    indexed = ((file, read_offsets(file, names, column=1)) for file in files)
-    per_file = (
-        end_at_damage(
-            _samples(file, offsets, empty),
-            file,
-            count=None if offsets is None else len(offsets),
-            may_be_empty=True,
-        )
-        for file, offsets in indexed
-    )
-    samples = (sample for samples in per_file for sample in samples)
+    empty = list[str]()
+    samples = indexed_samples(location, files, _reader, column=1, empty=empty)
     no_label = "no labels: no record's header has one"
     return ListingBuilder(samples).build("recordio", where=location, remarks=empty_files(empty), no_label=no_label)
 
 
-def _samples(location: Location, offsets: list[int] | None, empty: list[str]) -> Iterator[SourceSample]:
-    with SourceFile(location) as file:
-        if not file.size:
-            empty.append(printable(file.name))
-        offset = number = 0
-        detection = False  # whether a record with objects was found
-        while offset < file.size:
-            name = printable(f"{file.name}/{number}")
-            try:
-                part, length = _read_header(file, offset)
-                if part not in (_WHOLE, _FIRST):
-                    raise Corrupt("a part of a record without its beginning", file.printable_path, offset)
-                following = _end(file, offset, part, length)
-                sample = _sample(file, offset, part, length, name, detection=detection)
-                detection = detection or bool(sample.targets)
-            except Damage as error:
-                if offsets is None or number + 1 >= len(offsets) or offsets[number] != offset:
-                    raise
-                sample, following = SourceSample(name, file.path, problem=describe_damage(error)), offsets[number + 1]
-            yield sample
-            offset = following
-            number += 1
+def _reader(file: SourceFile) -> ReadRecord:
+    detection = False  # whether a record with objects was found
+
+    def read(offset: int, name: str) -> tuple[SourceSample, int]:
+        nonlocal detection
+        part, length = _read_header(file, offset)
+        if part not in (_WHOLE, _FIRST):
+            raise Corrupt("a part of a record without its beginning", file.printable_path, offset)
+        following = _end(file, offset, part, length)
+        sample = _sample(file, offset, part, length, name, detection=detection)
+        detection = detection or bool(sample.targets)
+        return sample, following
+
+    return read
 
 
 def _end(file: SourceFile, offset: int, part: int, length: int) -> int:
@@ -94,7 +81,7 @@ def _read_header(file: SourceFile, offset: int) -> tuple[int, int]:
     magic, word = _HEADER.unpack(file.read(offset, _HEADER.size))
     length = word & ((1 << 29) - 1)
     if magic != _MAGIC or word >> 29 > _LAST or offset + _HEADER.size + length > file.size:
-        raise Corrupt("no record", file.printable_path, offset)
+        raise Corrupt("not a record", file.printable_path, offset)
     return word >> 29, length
 
 
@@ -128,11 +115,11 @@ def _sample(file: SourceFile, offset: int, part: int, length: int, name: str, *,
 def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, Any] | None:
     """Parse the labels of a record for detection, as im2rec --pack-label writes them; None for other labels.
 
-    They are the width A of the header, the width B of an object, A − 2 values of any meaning, and objects of B values:
+    These are the width A of the header, the width B of an object, A − 2 values of any meaning, and objects of B values:
     class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning.
 
     Args:
-        may_be_none: whether a header without objects is one; two to four labels of a class would look the same.
+        may_be_none: whether there may be no objects; two to four labels of a class would look the same.
     """
     if len(labels) < 2 or not all(math.isfinite(value) and value.is_integer() for value in labels[:2]):
         return None
@@ -156,12 +143,13 @@ def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, An
 
 def _is_object(values: Sequence[float]) -> bool:
     class_, left, top, right, bottom = values[:_OBJECT]
-    in_order = -1 <= left <= right <= 2 and -1 <= top <= bottom <= 2  # some boxes lead out of their images
+    # Some boxes lead out of their images.
+    in_order = -1 <= left <= right <= 2 and -1 <= top <= bottom <= 2
     return in_order and class_ >= -1 and class_.is_integer()
 
 
 def read_split(source: Input) -> bytes:
-    """Reader of a split record: ``offset`` is its first part, ``key`` the length of its header as u32."""
+    """Read a split record: ``offset`` is its first part, ``key`` the length of its header as u32."""
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []
     offset, part, total = source.offset, _FIRST, 0
@@ -175,7 +163,7 @@ def read_split(source: Input) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a file that begins with the magic number, or a folder of such files ``*.rec``."""
+    """Return whether a location is a file that begins with the magic number, or a folder of such files ``*.rec``."""
     magic = struct.pack("<I", _MAGIC)
     if probe.is_folder:
         return any(probe.head(name).startswith(magic) for name in probe.files_ending(*_SUFFIXES)[:1])

@@ -1,4 +1,4 @@
-"""SourceSample, a sample as formats store it; the choice of its image's field; and what damage leaves of a file."""
+"""SourceSample, a sample as formats store it; the choice of the image's field; and samples of damaged files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from picstore.prepare.sources.metadata import OddValues, extra_as_json
 from picstore.prepare.sources.source_file import file_version, printable
 from picstore.storage.location.resolve import Location, Where, locate
 
-_MAX_MISSING = 1 << 24  # missing samples of a file, beyond which the stated count is not believed
+# If a file lacks more samples than this, its stated count is not believed.
+_MAX_MISSING = 1 << 24
 # Usual names in lower case, the preferred first.
 IMAGE_FIELDS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "images", "x", "data", "bytes", "image_bytes")
 T = TypeVar("T", bound="Input | SourceSample")
@@ -24,7 +25,7 @@ T = TypeVar("T", bound="Input | SourceSample")
 
 @dataclass(slots=True)
 class SourceSample:
-    """One sample of a format; it becomes an Input once the labels of all samples are known.
+    """Sample of a format, which becomes an Input once the labels of all samples are known.
 
     Attributes:
         label: value that :func:`picstore.prepare.sources.labels.to_label` classified.
@@ -72,7 +73,7 @@ class SourceSample:
 def choose_image(given: str | None, fields: Collection[str], path: object, usual: Sequence[str] = IMAGE_FIELDS) -> str:
     """Choose the image's field: the user's choice, the first of the usual names, or the only field.
 
-    UsageError if the user's choice is no field, or no field can be chosen; the message names the source ``path``.
+    UsageError if the user's choice is not a field, or no field can be chosen; the message names the source ``path``.
     """
     if given is not None:
         if given not in fields:
@@ -96,17 +97,17 @@ def end_at_damage(
     may_be_empty: bool = False,
     version: str | None = None,
 ) -> Iterator[T | SourceSample]:
-    """Samples of one file. Damage ends them with samples whose ``problem`` tells it, so that no loss is silent.
+    """Yield the samples of a file; at damage, samples whose ``problem`` describes it, so that no loss is silent.
 
     Samples keep the version of the file, so that nothing is read from another file that takes its place.
 
     Args:
-        name: of the file in the ledger; by default its own.
-        count: samples that the file or its index states. Each that is missing is a sample of its own. Without it one
-            sample stands for all that the damage cost, and its ``lost`` is an estimate.
-        first: number of the first sample in the names of missing ones.
+        name: name of the file in the ledger; by default its own.
+        count: number of samples that the file or its index states. Each missing sample is yielded. If None, one sample
+            stands for all that the damage cost, and its ``lost`` is an estimate.
+        first: number of the first sample in the names of missing samples.
         may_be_empty: whether a file without samples is not damaged.
-        version: version of the file, if it was opened before; by default the one that it has now.
+        version: version of the file, if it was opened before; by default its current version.
     """
     file, found, problem, offset = locate(where), 0, "", 0
     version = file_version(file) if version is None else version
@@ -134,7 +135,7 @@ def end_at_damage(
 
 
 def _of_version(sample: T, version: str) -> T:
-    """Let a sample, and attachments in the same file, keep the file's version."""
+    """Return a sample that has the file's version, as have its attachments in the same file."""
     attachments = sample.attachments
     if attachments:
         attachments = tuple(
@@ -153,7 +154,7 @@ def describe_damage(error: Damage) -> str:
 
 
 def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *arguments: Any) -> SourceSample:
-    """Make a sample, or one whose ``problem`` tells of its damage: the next one begins where the format says."""
+    """Make a sample; if it is damaged, make one with the damage as ``problem``, so that the next can be read."""
     try:
         return make(*arguments)
     except Damage as error:
@@ -161,10 +162,10 @@ def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *argumen
 
 
 def estimate_loss(file: Location, found: int, offset: int) -> int:
-    """Estimate the samples behind damage at an offset, if ``found`` are before it.
+    """Estimate the number of samples behind damage at an offset, if ``found`` samples lie before it.
 
-    Samples are taken to be of one size. The end of a file that was cut off tells nothing; then as many are taken to be
-    lost as were found.
+    Samples are assumed to have one size. If the file was cut off, its end tells nothing; then assume that as many
+    samples were lost as were found.
     """
     try:
         rest = file.size() - offset
@@ -174,7 +175,7 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
 
 
 def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Estimate by path the samples that damaged files lost, from what undamaged files of the same suffix hold."""
+    """Estimate the samples that each damaged file lost, by path, from the undamaged files with the same suffix."""
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}
     estimates: dict[str, int] = {}

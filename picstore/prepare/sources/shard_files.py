@@ -1,27 +1,31 @@
-"""Shard files of a source: names of files, and the indexes that state what the files hold."""
+"""Shard files of a source: names of files, indexes that state what the files hold, and records by an index."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
-from picstore.errors import NotADataset, PicstoreError, UsageError
+from picstore.errors import Damage, NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources.lenient_json import json_object
-from picstore.prepare.sources.source_file import named_file, printable, read_whole, visible_entries
+from picstore.prepare.sources.samples import SourceSample, describe_damage, end_at_damage
+from picstore.prepare.sources.source_file import SourceFile, named_file, printable, read_whole, visible_entries
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location, locate, map_concurrently
 
+# Reads the record at an offset: its sample, by the name that is given, and the offset of the next record.
+ReadRecord = Callable[[int, str], tuple[SourceSample, int]]
+
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
-_MAX_NAMES = 1 << 20  # of one pattern
+_MAX_NAMES = 1 << 20  # names of one pattern
 
 
 def shard_files(location: Location, *suffixes: str, split: str | None = None) -> list[Location]:
-    """List the files of a location: a folder's files with a suffix, what a name with braces expands to, or itself.
+    """List the files of a location: a folder's files with a suffix, the files that a name with braces means, or itself.
 
-    NotADataset if a file does not exist or the folder has none; UsageError for more than a million names, and for the
-    files of several splits unless ``split`` chooses one.
+    NotADataset if a file does not exist or the folder has no files; UsageError for more than a million names, and for
+    the files of several splits unless ``split`` chooses one.
     """
     if location.is_folder():
         found = [location / entry.name for entry in visible_entries(location) if entry.name.lower().endswith(suffixes)]
@@ -32,7 +36,7 @@ def shard_files(location: Location, *suffixes: str, split: str | None = None) ->
     for file, is_file in zip(files, map_concurrently(lambda file: file.is_file(), files), strict=True):
         if not is_file:
             raise NotADataset(f"{file} is not a file" if file.exists() else f"{file} does not exist")
-    # Splits are what the braces stand for; the same folder is before all of them.
+    # The braces stand for splits. The folder before them is the same for all files.
     folder = len(str(location).partition("{")[0].rpartition("/")[0])
     return choose_split(files, lambda file: str(file)[folder:], split, location)
 
@@ -67,12 +71,12 @@ def read_index(folder: Location, entries: str) -> dict[str, Any]:
     index = json_object(read_whole(path, _MAX_INDEX_JSON)) or {}
     found = index.get(entries)
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise UsageError(f"{path} is no index that can be read: it needs a list of objects, {entries!r}")
+        raise UsageError(f"{path} is not an index that can be read: it needs a list of objects, {entries!r}")
     return index
 
 
 def listed_file(folder: Location, name: Any) -> Location:
-    """Location of a file that the index names; UsageError unless it lies below the index's folder."""
+    """Locate a file that index.json names; UsageError unless the file lies below the folder of the index."""
     try:
         return named_file(folder, name)
     except UsageError as error:
@@ -80,7 +84,7 @@ def listed_file(folder: Location, name: Any) -> Location:
 
 
 def checked_count(value: Any, file: object) -> int:
-    """Check that a value is a count or size below 2⁶³; UsageError, naming ``file``, if not."""
+    """Return a count or size; UsageError, naming ``file``, unless it is an integer of 0 to 2⁶³ − 1."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise UsageError(f"{file}: {value!r} stands where a count must be, 0 or a whole number above it")
     return value
@@ -93,7 +97,7 @@ _OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # a line
 
 
 def names_beside(location: Location) -> frozenset[str]:
-    """Names of the files in a folder, or in the folder of a file or pattern; none where it cannot be listed."""
+    """Return the names of the files in a folder, or beside a file or pattern; none if the folder cannot be listed."""
     try:
         folder = location if location.is_folder() else location.parent
         return frozenset(entry.name for entry in visible_entries(folder) if not entry.is_folder)
@@ -102,9 +106,9 @@ def names_beside(location: Location) -> frozenset[str]:
 
 
 def stated_counts(folder: Location) -> dict[str, int]:
-    """Read the samples of each tar by file name, as the indexes of a folder of tars state them.
+    """Read the number of samples of each tar, by file name, from the indexes of a folder of tars.
 
-    Read are ``sizes.json`` of OpenCLIP, ``wids-meta.json`` and ``index.json`` of webdataset's wids, and
+    These are ``sizes.json`` of OpenCLIP, ``wids-meta.json`` and ``index.json`` of webdataset's wids, and
     ``.nv-meta/.info.json`` of Megatron Energon.
     """
     counts: dict[str, Any] = _read_json(folder / "sizes.json")
@@ -119,13 +123,13 @@ def stated_counts(folder: Location) -> dict[str, int]:
 
 
 def index_of_tar(tar: Location, names: frozenset[str]) -> Location | None:
-    """Find the file that states the samples of a tar: img2dataset's ``x_stats.json``, or DALI's ``x.idx``."""
+    """Find the file that counts the samples of a tar: img2dataset's ``x_stats.json``, or DALI's ``x.idx``."""
     stem = tar.name.removesuffix(".tar")
     return next((tar.parent / name for name in (f"{stem}_stats.json", f"{stem}.idx") if name in names), None)
 
 
 def read_count(index: Location) -> int | None:
-    """Read what :func:`index_of_tar` found; None if it states no count."""
+    """Read the number of samples from an index of :func:`index_of_tar`; None if the index states none."""
     if index.name.endswith(".json"):
         count = _read_json(index).get("successes")
         return count if _is_count(count) else None
@@ -134,10 +138,10 @@ def read_count(index: Location) -> int | None:
 
 
 def read_offsets(file: Location, names: frozenset[str], *, column: int) -> list[int] | None:
-    """Read the offset of each record of a file from its index, in the order of the file; None if there is none.
+    """Read the offset of each record of a file from its index, in the order of the file; None without an index.
 
-    The index is ``x.idx`` or ``x.index`` for ``x.rec``, or ``x.rec.idx``; each line has two numbers, of which
-    ``column`` is the offset: MXNet's ``key offset``, and ``offset size`` of DALI's and tfrecord's.
+    The index is ``x.idx`` or ``x.index`` for ``x.rec``, or ``x.rec.idx``. Each line has two numbers, of which number
+    ``column`` is the offset: ``key offset`` by MXNet, and ``offset size`` by DALI and the package tfrecord.
     """
     stem = file.name.rpartition(".")[0] or file.name
     found = [
@@ -150,6 +154,49 @@ def read_offsets(file: Location, names: frozenset[str], *, column: int) -> list[
     return None
 
 
+def indexed_samples(
+    location: Location,
+    files: Sequence[Location],
+    reader: Callable[[SourceFile], ReadRecord],
+    *,
+    column: int,
+    empty: list[str],
+) -> Iterator[SourceSample]:
+    """Yield the samples of files of records, in order. With an index, reading goes on behind a damaged record.
+
+    Args:
+        location: the source, beside whose files the indexes are.
+        reader: returns a function that reads the records of a file.
+        column: column of the offsets in the indexes, see :func:`read_offsets`.
+        empty: list that gets the names of files without records.
+    """
+    names = names_beside(location)
+    for file in files:
+        offsets = read_offsets(file, names, column=column)
+        count = None if offsets is None else len(offsets)
+        yield from end_at_damage(_records(file, offsets, reader, empty), file, count=count, may_be_empty=True)
+
+
+def _records(
+    location: Location, offsets: Sequence[int] | None, reader: Callable[[SourceFile], ReadRecord], empty: list[str]
+) -> Iterator[SourceSample]:
+    with SourceFile(location) as file:
+        if not file.size:
+            empty.append(printable(file.name))
+        read, offset, number = reader(file), 0, 0
+        while offset < file.size:
+            name = printable(f"{file.name}/{number}")
+            try:
+                sample, following = read(offset, name)
+            except Damage as error:
+                if offsets is None or number + 1 >= len(offsets) or offsets[number] != offset:
+                    raise
+                sample, following = SourceSample(name, file.path, problem=describe_damage(error)), offsets[number + 1]
+            yield sample
+            offset = following
+            number += 1
+
+
 def missing_shards(names: Iterable[str]) -> Iterator[str]:
     """Yield a remark for each set of shards ``train-00003-of-00128.…`` in a folder that lacks some of them."""
     found: dict[tuple[str, str, str], set[str]] = {}
@@ -160,14 +207,15 @@ def missing_shards(names: Iterable[str]) -> Iterator[str]:
     for (prefix, total, suffix), numbers in found.items():
         if len(numbers) >= int(total):
             continue
-        first = 1 if total in numbers else 0  # some tools count from 1
+        # Some tools count from 1.
+        first = 1 if total in numbers else 0
         absent = next(k for k in range(first, int(total) + 1) if f"{k:0{len(total)}}" not in numbers)
         example = printable(f"{prefix}{absent:0{len(total)}}-of-{total}{suffix}")
         yield f"{int(total) - len(numbers):,} of {int(total):,} numbered shards are not there, such as {example}"
 
 
 def empty_files(names: Sequence[str]) -> Iterator[str]:
-    """Yield a remark on the files that hold no records, if there are any; ``names`` may grow before the first."""
+    """Yield a remark on files without records, if ``names`` has any; it may grow until the iteration begins."""
     if names:
         files = "1 file holds" if len(names) == 1 else f"{len(names):,} files hold"
         yield f"{files} no records, such as {names[0]}"

@@ -1,4 +1,4 @@
-"""Files of a source: byte ranges checked against the file's size, names confined to a folder, and printable names."""
+"""Files of a source: byte ranges checked against the file's size, names confined to its folder, printable names."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from picstore.storage.location.regular_file import is_version, open_regular, ver
 from picstore.storage.location.remote_file import OddKey, RemoteFile
 from picstore.storage.location.resolve import Location, Where, locate
 
-_WINDOW = 1 << 12  # bytes per read, for formats that read one small field after the other
-_REMOTE_WINDOW = 8 << 20  # bytes per request; the latency of a request costs as much as transferring a megabyte
+# Least number of bytes per read, as formats read one small field after the other.
+_WINDOW = 1 << 12
+# The same for objects: the latency of a request costs as much as transferring a megabyte.
+_REMOTE_WINDOW = 8 << 20
 
 
 class SourceFile:
-    """An open file of a source. Lengths from the file are not trusted: ranges beyond its end raise Truncated.
+    """Open file of a source. Lengths from the file are not trusted: ranges beyond its end raise Truncated.
 
     Args:
         where: the file; Damage if it cannot be opened.
-        window: bytes that are read at once if fewer are asked for; 0 for what suits sequential small reads.
-        version: the version that the file must have, as it was listed; Changed if it has another. Empty for any.
+        window: bytes that are read at once if fewer are asked for; 0 for a size that suits small sequential reads.
+        version: version that the file must have, as it was listed; Changed for another version. Empty for any.
 
     Attributes:
-        path, printable_path: path of the file, or URL of the object, and how messages print it.
-        version: which bytes the file has; inputs whose offsets were read here keep it.
+        path, printable_path: path of the file, or URL of the object, and its form for messages.
+        version: version of the file's bytes, which inputs keep whose offsets were read here.
     """
 
     def __init__(self, where: Where, *, window: int = 0, version: str = "") -> None:
@@ -43,7 +45,8 @@ class SourceFile:
             self._min_bytes = window or _REMOTE_WINDOW
             try:
                 self._object, self.size = self._object.pin()
-            except NotADataset as error:  # worded as for a local file, since the ledger repeats it
+            # The ledger repeats this message, which therefore is the same as for a local file.
+            except NotADataset as error:
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
             except OddKey as error:
                 raise Damage(f"cannot be read: {error}", self.printable_path) from error
@@ -95,7 +98,7 @@ class SourceFile:
 
 
 def file_version(where: Where) -> str:
-    """Return the version that a file has now, as :attr:`SourceFile.version`; empty if the file cannot be read."""
+    """Return the current version of a file, as :attr:`SourceFile.version`; empty if the file cannot be read."""
     location = locate(where)
     try:
         return location.pin()[0].expected if isinstance(location, RemoteFile) else version_of(os.stat(str(location)))  # noqa: PTH116
@@ -104,13 +107,13 @@ def file_version(where: Where) -> str:
 
 
 def locate_version(path: str, version: str) -> Location:
-    """Return the location of a file; reading it from a store raises Changed if it has another version."""
+    """Return the location of a file; reading from a store raises Changed if the object has another version."""
     location = locate(path)
     return replace(location, expected=version) if version and isinstance(location, RemoteFile) else location
 
 
 def read_whole(location: Location, limit: int) -> bytes:
-    """Read a file of at most ``limit`` bytes; UsageError if it is larger, NotADataset if it cannot be read."""
+    """Read a file of at most ``limit`` bytes; UsageError for a larger one, NotADataset if it cannot be read."""
     try:
         with SourceFile(location) as file:
             if file.size > limit:
@@ -121,7 +124,7 @@ def read_whole(location: Location, limit: int) -> bytes:
 
 
 def printable(name: str) -> str:
-    """File name as UTF-8 text; bytes that are not UTF-8 become ``\\xff``, and so do surrogates, which JSON can hold."""
+    """Return a file name as UTF-8 text; bytes that are not UTF-8, and surrogates from JSON, become ``\\xff``."""
     try:
         raw = os.fsencode(name)
     except UnicodeEncodeError:
@@ -130,7 +133,7 @@ def printable(name: str) -> str:
 
 
 def visible_entries(folder: Location) -> list[Entry]:
-    """Entries of a folder by name, without hidden ones; NotADataset or UsageError if it is no folder."""
+    """Return the entries of a folder by name, without hidden ones; NotADataset or UsageError unless it is a folder."""
     return [entry for entry in folder.entries() if not entry.name.startswith(".")]
 
 
@@ -139,10 +142,10 @@ _HUB_SNAPSHOT = re.compile(r"(.*/datasets--[^/]+--[^/]+)/snapshots/[^/]+(?:/|$)"
 
 
 def named_file(folder: Location, name: object) -> Location:
-    """Location of a file that a source names, relative to a folder; UsageError if it lies elsewhere.
+    """Locate a file that a source names, relative to a folder; UsageError if the file lies elsewhere.
 
-    Tables, indices and annotations may come from strangers: no absolute name, no ``..`` and no symbolic link leads to a
-    file outside the folder, but for the files of a download by Hugging Face, which its snapshot links to. All sources
+    Tables, indexes and annotations may come from strangers. No absolute name, no ``..`` and no symbolic link leads to a
+    file outside the folder, except to the files of a download by Hugging Face, to which its snapshot links. All sources
     confine names by this function.
     """
     if not isinstance(name, str) or not name or "\0" in name:
@@ -157,7 +160,7 @@ def named_file(folder: Location, name: object) -> Location:
 
 
 def is_inside(folder: str, path: str) -> bool:
-    """Whether a local path lies below a folder once all links are followed; the file need not exist."""
+    """Return whether a local path lies below a folder once all links are followed; the file need not exist."""
     parent, _, last = path.rpartition("/")
     real = os.path.realpath(path) if last in ("", ".", "..") else f"{_real_folder(parent or '/')}/{last}"
     if os.path.islink(real):  # noqa: PTH114
@@ -166,7 +169,7 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return the folder of the files that a snapshot in Hugging Face's cache links to, as a prefix.
+    """Return the folder to which the files of a snapshot in Hugging Face's cache link, as a prefix of paths.
 
     A snapshot is ``datasets--OWNER--NAME/snapshots/REVISION``, and its files are links into ``datasets--…/blobs``.
     """

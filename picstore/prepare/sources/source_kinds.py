@@ -1,4 +1,4 @@
-"""Kinds of sources: what one is (SourceFormat), and by what a path is recognized as one (SourceProbe, recognize)."""
+"""Kinds of sources: the interface of a kind (SourceFormat), and which kind a path is (SourceProbe, recognize)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 
+# Kinds that a magic number or an index tells.
 _WITH_MAGIC = (
     "index",
     "mds",
@@ -25,28 +26,29 @@ _WITH_MAGIC = (
     "recordio",
     "tfrecord",
     "picpoc",
-)  # or an index
-GENERAL = ("folder", "list")  # any folder and any file
-# In the order of recognition; entry points of other packages are tried before GENERAL.
+)
+# Kinds that take any folder and any file.
+GENERAL = ("folder", "list")
+# Kinds in the order of recognition. Entry points of other packages are tried before GENERAL.
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *GENERAL)
 
-# Module and name of the format of each kind for which they are not the kind and FORMAT.
+# Module and name of a kind's format, unless they are the kind itself and FORMAT.
 _FORMATS = {
     "imagenet": ("imagenet_tars", "FORMAT"),
     "index": ("index_in_place", "FORMAT"),
     "list": ("tables_and_lists", "LIST"),
     "table": ("tables_and_lists", "TABLE"),
 }
-HEAD_BYTES = 1 << 12  # of a file, for its magic number
+HEAD_BYTES = 1 << 12  # first bytes of a file, with its magic number
 
 
 @dataclass(frozen=True)
 class SourceProbe:
-    """A location and its names, listed without reading any file.
+    """Location and the names in it, listed without reading any file.
 
     Attributes:
         location: a file or folder, local or in an object store.
-        is_folder: False also if nothing exists there.
+        is_folder: whether the location is a folder; False also if nothing exists there.
         folders: names of the sub-folders, sorted.
         files: names of everything else directly in the folder, sorted.
     """
@@ -76,7 +78,7 @@ class SourceProbe:
         return [name for name in self.files if name.lower().endswith(suffixes)]
 
     def head(self, name: str = "") -> bytes:
-        """First HEAD_BYTES of the file, or of a named file in the folder; empty if it cannot be read."""
+        """Return the first HEAD_BYTES of the file, or of a named file in the folder; empty if it cannot be read."""
         try:
             with SourceFile(self.location / name if name else self.location, window=HEAD_BYTES) as file:
                 return file.read(0, min(HEAD_BYTES, file.size))
@@ -85,7 +87,7 @@ class SourceProbe:
 
 
 def local_path(location: Location) -> Path:
-    """Path of a location on this machine; UsageError for one in an object store."""
+    """Return the path of a location on this machine; UsageError for a location in an object store."""
     if isinstance(location, Folder):
         return location.path
     raise UsageError(f"{location} is in an object store, and a source of this kind is read from files; copy it first")
@@ -93,15 +95,15 @@ def local_path(location: Location) -> Path:
 
 @dataclass(frozen=True)
 class SourceFormat:
-    """A kind of source. Entry points of the group ``picstore.sources`` are SourceFormats, or only ``list_inputs``.
+    """Kind of source. Entry points of the group ``picstore.sources`` are SourceFormats, or only ``list_inputs``.
 
     Attributes:
-        list_inputs: lists the inputs of a path; options are keywords. It raises NotADataset if the path cannot be
-            read, UsageError if it is of another kind or a value is wrong, Damage, or MissingDependency.
+        list_inputs: lists the inputs of a path; options are keywords. Raises NotADataset if the path cannot be read,
+            UsageError for a path of another kind or a wrong value, Damage, or MissingDependency.
         options: names of the options that ``list_inputs`` takes.
         recognizes: whether ``--source auto`` takes a location for this kind; None for never.
         object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in an object store, not a path.
-        takes_engine: whether ``list_inputs`` takes the keyword ``engine``, for tasks where there is much to list.
+        takes_engine: whether ``list_inputs`` takes the keyword ``engine``, whose tasks list large sources.
     """
 
     list_inputs: Callable[..., Listing]
@@ -117,15 +119,16 @@ def missing_library(library: str, extra: str) -> MissingDependency:
 
 
 def recognize(location: Location) -> str:
-    """Return the first kind that takes a location for its own; NotADataset if none does."""
+    """Return the first kind that recognizes a location; NotADataset if none does."""
     probe = SourceProbe.inspect(location)
     for kind in (*KINDS[: -len(GENERAL)], *sorted(_plugins()), *GENERAL):
         format_ = load_format(kind)
+        # A plug-in for local files may use the probe's path.
         if kind not in KINDS and not format_.object_stores and not isinstance(location, Folder):
-            continue  # a plug-in for local files may use the probe's path
+            continue
         if format_.recognizes is not None and format_.recognizes(probe):
             return kind
-    raise NotADataset(f"{location} is nothing that can be converted")
+    raise NotADataset(f"{location} is not a source that can be converted")
 
 
 def load_format(kind: str) -> SourceFormat:
@@ -139,11 +142,12 @@ def load_format(kind: str) -> SourceFormat:
             raise UsageError(f"no source is called {kind}; there are auto, {', '.join(sorted({*KINDS, *plugins}))}")
         try:
             found = plugins[kind].load()
-        except Exception as error:  # another package's import can raise anything
+        # The import of another package can raise anything.
+        except Exception as error:
             raise PicstoreError(f"the source {kind} ({plugins[kind].value}) cannot be loaded: {error!r}") from error
     return found if isinstance(found, SourceFormat) else SourceFormat(found)
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    """Entry points of other packages by name, not loaded yet."""
+    """Return the entry points of other packages by name, not loaded yet."""
     return {point.name: point for point in entry_points(group="picstore.sources")}

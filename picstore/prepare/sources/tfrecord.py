@@ -9,16 +9,23 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from picstore.errors import Corrupt, Damage, UsageError
+from picstore.errors import Corrupt, UsageError
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.labels import LABEL_FIELDS, RowLabels
 from picstore.prepare.sources.listing_builder import ListingBuilder
 from picstore.prepare.sources.metadata import SkippedFields, decode_if_text
 from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, read_varint, to_signed
-from picstore.prepare.sources.samples import IMAGE_FIELDS, SourceSample, choose_image, describe_damage, end_at_damage
-from picstore.prepare.sources.shard_files import empty_files, missing_shards, names_beside, read_offsets, shard_files
+from picstore.prepare.sources.samples import IMAGE_FIELDS, SourceSample, choose_image
+from picstore.prepare.sources.shard_files import (
+    ReadRecord,
+    empty_files,
+    indexed_samples,
+    missing_shards,
+    shard_files,
+)
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import choose_split
@@ -28,12 +35,14 @@ from picstore.storage.location.resolve import Location
 _HEADER = struct.Struct("<QI")
 _DATA_CRC = 4  # bytes
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # kinds of tf.Feature
-_MAX_VALUE = 1 << 16  # bytes of a feature in the extra, and integers that are not packed
-_MAX_FEATURES = 1 << 12  # of an example
+# Largest size in bytes of a feature in the extra, and largest number of its values.
+_MAX_VALUE = 1 << 16
+_MAX_FEATURES = 1 << 12  # features of an example
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)
 _LABELS = ("image/class/label", "image/class/text", *LABEL_FIELDS)
-_TRIED = 1000  # examples without an image, before one that has it
-_BOXES = "image/object/bbox/xmin"  # of TensorFlow's detection API
+# The source is refused if this many examples have no image, and none before them has one.
+_TRIED = 1000
+_BOXES = "image/object/bbox/xmin"  # feature of TensorFlow's detection API
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # gzip, zlib
 
@@ -49,25 +58,14 @@ def list_tfrecord(
     """
     files = _files(location, split)
     skipped, empty, unclear = SkippedFields(), list[str](), list[UsageError]()
-    fields = (image_field, label_field)
-    names = names_beside(location)
-    indexed = ((file, read_offsets(file, names, column=0)) for file in files)
-    per_file = (
-        end_at_damage(
-            _samples(file, offsets, fields, skipped, empty, unclear),
-            file,
-            count=None if offsets is None else len(offsets),
-            may_be_empty=True,
-        )
-        for file, offsets in indexed
-    )
+    reader = partial(_reader, image_field=image_field, label_field=label_field, skipped=skipped, unclear=unclear)
     absent = missing_shards(file.name for file in files) if location.is_folder() else ()
     with_boxes = 0
 
     def samples() -> Iterator[SourceSample]:
         nonlocal with_boxes
         found = False
-        for sample in itertools.chain.from_iterable(per_file):
+        for sample in indexed_samples(location, files, reader, column=0, empty=empty):
             with_boxes += _BOXES in sample.extra
             found |= sample.size >= 0
             if len(unclear) >= _TRIED and not found:
@@ -92,49 +90,39 @@ def _files(location: Location, split: str | None) -> list[Location]:
 
 
 def _shards(probe: SourceProbe) -> list[str]:
-    """Files that are named as TensorFlow's tools number them."""
+    """Return the files with names as TensorFlow's tools number shards."""
     return [name for name in probe.files if "-of-" in name and ".parquet" not in name]
 
 
-def _samples(
-    location: Location,
-    offsets: list[int] | None,
-    fields: tuple[str | None, str | None],
+def _reader(
+    file: SourceFile,
+    *,
+    image_field: str | None,
+    label_field: str | None,
     skipped: SkippedFields,
-    empty: list[str],
     unclear: list[UsageError],
-) -> Iterator[SourceSample]:
-    with SourceFile(location) as file:
-        if not file.size:
-            empty.append(printable(file.name))
-        if file.read(0, min(2, file.size)) in _COMPRESSED:
-            raise Corrupt("it is compressed as a whole; unpack it", file.printable_path)
-        labels = RowLabels(fields[1], _LABELS)
-        offset = number = 0
-        while offset < file.size:
-            name = printable(f"{file.name}/{number}")
-            try:
-                length = _read_length(file, offset)
-                try:
-                    sample = _sample(file, offset + _HEADER.size, length, name, fields[0], labels, skipped)
-                except UsageError as error:
-                    unclear.append(error)
-                    sample = SourceSample(name, file.path, problem=f"no image: {error}")
-                yield sample
-                offset += _HEADER.size + length + _DATA_CRC
-            except Damage as error:
-                if offsets is None or number + 1 >= len(offsets) or offsets[number] != offset:
-                    raise
-                yield SourceSample(name, file.path, problem=describe_damage(error))
-                offset = offsets[number + 1]
-            number += 1
+) -> ReadRecord:
+    if file.read(0, min(2, file.size)) in _COMPRESSED:
+        raise Corrupt("it is compressed as a whole; unpack it", file.printable_path)
+    labels = RowLabels(label_field, _LABELS)
+
+    def read(offset: int, name: str) -> tuple[SourceSample, int]:
+        length = _read_length(file, offset)
+        try:
+            sample = _sample(file, offset + _HEADER.size, length, name, image_field, labels, skipped)
+        except UsageError as error:
+            unclear.append(error)
+            sample = SourceSample(name, file.path, problem=f"no image: {error}")
+        return sample, offset + _HEADER.size + length + _DATA_CRC
+
+    return read
 
 
 def _read_length(file: SourceFile, offset: int) -> int:
     head = file.read(offset, _HEADER.size)
     length, crc = _HEADER.unpack(head)
     if crc != masked(crc32c(head[:8])) or offset + _HEADER.size + length + _DATA_CRC > file.size:
-        raise Corrupt("no record, or a damaged length", file.printable_path, offset)
+        raise Corrupt("not a record, or a damaged length", file.printable_path, offset)
     return int(length)
 
 
@@ -169,7 +157,7 @@ def _sample(
 
 
 def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile) -> str:
-    """Choose the feature with the image; by its size if no name tells."""
+    """Choose the feature with the image by its name, or by its size if no name tells."""
     if given is None and not {name.lower() for name in binary} & set(_IMAGES):
         large = [name for name, field in binary.items() if field.size > _MAX_VALUE // 64]
         given = large[0] if len(large) == 1 else None
@@ -177,7 +165,7 @@ def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile)
 
 
 def _features(file: SourceFile, start: int, length: int) -> dict[str, tuple[int, list[Field]]]:
-    """Kind and values of every feature of an example by name; of too many values one more than the limit."""
+    """Return kind and values of each feature of an example, by name; of too many values one more than the limit."""
     count = 0
     by_name: dict[str, tuple[int, list[Field]]] = {}
     for features in _submessages(file, start, length, 1):
@@ -206,7 +194,7 @@ def _submessages(file: SourceFile, start: int, length: int, number: int) -> Iter
 
 
 def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None:
-    """Values of a feature; None for bytes that are no text, and for values too large for metadata."""
+    """Return the values of a feature; None for bytes that are not text, and for values too large for metadata."""
     if len(found) > _MAX_VALUE or sum(field.size for field in found) > _MAX_VALUE:
         return None
     if kind == _BYTES:
@@ -227,7 +215,7 @@ def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a file whose first length has its CRC, or a folder with such a file of a usual name."""
+    """Return whether a location is a file whose first length has its CRC, or a folder with such a file."""
     if not probe.is_folder:
         return _is_record(probe.head())
     return any(_is_record(probe.head(name)) for name in (_shards(probe) or probe.files_ending(*_SUFFIXES))[:1])
