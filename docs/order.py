@@ -1,4 +1,4 @@
-"""The ids of any global batch, by docs/training.md, "The order, as a specification", without picstore.
+"""The ids of any global batch, by docs/order.md, without picstore.
 
     python docs/order.py DATASET SEED EPOCH BATCH SIZE [LANES]
     batches(read_ids("train"), seed=0, epoch=3, size=256)[17]    ids of global batch 17, in the order of the epoch

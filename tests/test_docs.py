@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
+
+import picstore
 
 ROOT = Path(__file__).parents[1]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
@@ -93,3 +97,21 @@ def test_the_files_and_names_of_a_recipe_exist(recipe: str) -> None:
     for file, name in re.findall(r"`([\w./]+\.py)`:[^.;]*?`(_?[A-Z_]{4,})`", steps):
         modules = [path.read_text() for path in ROOT.glob(re.sub("[A-Z]{3,}", "*", file))]
         assert any(re.search(rf"^{name}\b", module, re.MULTILINE) for module in modules), f"{file} has no {name}"
+
+
+def test_the_page_of_the_loader_has_a_row_for_each_of_its_arguments() -> None:
+    table = (ROOT / "docs" / "reference" / "loader.md").read_text()
+    rows = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line[:1] == "|")))
+    assert rows == set(inspect.signature(picstore.Loader).parameters) - {"unknown"}
+
+
+def test_the_example_of_the_order_is_what_its_rules_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    order = runpy.run_path(str(ROOT / "docs" / "order.py"))
+    sys.modules.pop("reader", None)
+    page = (ROOT / "docs" / "order.md").read_text()
+    ids = [range(4), range(4, 8), range(8, 10)]
+    assert f"K = 0x{order['key'](3, 0, 0):X}" in page
+    for ranks in (2, 3):
+        found = order["batches"](ids, seed=0, epoch=0, size=4, lanes=2, drop_last=False, ranks=ranks)
+        assert ", ".join(f"[{' '.join(map(str, batch))}]" for batch in found) in page

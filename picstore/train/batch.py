@@ -51,7 +51,7 @@ class Batch:
             transform fixes the size; with ``Views`` a dict, see ``views``; or the result of the callables.
         labels: int64 (N,); after ``MixUp`` or ``CutMix`` float32 (N, classes).
         ids: int64 (N,), ids of the records.
-        targets: with the loader's ``targets``, a dict for each image, see docs/training.md, "Targets"; with ``Views`` a
+        targets: with the loader's ``targets``, a dict for each image, see docs/targets.md; with ``Views`` a
             list of these for each view, by the name of the group.
         columns: values of the columns that ``targets`` names: tensors (N, …), or lists of texts. A missing value is
             None among texts, NaN among floats and −1 among integers.

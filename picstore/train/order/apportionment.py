@@ -4,7 +4,7 @@ Record i has a share of samples an epoch, in ticks of 2**-30 samples. With C_i, 
 offset t of the epoch, it comes floor(C_{i+1} + t) - floor(C_i + t) times. So every epoch has the same number of
 samples, and each record comes as often as its share says, rounded down or up. The offsets of epochs are multiples of
 the golden ratio, which fill [0, 1) evenly, so that the roundings cancel over epochs. Nothing is drawn, stored or
-communicated. docs/training.md has the formulas.
+communicated. docs/order.md has the formulas.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Batch q of a bucket has the samples of the bucket from ``ends[q - 1]`` to ``ends[q]``, counted in the order of the
 epoch. It is complete with the last of them, and the batches of all buckets come in the order in which they are
-complete. ``dealing.py`` deals a batch's samples to the ranks. docs/training.md has the rules.
+complete. ``dealing.py`` deals a batch's samples to the ranks. docs/order-batches.md has the rules.
 
 An epoch is gone through in chunks, so memory does not grow with the records: what is carried from chunk to chunk are
 the samples of batches that are not complete. It may be entered at any sample: these follow from how many samples of

@@ -6,7 +6,7 @@ The containers are permuted, the records in each are permuted, and all are joine
 sequence is cut into L lanes, contiguous runs; lane l has ceil((N - l) / L) of them. Sample g of the epoch is record
 g // L of lane g mod L. So a batch mixes as many runs of the data set as there are lanes, while each lane reads its
 containers one after the other. The ranks have no part in it; ``dealing.py`` tells which of them makes which samples.
-docs/training.md has the formulas.
+docs/order.md has the formulas.
 """
 
 from __future__ import annotations

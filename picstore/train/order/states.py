@@ -10,7 +10,7 @@ from picstore.train.order.dealing import MAX_LANES
 from picstore.train.order.position import check_position
 from picstore.train.transforms.arguments import checked_integer
 
-# Of the order, raised by any change of which records a batch has; docs/training.md, "Resuming", tells what earlier
+# Of the order, raised by any change of which records a batch has; docs/order.md, "States", tells what earlier
 # versions differ in, and tests/test_versions.py fails where it was forgotten.
 VERSION = 2
 

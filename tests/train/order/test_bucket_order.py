@@ -82,7 +82,7 @@ def _steps(request: pytest.FixtureRequest) -> Any:
 
 
 def expected_batches(case: Case, sizes: tuple[int, ...], *, lanes: int, drop_last: bool) -> list[list[Record]]:
-    """The batches of docs/training.md, sample after sample."""
+    """The batches of docs/order-batches.md, sample after sample."""
     order = EpochOrder(case.live.counts, seed=case.seed, epoch=1, lanes=lanes)
     located = order.locate(np.arange(order.records))
     numbers = case.live.to_record_numbers(located.container, located.record)

@@ -1,4 +1,4 @@
-"""How ranks share lanes and global batches, against the rule of docs/training.md, sample by sample."""
+"""How ranks share lanes and global batches, against the rule of docs/order.md, sample by sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers of a batch's images: functions of seed, epoch, record and view, as docs/training.md specifies."""
+"""Random numbers of images: functions of seed, epoch, record and view, as docs/reference/transforms.md specifies."""
 
 from __future__ import annotations
 

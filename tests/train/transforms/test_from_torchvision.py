@@ -253,7 +253,7 @@ EVALUATIONS = [
 
 @pytest.mark.parametrize(("listed", "levels"), EVALUATIONS, ids=lambda case: None)
 def test_what_draws_nothing_makes_torchvisions_pixels(dataset: picstore.Dataset, listed: Any, levels: int) -> None:
-    """Within the levels that docs/training.md states; bicubic overshoots, which torch clips twice."""
+    """Within the levels that docs/reference/transforms.md states; bicubic overshoots, which torch clips twice."""
     made = picstore.MapDataset(dataset, transform=listed)
     for k in range(3):
         expected = decoded(dataset, k)
