@@ -95,10 +95,13 @@ class Comparison(Background[Report]):
         """Begin to look for shared images in a thread; UsageError if a search runs."""
         self.begin(Report(), lambda: self._search(distance))
 
+    def set_total(self, total: int, done: int) -> None:
+        """Do nothing: the number of records of both datasets is known."""
+
     def _search(self, distance: int) -> dict[str, Any]:
         total = sum(map(len, self.datasets))
-        progress = _Both(self, total)
-        hashed = [hash_images(each, workers=count_cores(), progress=progress) for each in self.datasets]
+        super().set_total(total, 0)
+        hashed = [hash_images(each, workers=count_cores(), progress=self) for each in self.datasets]
         found = compare_images(*hashed, distance=distance)
         pairs = self._pairs(found)
         return {
@@ -125,24 +128,6 @@ class Comparison(Background[Report]):
             for (position, name), (other_position, other_name), distance in zip(mine, theirs, distances, strict=True)
         ]
         return sorted(pairs, key=lambda pair: (pair.name == pair.other_name, pair.distance, pair.position))
-
-
-class _Both:
-    """Progress of the hashing of two datasets as one."""
-
-    def __init__(self, search: Comparison, total: int) -> None:
-        self._search = search
-        search.set_total(total, 0)
-
-    def begin_stage(self, stage: str) -> None:
-        """Do nothing."""
-
-    def set_total(self, total: int, done: int) -> None:
-        """Do nothing: the number of records of both datasets is known."""
-
-    def advance(self, count: int) -> None:
-        """Count images."""
-        self._search.advance(count)
 
 
 def _comparison(session: Session) -> Comparison:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,71 +20,40 @@ from picstore.viewer.images import Picture
 from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
-_HAS_SQL = find_spec("duckdb") is not None and find_spec("pyarrow") is not None
 _MAX_THUMBNAIL = 2048  # pixels
 _MAX_EXTRA = 100_000  # characters of an extra
 _MAX_DRAWN = 2000  # objects of an image
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """Facts of a dataset as a whole.
-
-    Attributes:
-        stored: number of stored records, with deleted ones and those outside of the selection.
-        numbers: names of the columns that hold numbers, with those of the index.
-        outcome: numbers of inputs by what ``convert`` did with them.
-        beside: path of the dataset beside it; empty for none.
-        sql: whether conditions in SQL are possible.
-    """
-
-    path: str
-    uuid: str
-    images: int
-    stored: int
-    deleted: int
-    bytes: int
-    streams: int
-    files: int
-    containers: int
-    classes: list[str]
-    columns: list[str]
-    numbers: list[str]
-    attachments: list[str]
-    encode: dict[str, Any] | None
-    outcome: dict[str, Any]
-    shuffled: bool
-    references: str
-    beside: str
-    sql: bool = _HAS_SQL
-
-
-def describe_dataset(session: Session) -> Overview:
-    """Describe the session's dataset by its manifest."""
+def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
+    """Describe the dataset by its manifest."""
     dataset = session.dataset
     manifest = dataset.manifest
     edits = () if manifest.edits is None else manifest.edits.columns
     outcome = manifest.provenance.get("outcome")
-    return Overview(
-        path=str(dataset.path),
-        uuid=dataset.uuid,
-        images=len(dataset),
-        stored=manifest.images,
-        deleted=len(dataset.live.deleted),
-        bytes=manifest.bytes,
-        streams=manifest.streams,
-        files=len(manifest.files),
-        containers=manifest.containers,
-        classes=dataset.classes,
-        columns=list(dataset.columns),
-        numbers=["width", "height", "bytes", *(entry.name for entry in edits if entry.kind == "numbers")],
-        attachments=list(manifest.attachments),
-        encode=manifest.encode,
-        outcome=outcome if isinstance(outcome, dict) else {},
-        shuffled=bool(manifest.shuffle),
-        references="" if manifest.references is None else manifest.references.root,
-        beside="" if session.other is None else str(session.other.dataset.path),
-    )
+    return {
+        "path": str(dataset.path),
+        "uuid": dataset.uuid,
+        "images": len(dataset),
+        # With deleted records, and those outside of the selection.
+        "stored": manifest.images,
+        "deleted": len(dataset.live.deleted),
+        "bytes": manifest.bytes,
+        "streams": manifest.streams,
+        "files": len(manifest.files),
+        "containers": manifest.containers,
+        "classes": dataset.classes,
+        "columns": list(dataset.columns),
+        "numbers": ["width", "height", "bytes", *(entry.name for entry in edits if entry.kind == "numbers")],
+        "attachments": list(manifest.attachments),
+        "encode": manifest.encode,
+        # Numbers of inputs by what convert did with them.
+        "outcome": outcome if isinstance(outcome, dict) else {},
+        "shuffled": bool(manifest.shuffle),
+        "references": "" if manifest.references is None else manifest.references.root,
+        "beside": "" if session.other is None else str(session.other.dataset.path),
+        "sql": find_spec("duckdb") is not None and find_spec("pyarrow") is not None,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,29 +99,9 @@ class Place:
     crc: str
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
-    """Facts of one image beside its pixels; ``problem`` is the reason why its objects are not drawn."""
-
-    position: int
-    id: str
-    label: int
-    width: int
-    height: int
-    sampling: str
-    foreign: bool
-    header_bytes: int
-    tiles: Tiles | None
-    place: Place
-    extra: str
-    columns: dict[str, Any]
-    attachments: dict[str, int]
-    objects: dict[str, Any] = field(default_factory=dict)
-    problem: str = ""
-
-
-def read_details(dataset: Dataset, position: int) -> Details:
-    """Read the details of a record; errors are those of ``dataset[position]``."""
+def answer_image(session: Session, query: Query) -> dict[str, Any]:
+    """Return all facts of an image beside its pixels; ``problem`` is the reason why its objects are not drawn."""
+    dataset, position = session.dataset, session.position(query)
     record = dataset[position]
     info = record.info
     objects, problem = Objects(), ""
@@ -160,23 +109,23 @@ def read_details(dataset: Dataset, position: int) -> Details:
         objects = read_objects(parse_extra(record.extra_json))
     except ImageError as error:
         problem = f"its extra {error}"
-    return Details(
-        position=position,
-        id=str(record.id),
-        label=record.label,
-        width=info.width,
-        height=info.height,
-        sampling=info.sampling,
-        foreign=info.foreign,
-        header_bytes=info.header_length,
-        tiles=tiles_of(record),
-        place=find_place(dataset, position),
-        extra=record.extra_json[:_MAX_EXTRA].decode("utf-8", "replace"),
-        columns=column_values(dataset, record.id, _MAX_EXTRA),
-        attachments={name: len(blob) for name, blob in record.attachments.items()},
-        objects=drawn_objects(objects),
-        problem=problem,
-    )
+    return {
+        "position": position,
+        "id": str(record.id),
+        "label": record.label,
+        "width": info.width,
+        "height": info.height,
+        "sampling": info.sampling,
+        "foreign": info.foreign,
+        "header_bytes": info.header_length,
+        "tiles": tiles_of(record),
+        "place": find_place(dataset, position),
+        "extra": record.extra_json[:_MAX_EXTRA].decode("utf-8", "replace"),
+        "columns": column_values(dataset, record.id, _MAX_EXTRA),
+        "attachments": {name: len(blob) for name, blob in record.attachments.items()},
+        "objects": drawn_objects(objects),
+        "problem": problem,
+    }
 
 
 def tiles_of(record: Record) -> Tiles | None:
@@ -246,8 +195,8 @@ def answer_attachment(session: Session, query: Query) -> Picture:
 
 
 JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
-    "/api/dataset": lambda session, _: describe_dataset(session),
-    "/api/image": lambda session, query: read_details(session.dataset, session.position(query)),
+    "/api/dataset": answer_dataset,
+    "/api/image": answer_image,
     "/api/cut": lambda session, query: images.measure_cut(session.dataset[session.position(query)], query.box()),
 }
 PICTURE_ANSWERS: Mapping[str, Callable[[Session, Query], Picture]] = {

@@ -205,22 +205,14 @@ class Recipe:
         return named
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """A recipe in the page's list, with the first paragraph of its docstring."""
-
-    name: str
-    about: str
-
-
-def offered_recipes(given: str | None) -> list[Offered]:
-    """List the recipe that the command was given, and all named recipes."""
+def offered_recipes(given: str | None) -> list[dict[str, str]]:
+    """List the recipe that the command was given, and all named recipes: name, and first paragraph of the docstring."""
     first = {} if given is None else {given: "The recipe of --recipe."}
     named = {
         name: " ".join((made.__doc__ or "").partition("\n\n")[0].replace("``", "").split())
         for name, made in recipes.NAMED.items()
     }
-    return [Offered(name, named.get(name, about)) for name, about in (first | named).items()]
+    return [{"name": name, "about": named.get(name, about)} for name, about in (first | named).items()]
 
 
 def draw_epochs(dataset: Dataset, recipe: Recipe, position: int, *, seed: int, epochs: Sequence[int]) -> Drawn:

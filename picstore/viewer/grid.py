@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,29 +22,10 @@ _MAX_TEXT = 300  # characters of an extra or value
 _MAX_NUMBERS = 8  # elements of an array
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A record in the grid.
-
-    Attributes:
-        position: position in ``dataset[position]``.
-        id: the id as text, because JavaScript's numbers have 53 bits.
-        extra: JSON, cut off after 300 characters.
-        columns: values by column, shortened.
-        damage: the reason why there is not a picture; empty for a sound record.
-    """
-
-    position: int
-    id: str = ""
-    label: int = -1
-    width: int = 0
-    height: int = 0
-    bytes: int = 0
-    sampling: str = ""
-    foreign: bool = False
-    extra: str = ""
-    columns: dict[str, Any] = field(default_factory=dict)
-    damage: str = ""
+# A record in the grid. ``damage`` is the reason why there is not a picture; empty for a sound record.
+Item: TypeAlias = dict[str, Any]
+_UNKNOWN: Item = {"id": "", "label": -1, "width": 0, "height": 0, "bytes": 0, "sampling": "", "foreign": False}
+_UNKNOWN |= {"extra": "", "columns": {}}
 
 
 def read_items(dataset: Dataset, positions: I64) -> list[Item]:
@@ -55,7 +35,7 @@ def read_items(dataset: Dataset, positions: I64) -> list[Item]:
     for number in np.unique(containers).tolist():
         mine = containers == number
         pairs = zip(positions[mine].tolist(), within[mine].tolist(), strict=True)
-        items.update((item.position, item) for item in _items_of(dataset, number, list(pairs)))
+        items.update((item["position"], item) for item in _items_of(dataset, number, list(pairs)))
     return [items[position] for position in positions.tolist()]
 
 
@@ -64,7 +44,7 @@ def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> It
     try:
         container = dataset.containers.index(number)
     except (Damage, NotADataset) as error:
-        yield from (Item(position, damage=str(error)) for position, _ in pairs)
+        yield from (_UNKNOWN | {"position": position, "damage": str(error)} for position, _ in pairs)
         return
     for position, k in pairs:
         yield _item_of(dataset, container, position, k)
@@ -73,24 +53,26 @@ def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> It
 def _item_of(dataset: Dataset, container: Container, position: int, k: int) -> Item:
     entry = container.index[k]
     if not container.good[k]:
-        return Item(position, damage=str(container.causes.get(k) or "its index entry is damaged"))
+        return _UNKNOWN | {"position": position, "damage": container.causes.get(k) or "its index entry is damaged"}
     id_ = int(entry["id"])
     try:
         extra = container.extra_json(k).decode("utf-8", "replace")
     except Damage as error:
         extra = f"damaged: {error.what}"
-    return Item(
-        position,
-        str(id_),
-        int(dataset.labels(entry["id"].reshape(1), entry["label"].reshape(1))[0]),
-        int(entry["width"]),
-        int(entry["height"]),
-        int(entry["length"]),
-        SAMPLINGS[entry["sampling"]],
-        bool(entry["flags"] & FOREIGN),
-        shortened(extra),
-        column_values(dataset, id_),
-    )
+    return {
+        "position": position,
+        # JavaScript's numbers have 53 bits.
+        "id": str(id_),
+        "label": int(dataset.labels(entry["id"].reshape(1), entry["label"].reshape(1))[0]),
+        "width": int(entry["width"]),
+        "height": int(entry["height"]),
+        "bytes": int(entry["length"]),
+        "sampling": SAMPLINGS[entry["sampling"]],
+        "foreign": bool(entry["flags"] & FOREIGN),
+        "extra": shortened(extra),
+        "columns": column_values(dataset, id_),
+        "damage": "",
+    }
 
 
 def column_values(dataset: Dataset, id_: int, limit: int = _MAX_TEXT) -> dict[str, Any]:

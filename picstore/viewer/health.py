@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,37 +19,6 @@ from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
 _MAX_FILES = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class FileOnMap:
-    """A file of the dataset, for the map of files."""
-
-    name: str
-    stream: int
-    file: int
-    bytes: int
-    records: int
-    containers: int
-
-
-def list_files(dataset: Dataset) -> list[FileOnMap]:
-    """List the files by stream and number, at most 20,000."""
-    rows = dataset.rows
-    keys, counts = np.unique(rows["stream"].astype(np.int64) << 32 | rows["file"], return_counts=True)
-    containers = dict(zip(keys.tolist(), counts.tolist(), strict=True))
-    entries = sorted(dataset.manifest.files, key=lambda entry: (entry.stream, entry.file))
-    return [
-        FileOnMap(
-            file_name(entry.stream, entry.file),
-            entry.stream,
-            entry.file,
-            entry.bytes,
-            entry.records,
-            containers.get(entry.stream << 32 | entry.file, 0),
-        )
-        for entry in entries[:_MAX_FILES]
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +63,23 @@ class Verification(Background[Report]):
 
 
 def answer_map(session: Session, _: Query) -> dict[str, Any]:
-    """Return the files, the number of files left out, and whether inputs can be shown."""
-    files = list_files(session.dataset)
-    left = len(session.dataset.manifest.files) - len(files)
-    return {"files": [asdict(each) for each in files], "left": left, "inputs": session.inputs is not None}
+    """Return the files by stream and number, the number of files left out, and whether inputs can be shown."""
+    rows, entries = session.dataset.rows, session.dataset.manifest.files
+    keys, counts = np.unique(rows["stream"].astype(np.int64) << 32 | rows["file"], return_counts=True)
+    containers = dict(zip(keys.tolist(), counts.tolist(), strict=True))
+    shown = sorted(entries, key=lambda entry: (entry.stream, entry.file))[:_MAX_FILES]
+    files = [
+        {
+            "name": file_name(entry.stream, entry.file),
+            "stream": entry.stream,
+            "file": entry.file,
+            "bytes": entry.bytes,
+            "records": entry.records,
+            "containers": containers.get(entry.stream << 32 | entry.file, 0),
+        }
+        for entry in shown
+    ]
+    return {"files": files, "left": len(entries) - len(files), "inputs": session.inputs is not None}
 
 
 def answer_file(session: Session, query: Query) -> list[dict[str, int]]:

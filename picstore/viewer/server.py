@@ -92,17 +92,27 @@ def bind(port: int) -> socket.socket:
     return listening
 
 
-class Server:
-    """The page's server, which runs in a thread of its own.
+class Page:
+    """The web page of a dataset, answered by a thread; as a context manager it closes itself at the end.
 
     Args:
-        listening: socket of :func:`bind`.
-        token: name of the secret path.
+        port: port to listen on, 0 for any free one.
         embed: let pages of this machine show the page in a frame.
+
+    Attributes:
+        shown: path or URL, and number of images, of each dataset.
+        address: URL of the page; whoever knows it can see the dataset.
     """
 
-    def __init__(self, session: Session, listening: socket.socket, *, token: str, embed: bool = False) -> None:
-        self._session, self._listening = session, listening
+    def __init__(self, session: Session, *, port: int, embed: bool) -> None:
+        token = new_token()
+        self._session, self._listening, self._embed = session, bind(port), embed
+        datasets = [each.dataset for each in (session, session.other) if each is not None]
+        self.shown = [(str(dataset.path), len(dataset)) for dataset in datasets]
+        self._title = " and ".join(name for name, _ in self.shown)
+        # Most notebooks have addresses of localhost, and browsers restrict a frame of the same site less.
+        host = "localhost" if embed else "127.0.0.1"
+        self.address = f"http://{host}:{self._listening.getsockname()[1]}/{token}/"
         connections = Connections(make_app(session, token=token, embed=embed))
         config = uvicorn.Config(
             connections,
@@ -121,7 +131,7 @@ class Server:
         self._ended: Callable[[], object] = lambda: None
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Begin to answer in a thread."""
         threading.Thread(target=_read_ahead, args=(self._session.records,), daemon=True).start()
         self._thread.start()
 
@@ -156,39 +166,6 @@ class Server:
             self._server.run(sockets=[self._listening])
         finally:
             self._ended()
-
-
-class Page:
-    """The web page of a dataset; as a context manager it closes itself at the end.
-
-    Attributes:
-        shown: path or URL, and number of images, of each dataset.
-        address: URL of the page; whoever knows it can see the dataset.
-    """
-
-    def __init__(self, session: Session, *, port: int, embed: bool) -> None:
-        token = new_token()
-        listening = bind(port)
-        datasets = [each.dataset for each in (session, session.other) if each is not None]
-        self.shown = [(str(dataset.path), len(dataset)) for dataset in datasets]
-        self._title = " and ".join(name for name, _ in self.shown)
-        self._embed = embed
-        self._server = Server(session, listening, token=token, embed=embed)
-        # Most notebooks have addresses of localhost, and browsers restrict a frame of the same site less.
-        host = "localhost" if embed else "127.0.0.1"
-        self.address = f"http://{host}:{listening.getsockname()[1]}/{token}/"
-
-    def start(self) -> None:
-        """Begin to answer in a thread."""
-        self._server.start()
-
-    def serve(self) -> int:
-        """Answer until SIGINT or SIGTERM, as :meth:`Server.serve`."""
-        return self._server.serve()
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._server.close()
 
     def __enter__(self) -> Page:
         return self

@@ -88,7 +88,7 @@ def _find_recipe(session: Session, name: str) -> Any:
     """Find a recipe by its name; a file's recipe only if ``--recipe`` gave the file."""
     from picstore.viewer.drawn import Recipe, offered_recipes
 
-    names = [each.name for each in offered_recipes(session.recipe)]
+    names = [each["name"] for each in offered_recipes(session.recipe)]
     if name not in names:
         raise UsageError(f"no recipe {name!r}; possible are {', '.join(names)}")
     return Recipe.find(name)
