@@ -151,4 +151,4 @@ def test_the_scripts_install_at_the_pinned_versions() -> None:
         if "pip install" in line
     }
     # Without an index pip takes the wheels of ./gpu, which scripts/wheelhouse fetches by the hashes of constraints.txt.
-    assert {name for name, line in lines if "--no-index" not in line} <= {"venv.sh", "package"}
+    assert {name for name, line in lines if "--no-index" not in line} <= {"venv.sh", "package", "numba"}
