@@ -19,6 +19,7 @@ from view_page import BASE, COUNT, TOKEN
 import picstore
 from picstore import recipes
 from picstore.errors import UsageError
+from picstore.train.transforms import opcodes
 from picstore.viewer.drawn import Recipe
 from picstore.viewer.records import Records
 from picstore.viewer.replay import find_state, read_state
@@ -100,6 +101,13 @@ def test_what_a_recipe_draws_are_the_images_of_a_loader_epoch_by_epoch(
     assert 0 <= left <= dataset[7].width and 0 <= top <= dataset[7].height
     assert any(text.startswith("brightness ×") for text in drawn["images"][0]["parameters"])
     assert drawn["steps"] == ["RandomResizedCrop, RandomHorizontalFlip, ColorJitter"]
+
+
+def test_every_step_of_color_except_normalization_has_words() -> None:
+    lacking = [
+        code for code in range(1, opcodes.NORMALIZE) if not opcodes.describe_step(code, [1.0] * opcodes.OPERANDS)
+    ]
+    assert lacking == []
 
 
 @pytest.mark.parametrize("name", sorted(recipes.NAMED))

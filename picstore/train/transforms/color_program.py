@@ -89,6 +89,17 @@ class ColorProgram:
         """Whether images of bytes stay as they are."""
         return bool(self.opcode.shape[1] <= 1)
 
+    def describe(self, row: int) -> list[str]:
+        """Describe the steps of an image in words, without its normalization."""
+        steps = zip(self.opcode[row].tolist(), self.operands[row].tolist(), strict=True)
+        return [words for opcode, operands in steps if (words := opcodes.describe_step(opcode, operands))]
+
+    def normalization(self, row: int) -> tuple[F64, F64]:
+        """Return means and deviations by which an image is normalized, float64 (3,) each; 0 and 1 if it is not."""
+        found = np.flatnonzero(self.opcode[row] == opcodes.NORMALIZE)
+        operands = self.operands[row, found[-1]] if len(found) else np.array(_IDENTITY)
+        return operands[:3], operands[3:6]
+
     @cached_property
     def opcode_lists(self) -> list[list[int]]:
         """``opcode`` as lists, which are read ten times as fast as array elements."""

@@ -314,6 +314,23 @@ class Geometry:
         moved = (inverse[..., :2] * corners[..., None, :]).sum(axis=4) + inverse[..., 2]
         return np.concatenate([moved.min(axis=2), moved.max(axis=2)], axis=2), self.kept
 
+    def corners(self, row: int) -> F64:
+        """Return the corners of the region that becomes an output, in source pixels, clockwise from its left top."""
+        across, down, corner = self.frame[row].T
+        return np.stack([corner, corner + across, corner + across + down, corner + down])
+
+    def describe(self, row: int) -> list[str]:
+        """Describe in words where an image was cut out, and how it was turned."""
+        if not self.upright[row]:
+            (ax, ay), (bx, by) = self.frame[row, :, 0], self.frame[row, :, 1]
+            sides = f"{np.hypot(ax, ay):.0f} × {np.hypot(bx, by):.0f}"
+            turned = f"turned by {np.degrees(np.arctan2(ay, ax)):.0f}°"
+            return [sides, turned, *(["mirrored"] if ax * by - ay * bx < 0 else [])]
+        left, top, across, down = self.box[row].tolist()
+        flips = zip(self.flip[row].tolist(), ("mirrored", "upside down"), strict=True)
+        cut = f"{across:.0f} × {down:.0f} at {left:.0f}, {top:.0f}"
+        return [cut, *(name for flipped, name in flips if flipped)]
+
     @cached_property
     def _holds_clip(self) -> Bools:
         """Whether an upright canvas contains the clip, so that nothing of the image lies beyond it."""

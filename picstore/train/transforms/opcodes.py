@@ -6,6 +6,8 @@ A run of steps up to ``LAST_POINTWISE`` is one pass over an image. Steps before 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from picstore.errors import UsageError
@@ -74,3 +76,45 @@ class OutputDtype(IntEnum):
         if name not in cls.__members__:
             raise UsageError(f"dtype {dtype} is not possible for images; use uint8, float16, bfloat16 or float32")
         return cls[name]
+
+
+def describe_step(opcode: int, operands: Sequence[float]) -> str:
+    """Describe a step in words; empty for a step without words, such as ``NORMALIZE``."""
+    words = _WORDS.get(opcode)
+    return "" if words is None else words(operands)
+
+
+def _describe_warp(operands: Sequence[float]) -> str:
+    a, b, _, d, e, _, g, h = operands[:8]
+    if g or h:
+        return "perspective"
+    if abs(a * a + d * d - 1) < 1e-3 and abs(a - e) < 1e-3 and abs(b + d) < 1e-3 and (b or d):
+        return f"rotated by {math.degrees(math.atan2(d, a)):.0f}°"
+    return "sheared" if b or d else "shifted"
+
+
+def _box(operands: Sequence[float]) -> str:
+    left, top, right, bottom = operands[:4]
+    return f"{right - left:.0f} × {bottom - top:.0f} at {left:.0f}, {top:.0f}"
+
+
+_WORDS: dict[int, Callable[[Sequence[float]], str]] = {
+    SCALE: lambda o: f"brightness × {o[0]:.3g}",
+    CONTRAST: lambda o: f"contrast × {o[0]:.3g}",
+    SATURATION: lambda o: f"saturation × {o[0]:.3g}" if o[0] else "grey",
+    HUE: lambda o: f"hue {360 * o[0]:+.0f}°",
+    SOLARIZE: lambda o: f"solarize from {o[0]:.0f}",
+    POSTERIZE: lambda o: f"posterize to {256 / o[0]:.0f} levels",
+    SOLARIZE_ADD: lambda o: f"add {o[0]:.0f} below {o[1]:.0f}",
+    PERMUTE: lambda _: "channels permuted",
+    AUTOCONTRAST: lambda _: "autocontrast",
+    EQUALIZE: lambda _: "equalize",
+    SHARPNESS: lambda o: f"sharpness × {o[0]:.3g}",
+    WARP: _describe_warp,
+    ELASTIC: lambda o: f"elastic, {o[0]:.3g} and {o[1]:.3g} pixels",
+    MIX: lambda o: f"chain of weight {o[0]:.2f}",
+    NOISE: lambda o: f"noise of {o[1]:.3g} levels",
+    BLUR: lambda o: f"blur, σ {o[2]:.2f} pixels",
+    ERASE: lambda o: f"erased {_box(o)}",
+    ERASE_RANDOM: lambda o: f"noise in {_box(o)}",
+}
