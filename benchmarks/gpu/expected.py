@@ -1,9 +1,9 @@
 """Predictions for an H200, from before any GPU ran the kernels; what a first run measured on an H100; what is asked.
 
 Predictions are of 23 November 2026, of augmentation of the 24th, computed from machine code for sm_90 and from counts
-in photographs (docs/archive/benchmarks-2026-11.md). Images/s, at a tenth and at half of what instructions alone take; one batch at a
-time is as fast as its longest segment, without augmentation. The first run was on an H100, on 26 November 2026; all
-figures of later ones are in ``benchmarks/gpu/runs``.
+in photographs (docs/archive/benchmarks-2026-11.md). Images/s, at a tenth and at half of what instructions alone take;
+one batch at a time is as fast as its longest segment, without augmentation. The first run was on an H100, on 26
+November 2026; all figures of later ones are in ``benchmarks/gpu/runs``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The vertical pass comes first, along the contiguous bytes of rows. It keeps 6 fractional bits: pixels are rounded to 8
 bits once, and over- and undershoots of bicubic and Lanczos are clipped only at the end, as torch does for floats (for
 bytes torch and Pillow clip after each pass). For the horizontal pass ``BLOCK`` rows of an output column are neighbors
-in memory, so each step is one operation on vectors of neighbors; docs/archive/measurements.md has the figures of alternatives.
+in memory, so each step is one operation on vectors of neighbors; docs/archive/measurements.md has other ways.
 """
 
 from __future__ import annotations

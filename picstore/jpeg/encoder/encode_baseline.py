@@ -1,7 +1,7 @@
 """Encoder of training JPEGs: the scan of libjpeg-turbo, bit for bit, with optimal Huffman tables.
 
-libjpeg-turbo needs a second pass over all coefficients, without SIMD, to optimize tables; docs/archive/measurements.md has the
-figures.
+libjpeg-turbo needs a second pass over all coefficients, without SIMD, to optimize tables; docs/archive/measurements.md
+has the figures.
 """
 
 from __future__ import annotations
