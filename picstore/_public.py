@@ -12,31 +12,24 @@ from typing import Any
 
 # Names of `picstore.transforms`, and of `picstore` too.
 TRANSFORMS = {
-    "train.transforms.crops": (
-        "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip Resize"
-    ),
-    "train.transforms.aspect": "ResizeToCover ResizeToSequence",
-    "train.transforms.detection": "RandomResize RandomShortestSize RandomSizeCrop RandomZoomOut ScaleJitter",
-    "train.transforms.iou_crop": "RandomIoUCrop",
-    "train.transforms.buckets": "Buckets",
-    "train.transforms.sequences": "Sequences",
+    "train.transforms.crops": "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip",
+    "train.transforms.resizing": "RandomResize RandomShortestSize Resize ResizeToCover ResizeToSequence ScaleJitter",
+    "train.transforms.detection": "RandomIoUCrop RandomSizeCrop RandomZoomOut",
+    "train.transforms.buckets": "Buckets Sequences",
     "train.transforms.progressive": "Progressive",
     "train.transforms.affine": "RandomAffine RandomRotation",
     "train.transforms.distort": "ElasticTransform RandomPerspective",
     "train.transforms.color": (
-        "ColorJitter GaussianBlur GaussianNoise Normalize RandomErasing RandomGrayscale RandomInvert "
-        "RandomPosterize RandomSolarize"
+        "ColorJitter Grayscale Normalize RandomAdjustSharpness RandomAutocontrast RandomChannelPermutation "
+        "RandomEqualize RandomGrayscale RandomInvert RandomPhotometricDistort RandomPosterize RandomSolarize"
     ),
-    "train.transforms.tone": (
-        "Grayscale RandomAdjustSharpness RandomAutocontrast RandomChannelPermutation RandomEqualize "
-        "RandomPhotometricDistort"
-    ),
+    "train.transforms.blur_noise_erasing": "GaussianBlur GaussianNoise RandomErasing",
     "train.transforms.auto_augment": "AugMix AutoAugment RandAugment TrivialAugmentWide",
     "train.transforms.timm_augment": "TimmAutoAugment",
-    "train.transforms.containers": "RandomApply RandomChoice RandomOrder",
+    "train.transforms.choices": "RandomApply RandomChoice RandomOrder",
     "train.transforms.callables": "PerImage",
     "train.transforms.views": "Views",
-    "train.transforms.mix": "CutMix MixUp",
+    "train.transforms.mixup_cutmix": "CutMix MixUp",
 }
 # Names of `picstore` alone.
 NAMES = {

@@ -12,17 +12,12 @@ from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
 from picstore.train.transforms.auto_augment import TrivialAugmentWide
-from picstore.train.transforms.color import (
-    ColorJitter,
-    GaussianBlur,
-    Normalize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomSolarize,
-)
-from picstore.train.transforms.containers import RandomApply, RandomChoice
-from picstore.train.transforms.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from picstore.train.transforms.detection import RandomShortestSize, RandomSizeCrop
+from picstore.train.transforms.blur_noise_erasing import GaussianBlur, RandomErasing
+from picstore.train.transforms.choices import RandomApply, RandomChoice
+from picstore.train.transforms.color import ColorJitter, Normalize, RandomGrayscale, RandomSolarize
+from picstore.train.transforms.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
+from picstore.train.transforms.detection import RandomSizeCrop
+from picstore.train.transforms.resizing import RandomShortestSize, Resize
 from picstore.train.transforms.timm_augment import TimmAutoAugment
 from picstore.train.transforms.views import Views
 

@@ -1,6 +1,7 @@
 """The transforms: ``import picstore.transforms as T`` reads as torchvision's ``transforms.v2``.
 
-``picstore`` has the same names. They are loaded on first use.
+``picstore`` has the same names. They are loaded on first use. A transform checks its arguments when it is made, and
+raises UsageError for a value that it does not take. Probabilities are 0 to 1, sizes 1 to 32768 pixels.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import picstore
-from picstore.train.order.states import VERSION
+from picstore.train.order.state_checks import VERSION
 
 DOCS = Path(__file__).parents[1] / "docs"
 DATA = Path(__file__).parent / "fixtures" / "versions" / "0.1.0" / "data"

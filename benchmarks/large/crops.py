@@ -27,7 +27,7 @@ from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import Location, locate
 from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.requests import TrainingSource
-from picstore.train.transforms.compose import plan_transforms
+from picstore.train.transforms.transform_plan import plan_transforms
 
 CROPS_PER_SECOND = Unit("crops/s", lambda sample: sample.items / sample.seconds)
 DISK_SPEED = 300_000_000  # bytes a second

@@ -16,8 +16,8 @@ from benchmarks.options import Options
 from benchmarks.runtime.resume import EPOCH, LANES, write_index
 from benchmarks.runtime.scale import PER_CONTAINER
 from picstore.arrays import U8
-from picstore.train.order.bucket_table import BucketTable
-from picstore.train.order.buckets import BucketOrder
+from picstore.train.order.bucket_order import BucketOrder
+from picstore.train.order.bucket_plan import BucketTable
 from picstore.train.order.requests import TrainingSource
 
 # Of 256 records, by bucket: most are of cameras' three aspect ratios, and one in 256 is of the rarest.

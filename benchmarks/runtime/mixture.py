@@ -13,7 +13,7 @@ from benchmarks.child import call
 from benchmarks.dataset import write_dataset
 from benchmarks.harness import Row, Table
 from benchmarks.options import Options
-from picstore.train.order.mixing import MixOrder
+from picstore.train.order.mux_order import MuxOrder
 
 SOURCES = (1, 2, 35, 140)
 _BATCH = 140  # of every source as many
@@ -70,5 +70,5 @@ def measure(path: str, count: int, quick: bool) -> Row:
     }
 
 
-def _lanes(order: MixOrder) -> int:
+def _lanes(order: MuxOrder) -> int:
     return order.lanes * len(order.records)

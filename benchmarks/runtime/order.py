@@ -18,8 +18,8 @@ from benchmarks.options import Options
 from picstore import rng
 from picstore.arrays import I64
 from picstore.prepare.convert.resumable_job import DatasetShape, count_rows, row_slice
-from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.sharding import RankShard
+from picstore.train.order.epoch_order import EpochOrder
+from picstore.train.order.global_batches import RankShard
 
 CLASSES, IMAGE_BYTES = 1000, 110_000
 Files = dict[tuple[int, int], I64]  # by stream and file, input numbers in the order of the file

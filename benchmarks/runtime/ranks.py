@@ -15,9 +15,9 @@ from benchmarks.options import Options
 from benchmarks.runtime.resume import BATCH, EPOCH, RECORDS, write_index
 from picstore import Dataset
 from picstore.train.order.dataset_order import DatasetOrder
-from picstore.train.order.dealing import Dealing
+from picstore.train.order.global_batches import RankShard
+from picstore.train.order.rank_shares import RankShares
 from picstore.train.order.requests import TrainingSource
-from picstore.train.order.sharding import RankShard
 
 CHANGES = ((32, 1), (32, 3), (32, 5), (32, 6), (32, 7), (32, 8), (64, 48), (64, 96), (1024, 1000))  # lanes and ranks
 _BATCHES = 40
@@ -34,11 +34,11 @@ def ranks(options: Options) -> Table:
 
 
 def _row(dataset: Dataset, lanes: int, world_size: int) -> Row:
-    dealing, alone = Dealing(lanes, world_size), 0
+    rank_shares, alone = RankShares(lanes, world_size), 0
     for batch in range(_BATCHES):
         start, size = batch * BATCH * world_size, BATCH * world_size
-        lane, turn = dealing.lanes_of(np.arange(start, start + size), len(dataset))
-        owners, (first, last) = dealing.deal(lane, turn), dealing.find_readers(lane)
+        lane, turn = rank_shares.lanes_of(np.arange(start, start + size), len(dataset))
+        owners, (first, last) = rank_shares.deal(lane, turn), rank_shares.find_readers(lane)
         alone += int(((owners < first) | (owners > last)).sum())
     shard = RankShard(records=len(dataset), lanes=lanes, batch=BATCH * world_size, rank=0, world_size=world_size)
     order, sources = DatasetOrder(shard, seed=0), [TrainingSource(dataset, 0)]
@@ -53,7 +53,7 @@ def _row(dataset: Dataset, lanes: int, world_size: int) -> Row:
     return {
         "lanes": lanes,
         "ranks": world_size,
-        "bytes read, times the data set": round(dealing.readers / lanes, 3),
+        "bytes read, times the data set": round(sum(map(rank_shares.count_lanes, range(world_size))) / lanes, 3),
         "(L + W) / L": round((lanes + world_size) / lanes, 3),
         "records read alone, %": round(100 * alone / (_BATCHES * BATCH * world_size), 3),
         "resuming, ms": round(1e3 * (resumed - begin), 1),

@@ -18,9 +18,9 @@ from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.layout import FOOTER_ROW
 from picstore.storage.publish import publish_dataset
 from picstore.train.order.dataset_order import DatasetOrder
-from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.epoch_order import EpochOrder
+from picstore.train.order.global_batches import RankShard
 from picstore.train.order.requests import TrainingSource
-from picstore.train.order.sharding import RankShard
 
 CONTAINER, PER_FILE, RECORDS = 8 << 20, 32, 1_000
 BATCH, LANES, EPOCH = 256, 32, 3

@@ -14,8 +14,8 @@ from benchmarks.runtime.resume import BATCH, EPOCH, LANES, write_index
 from benchmarks.torture.objects import object_stage
 from picstore.storage.location.resolve import locate
 from picstore.train.order.dataset_order import DatasetOrder
+from picstore.train.order.global_batches import RankShard
 from picstore.train.order.requests import TrainingSource
-from picstore.train.order.sharding import RankShard
 
 PER_CONTAINER = 80  # records: 8 MiB of photographs of 100 KB
 

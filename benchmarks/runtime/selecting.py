@@ -20,10 +20,10 @@ from benchmarks.runtime.scale import PER_CONTAINER
 from picstore.arrays import Bools
 from picstore.storage.dataset import Dataset
 from picstore.storage.split import assign_parts, split_bounds
-from picstore.train.order.apportionment import Apportionment, apportion
 from picstore.train.order.dataset_order import DatasetOrder
+from picstore.train.order.global_batches import RankShard
 from picstore.train.order.requests import TrainingSource
-from picstore.train.order.sharding import RankShard
+from picstore.train.order.weights import RecordShares, record_shares
 
 T = TypeVar("T")
 _PIECE = 10**8  # ids to make at a time
@@ -55,7 +55,7 @@ def simulate(work: str, count: int) -> list[Row]:
     weights = np.random.default_rng(0).integers(0, 256, len(dataset), dtype=np.uint8)
     shares = timed(
         "shares of weights from 0 to 255",
-        lambda: apportion(dataset, weights=weights, balance=None, repeat=1, seed=0),
+        lambda: record_shares(dataset, weights=weights, balance=None, repeat=1, seed=0),
     )
     _resume(dataset, shares, f"{len(dataset):,} weighted records", timed)
     return rows
@@ -69,7 +69,7 @@ def _second_part(count: int) -> Bools:
 
 
 def _resume(
-    dataset: Dataset, shares: Apportionment | None, name: str, timed: Callable[[str, Callable[[], object]], object]
+    dataset: Dataset, shares: RecordShares | None, name: str, timed: Callable[[str, Callable[[], object]], object]
 ) -> None:
     """Time the first request of a resumed loader, and one that follows."""
     records = len(dataset) if shares is None else shares.samples

@@ -19,17 +19,16 @@ from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, de
 from picstore.train.buffers import BufferPool
 from picstore.train.loader_options import LoaderOptions
 from picstore.train.order.cursor import EpochCursor, Worker
-from picstore.train.order.position import Position, check_position
+from picstore.train.order.rank_shares import find_rank
 from picstore.train.order.requests import Order, TrainingSource
-from picstore.train.order.sharding import find_rank
 from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.order.spans import Span
-from picstore.train.order.states import read_lanes
+from picstore.train.order.state_checks import Position, check_position, read_lanes
 from picstore.train.pipeline.runner import OwnProcesses, PipelineRunner, Remote, refuse_workers
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.arguments import checked_integer
-from picstore.train.transforms.compose import TransformPlan, UserTransform
-from picstore.train.transforms.mix import bind_batch_transforms
+from picstore.train.transforms.mixup_cutmix import bind_batch_transforms
+from picstore.train.transforms.transform_plan import TransformPlan, UserTransform
 
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch

@@ -16,18 +16,17 @@ from picstore.storage.dataset import Dataset
 from picstore.train.batching.spec import MAX_PIXELS, Collate
 from picstore.train.core import BatchLoader
 from picstore.train.loader_options import check_arguments, images_given, records_of_batch, refuse_arguments
-from picstore.train.order.apportionment import apportion
-from picstore.train.order.bucket_table import BucketTable
-from picstore.train.order.buckets import BucketOrder
+from picstore.train.order.bucket_order import BucketOrder
+from picstore.train.order.bucket_plan import BucketTable
 from picstore.train.order.dataset_order import DatasetOrder
-from picstore.train.order.dealing import divide_samples
+from picstore.train.order.global_batches import RankShard
+from picstore.train.order.rank_shares import default_lanes, divide_samples, find_rank
 from picstore.train.order.requests import TrainingSource
-from picstore.train.order.sharding import RankShard, default_lanes, find_rank
-from picstore.train.transforms.buckets import Buckets
-from picstore.train.transforms.callables import name_of
-from picstore.train.transforms.compose import LoaderTransform, check_targets, plan_loader
+from picstore.train.order.weights import record_shares
+from picstore.train.transforms.arguments import name_of
+from picstore.train.transforms.buckets import Buckets, Sequences
 from picstore.train.transforms.progressive import EpochStages
-from picstore.train.transforms.sequences import Sequences
+from picstore.train.transforms.transform_plan import LoaderTransform, check_targets, plan_loader
 from picstore.train.transforms.views import ViewGroup
 
 
@@ -198,7 +197,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             lanes = default_lanes(world_size) if shuffle else world_size
         drop_last = options["drop_last"]
         ranks: dict[str, Any] = {"rank": rank, "world_size": world_size, "lanes": lanes, "drop_last": drop_last}
-        shares = apportion(
+        shares = record_shares(
             self.dataset, weights=weights, balance=options["balance"], repeat=options["repeat"], seed=seed
         )
         plans, callables, choice = plan_loader(

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 from picstore.errors import UsageError
 from picstore.jpeg.reducing import check_reducing_gap
 from picstore.train.batching.spec import Collate
-from picstore.train.order.dealing import MAX_LANES
-from picstore.train.order.position import MAX_POSITION
+from picstore.train.order.rank_shares import MAX_LANES
+from picstore.train.order.state_checks import MAX_POSITION
 from picstore.train.transforms.arguments import checked_integer, is_number
 
 _MAX_RANKS = 1 << 20

@@ -23,14 +23,15 @@ from picstore.train.batching.parameters import TransformParams, make_params
 from picstore.train.batching.spec import MAX_PIXELS, OutputSpec
 from picstore.train.buffers import BufferPool
 from picstore.train.loader_options import check_arguments, check_main_guard, refuse_arguments
-from picstore.train.order.epoch import Samples
-from picstore.train.order.position import check_position
+from picstore.train.order.epoch_order import Samples
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
 from picstore.train.order.shared_array import SharedIntegers
+from picstore.train.order.state_checks import check_position
 from picstore.train.single_batch import make_images, read_records
+from picstore.train.transforms.arguments import name_of
 from picstore.train.transforms.callables import PerImage
-from picstore.train.transforms.compose import Transforms, check_targets, plan_transforms
-from picstore.train.transforms.mix import BatchTransform
+from picstore.train.transforms.mixup_cutmix import BatchTransform
+from picstore.train.transforms.transform_plan import Transforms, check_targets, plan_transforms
 from picstore.train.transforms.views import Views
 
 Item: TypeAlias = tuple[Any, Any]  # Image or views, and label or target.
@@ -93,7 +94,7 @@ class MapDataset(data.Dataset[Item]):
         )
         if isinstance(transform, Views) and (callables or plan.targets):
             raise UsageError("MapDataset takes Views without callables and without targets; use picstore.Loader")
-        if mixing := [each.name for each in callables if isinstance(each, BatchTransform)]:
+        if mixing := [name_of(each) for each in callables if isinstance(each, BatchTransform)]:
             raise UsageError(f"{mixing[0]} mixes a batch, and MapDataset gives single images; use picstore.Loader")
         name = None if dtype is None else str(dtype).removeprefix("torch.")
         self._output = OutputSpec.from_plans([plan], dtype=name)

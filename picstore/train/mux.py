@@ -23,10 +23,10 @@ from picstore.train.loader import Loader
 from picstore.train.loader_options import LoaderOptions, check_arguments, refuse_arguments
 from picstore.train.mux_config import Counts, MuxConfig, MuxEntry, make_schedule, read_config
 from picstore.train.order.cursor import Worker
-from picstore.train.order.mixing import MixOrder, mux_lanes
+from picstore.train.order.mux_order import MuxOrder
+from picstore.train.order.rank_shares import default_lanes, find_rank
 from picstore.train.order.requests import TrainingSource
-from picstore.train.order.sharding import find_rank
-from picstore.train.transforms.compose import Transforms, UserTransform, check_targets, plan_transforms
+from picstore.train.transforms.transform_plan import Transforms, UserTransform, check_targets, plan_transforms
 from picstore.train.transforms.views import Views
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Sample:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-class DataMux(BatchLoader[MixOrder]):
+class DataMux(BatchLoader[MuxOrder]):
     """Mixes datasets: each batch holds exactly the configured count of each, in a shuffled order, without end.
 
     An exhausted dataset begins a new epoch of its own. Use a mux either by batches (iterate; after a ``break``,
@@ -97,11 +97,11 @@ class DataMux(BatchLoader[MixOrder]):
         mixed = read_config(config)
         chosen = check_arguments({**_DEFAULTS, **mixed.options, **options})
         rank, world_size = find_rank(chosen["rank"], chosen["world_size"])
-        lanes = mux_lanes(chosen["lanes"], sources=len(mixed.entries), world_size=world_size)
+        lanes = chosen["lanes"] or default_lanes(world_size, len(mixed.entries))
         planned = make_schedule(mixed, schedule).times(1 if chosen["global_counts"] else world_size)
         sources, callables = _open_sources(mixed, transform, chosen)
         sources = number_classes(sources, chosen["classes"])
-        order = MixOrder(
+        order = MuxOrder(
             schedule=planned,
             records=tuple(len(source.dataset) for source in sources),
             lanes=lanes,

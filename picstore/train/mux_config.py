@@ -32,11 +32,11 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.text_files import text_of_file
 from picstore.train.loader_options import LoaderOptions
-from picstore.train.order.position import MAX_POSITION
-from picstore.train.order.schedule import MixSchedule
+from picstore.train.order.mux_order import MuxSchedule
+from picstore.train.order.state_checks import MAX_POSITION
 from picstore.train.transforms.arguments import checked_integer
-from picstore.train.transforms.by_name import transform_from_config
-from picstore.train.transforms.compose import UserTransform
+from picstore.train.transforms.from_torchvision import transform_from_config
+from picstore.train.transforms.transform_plan import UserTransform
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -75,7 +75,7 @@ class MuxConfig:
     schedule: tuple[tuple[int, Counts], ...] = ()
 
 
-def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None = None) -> MixSchedule:
+def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None = None) -> MuxSchedule:
     """Make the schedule of a mux from a configuration, or from the steps and counts that are ``given``.
 
     UsageError for a step or counts that cannot be used.
@@ -93,7 +93,7 @@ def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None 
     for entry, each in zip(config.entries, zip(*counts, strict=True), strict=True):
         if not any(each):
             raise UsageError(f"{entry.path} has count 0 at all steps; give at least 1, or leave it out")
-    return MixSchedule(tuple(steps), tuple(map(tuple, counts)))
+    return MuxSchedule(tuple(steps), tuple(map(tuple, counts)))
 
 
 def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:

@@ -25,11 +25,12 @@ from picstore.train.cpu.render import render
 from picstore.train.cpu.run_color import run_color
 from picstore.train.loader import Loader
 from picstore.train.order.dataset_order import DatasetOrder
+from picstore.train.order.global_batches import RankShard
+from picstore.train.order.rank_shares import default_lanes
 from picstore.train.order.requests import TrainingSource
-from picstore.train.order.sharding import RankShard, default_lanes
 from picstore.train.pipeline.stats import Stats
-from picstore.train.transforms.compose import UserTransform, plan_transforms
 from picstore.train.transforms.opcodes import OutputDtype
+from picstore.train.transforms.transform_plan import UserTransform, plan_transforms
 
 FUSED_STAGES = ("decode", "augment")
 STAGES = ("read", "plan", *FUSED_STAGES)

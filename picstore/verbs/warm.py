@@ -51,8 +51,8 @@ def _kernels_of_training(recipe: str | None) -> list[Any]:
     from picstore.recipes import find_recipe
     from picstore.train.core import make_output
     from picstore.train.cpu.needed_kernels import needed_kernels
-    from picstore.train.transforms.compose import plan_transforms
     from picstore.train.transforms.crops import RandomHorizontalFlip, RandomResizedCrop
+    from picstore.train.transforms.transform_plan import plan_transforms
 
     standard: list[Any] = [RandomResizedCrop(224), RandomHorizontalFlip()]
     lists, given = ([standard], {}) if recipe is None else find_recipe(recipe)

@@ -16,10 +16,10 @@ from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPool
-from picstore.train.order.epoch import Samples
+from picstore.train.order.epoch_order import Samples
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.single_batch import make_images, read_records
-from picstore.train.transforms.compose import plan_transforms
+from picstore.train.transforms.transform_plan import plan_transforms
 
 MAX_DRAWS = 64
 # A training; the first in the list is the evaluation, which draws nothing.

@@ -10,7 +10,8 @@ from commands import picstore_command, picstore_json
 
 from picstore import recipes
 from picstore.errors import UsageError
-from picstore.train.transforms.crops import CenterCrop, Resize
+from picstore.train.transforms.crops import CenterCrop
+from picstore.train.transforms.resizing import Resize
 
 
 def warm(*arguments: object) -> int:

@@ -45,7 +45,7 @@ import picstore
 from picstore import recipes
 from picstore.train.cpu.needed_kernels import needed_kernels
 from picstore.train.core import make_output
-from picstore.train.transforms.compose import plan_transforms
+from picstore.train.transforms.transform_plan import plan_transforms
 
 steps, dtype, memory_format = {steps}, {dtype}, {memory_format}
 folder = pathlib.Path(tempfile.mkdtemp())

@@ -21,8 +21,9 @@ from picstore.kernels.filters import BICUBIC, BILINEAR, BOX, LANCZOS, NEAREST
 from picstore.kernels.resample import resample
 from picstore.train.cpu.render import render
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from picstore.train.transforms.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
 from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.resizing import Resize
 
 sides = st.integers(1, 40)
 

@@ -24,7 +24,7 @@ from picstore.storage.format.tile_rows import row_ends
 from picstore.storage.location.resolve import locate
 from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.requests import TrainingSource
-from picstore.train.transforms.compose import plan_transforms
+from picstore.train.transforms.transform_plan import plan_transforms
 
 COUNT, WIDTH, HEIGHT = 12, 640, 1600
 CROPS = {

@@ -15,7 +15,7 @@ import picstore
 from picstore.errors import UsageError
 from picstore.train.loader_options import LoaderArguments, check_arguments
 from picstore.train.mux import _DEFAULTS
-from picstore.train.order.position import MAX_POSITION
+from picstore.train.order.state_checks import MAX_POSITION
 
 Make = Callable[..., Path]
 

@@ -338,7 +338,7 @@ def test_a_state_goes_on_with_a_schedule_that_changes_later(config: Path) -> Non
     changed.load_state_dict(state)
     assert [counts_of(batch) for batch in take(changed, 2)] == [(9, 3, 2)] * 2
     other = mux_of(config, schedule=[(3, {"a": 9})])
-    with pytest.raises(UsageError, match=r"after \[20, 12, 4\] samples of the data sets"):
+    with pytest.raises(UsageError, match=r"after \[20, 12, 4\] samples of the datasets"):
         other.load_state_dict(state)
 
 
@@ -614,7 +614,7 @@ def test_a_new_mux_goes_on_with_the_following_sample(config: Path) -> None:
     [
         ({"version": None}, "version None of the order, this picstore goes on with versions 1 and 2"),
         ({"datasets": []}, "datasets"),
-        ({"taken": [50, 30, 20]}, r"after \[50, 30, 20\] samples of the data sets, and 0 of a rank's next batch"),
+        ({"taken": [50, 30, 20]}, r"after \[50, 30, 20\] samples of the datasets, and 0 of a rank's next batch"),
         ({"version": 1, "counts": [5, 3, 2], "samples": 100}, r"after \[50, 30, 20\] samples"),
         ({"version": 1, "world_size": "3", "samples": 9}, "world_size of the state is '3'"),
         ({"version": 1, "counts": "531", "samples": 9}, "counts '531'"),

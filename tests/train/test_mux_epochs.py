@@ -27,10 +27,10 @@ from picstore.train.buffers import BufferPool
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.fill_segments import SegmentFiller
 from picstore.train.cpu.fill_streams import StreamFiller
-from picstore.train.order.epoch import Samples
+from picstore.train.order.epoch_order import Samples
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.single_batch import read_records
-from picstore.train.transforms.compose import plan_transforms
+from picstore.train.transforms.transform_plan import plan_transforms
 
 SIZES = 7, 10  # records of the sources
 CROP = [picstore.RandomResizedCrop(24, scale=(0.01, 0.2))]

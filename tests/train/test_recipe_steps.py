@@ -11,7 +11,7 @@ import torch
 
 import picstore
 from picstore.errors import UsageError
-from picstore.train.transforms.by_name import transform_from_config
+from picstore.train.transforms.from_torchvision import transform_from_config
 
 Make = Callable[..., Path]
 CROP = picstore.RandomResizedCrop(40)

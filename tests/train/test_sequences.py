@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.errors import UsageError
-from picstore.train.order.division import divide
+from picstore.train.order.global_batches import divide
 
 Make = Callable[..., Path]
 LENGTHS = [6, 12, 24]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.errors import UsageError
-from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.sharding import RankShard
+from picstore.train.order.epoch_order import EpochOrder
+from picstore.train.order.global_batches import RankShard
 
 Make = Callable[..., Path]
 CROP: list[Any] = [picstore.RandomResizedCrop(24), picstore.RandomHorizontalFlip()]

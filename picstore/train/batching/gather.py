@@ -21,7 +21,7 @@ from picstore.train.batching.host_batch import RecordFiles
 from picstore.train.batching.spec import MAX_PIXELS
 from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.order.requests import SourceRequest, TrainingSource
-from picstore.train.transforms.compose import TARGETS
+from picstore.train.transforms.transform_plan import TARGETS
 
 Lengths: TypeAlias = U16
 ReadResult: TypeAlias = "Container | Damage"  # a container, or why nothing of it can be read

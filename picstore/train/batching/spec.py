@@ -15,7 +15,7 @@ import numpy as np
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.order.requests import TrainingSource
-from picstore.train.transforms.compose import TransformPlan, common_dtype
+from picstore.train.transforms.transform_plan import TransformPlan, common_dtype
 
 MAX_PIXELS = 1 << 28  # of an image, as in ``picstore convert``
 _MIN_BUDGET = 64 << 20  # bytes

@@ -1,7 +1,7 @@
 """Gaussian blur of an image in place, in numba: two passes of symmetric taps with reflection at the border.
 
 Weights, border and rounding are torchvision's. Weights are computed by exactly rounded operations alone, as in
-``transforms/smoothing.py`` for a GPU. Rows pass the horizontal pass once, as float32, into a ring buffer of as many
+``transforms/blur_weights.py`` for a GPU. Rows pass the horizontal pass once, as float32, into a ring buffer of as many
 rows as the kernel is tall, which stays in the first- or second-level cache. Each output row is the vertical pass over
 the ring. Equal weights multiply sums of two values, four pairs at a time: a loop without dependencies, which LLVM
 vectorizes. Outer taps that together change a value by less than 1/60 grey level are dropped.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from picstore.kernels.jit import device_function, kernel
-from picstore.train.transforms.smoothing import GROUP, NEGLIGIBLE, first_ratio
+from picstore.train.transforms.blur_weights import GROUP, NEGLIGIBLE, first_ratio
 
 _i32 = np.int32
 _first_ratio = device_function(first_ratio)

@@ -26,8 +26,8 @@ from picstore.kernels.strided import StridedImage
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.buffers import PIXELS
-from picstore.train.transforms.borders import CONSTANT
 from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.image_edges import CONSTANT
 
 
 def can_fuse(geometry: Geometry) -> Bools:

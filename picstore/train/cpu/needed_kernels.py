@@ -32,8 +32,8 @@ from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, compose_color
-from picstore.train.transforms.compose import TransformPlan
 from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.transform_plan import TransformPlan
 from picstore.train.transforms.views import ViewGroup
 
 _DRAWS = 256  # a step of probability 0.05 is missed once in 500,000 trainings, and then compiled when it is met

@@ -17,7 +17,7 @@ from picstore.train.batching.gather import layouts_of
 from picstore.train.batching.parameters import draw_geometry
 from picstore.train.batching.views_reach import align_reach, boxes_to_cut, joint_factors, joint_reach
 from picstore.train.order.requests import TrainingSource
-from picstore.train.transforms.compose import TransformPlan
+from picstore.train.transforms.transform_plan import TransformPlan
 
 _MAX_COPIES = 8  # of a record in an epoch; the crops of more reach about all rows
 

@@ -18,9 +18,8 @@ from picstore.kernels.resample import resample
 from picstore.kernels.strided import strided_image
 from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
-from picstore.train.transforms.borders import CONSTANT, border_indices
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.half_planes import vector_length
+from picstore.train.transforms.image_edges import CONSTANT, border_indices, vector_length
 
 _TOLERANCE = 1e-6  # for rounding
 

@@ -23,8 +23,8 @@ from picstore.train.batching.spec import OutputSpec
 from picstore.train.cpu.image_targets import is_jpeg, make_image
 from picstore.train.cpu.polygons import clip_polygon
 from picstore.train.cpu.render import render_mask
-from picstore.train.transforms.compose import TARGETS
 from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.transform_plan import TARGETS
 
 MIN_SIDE = 1.0  # output pixels; an object whose box is narrower or lower after clipping is dropped
 

@@ -29,9 +29,9 @@ from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, r
 from picstore.train.cuda.resample_params import ResampleParams, make_resample_params, minify_slanted
 from picstore.train.cuda.triton_jit import launching
 from picstore.train.transforms import opcodes
-from picstore.train.transforms.borders import CONSTANT, border_indices
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.image_edges import CONSTANT, border_indices
 from picstore.train.transforms.opcodes import OutputDtype
 
 _COUNTS = 3 * 256  # levels of an image

@@ -10,8 +10,8 @@ from picstore.arrays import F64, I64, Array, Bools
 from picstore.train.cuda.color import ERASE_NORMALS, SMOOTHING_ROW
 from picstore.train.cuda.descriptor import OPERANDS, STEP
 from picstore.train.transforms import opcodes
+from picstore.train.transforms.blur_weights import smoothing_rows
 from picstore.train.transforms.color_program import ColorProgram
-from picstore.train.transforms.smoothing import smoothing_rows
 
 CANVAS_STEPS = frozenset(
     (opcodes.AUTOCONTRAST, opcodes.EQUALIZE, opcodes.SHARPNESS, opcodes.WARP, opcodes.ELASTIC, opcodes.MIX)
@@ -32,7 +32,7 @@ class ColorPhases:
         counts: int64 (n,), number of steps of each image.
         begins: int64 (n, p + 1), the first step of each phase, and the last step + 1.
         starts: opcodes with which each phase begins in any image.
-        smoothing: float32 (m, an even number), weights of blurs, see ``transforms/smoothing.py``.
+        smoothing: float32 (m, an even number), weights of blurs, see ``transforms/blur_weights.py``.
     """
 
     words: I64

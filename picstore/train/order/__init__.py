@@ -1,1 +1,1 @@
-"""Order of samples: epochs, lanes, ranks, mixtures."""
+"""Order of samples: epochs, lanes, ranks, buckets and mixtures of datasets."""

@@ -1,12 +1,13 @@
-"""The batches of an epoch whose records are in buckets: which samples each has, and on which rank.
+"""The batches of one epoch whose records are in buckets: the samples of each batch, and the rank of each sample.
 
 Batch q of a bucket has the samples of the bucket from ``ends[q - 1]`` to ``ends[q]``, counted in the order of the
-epoch. It is complete with the last of them, and the batches of all buckets come in the order in which they are
-complete. ``dealing.py`` deals a batch's samples to the ranks. docs/order-batches.md has the rules.
+epoch. A batch is complete with its last sample. The batches of all buckets come in the order in which they become
+complete. ``rank_shares.py`` gives a batch's samples to ranks. docs/order-batches.md has the rules.
 
-An epoch is gone through in chunks, so memory does not grow with the records: what is carried from chunk to chunk are
-the samples of batches that are not complete. It may be entered at any sample: these follow from how many samples of
-each bucket came before.
+The plan goes through an epoch in chunks and carries only the samples of incomplete batches from chunk to chunk, so
+memory does not grow with the number of records. An epoch may be entered at any sample: the incomplete batches follow
+from the number of samples of each bucket before it. That number is a sum over the parts of the containers' order, over
+containers of one part, and over the records of the container that a lane is in the middle of.
 """
 
 from __future__ import annotations
@@ -18,33 +19,134 @@ from functools import cached_property
 
 import numpy as np
 
-from picstore.arrays import I64, Bools, Table
+from picstore.arrays import I64, U8, Array, Bools, Table
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.train.order.bucket_table import BucketCounts, BucketTable
-from picstore.train.order.dealing import Dealing, divide_samples, keep_own
-from picstore.train.order.division import Division
-from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.epoch_order import EpochOrder
+from picstore.train.order.global_batches import Division
+from picstore.train.order.rank_shares import RankShares, divide_samples, keep_own
 
-_CHUNK = 1 << 14  # samples at a time
-_NEAR = 1 << 11  # samples from where a batch is looked for
-_BATCH_BITS = 40  # of a batch's name, below its bucket
-# A sample: its number in the epoch, container, record, lane, the last sample of its lane from the container, its batch,
-# the samples in that, its plan, and whether it is the batch's last.
+_CHUNK = 1 << 14  # samples to plan at a time
+# Samples on either side of the guessed position in which a batch is searched for first.
+_NEAR = 1 << 11
+# Bits of a batch's number in the field "batch"; the bits above are the bucket's number.
+_BATCH_BITS = 40
+# A sample: its number in the epoch, container, record, lane, the last sample that its lane takes from the container,
+# its batch, the size of the batch, the plan of the batch, and whether the sample is the last of the batch.
 _SAMPLE = np.dtype(
     [(name, "<i8") for name in ("number", "container", "record", "lane", "end", "batch", "size", "plan")]
     + [("last", "?")]
 )
+_BLOCK = 1 << 12  # containers to count at a time
+_SPAN = 1 << 12  # samples to look back at, at first
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTable:
+    """The buckets of a dataset's live records.
+
+    Attributes:
+        starts: int64 (containers + 1,), number of live records before each container.
+        buckets: uint8 (records,).
+        tally: (containers, buckets), records of each container in each bucket.
+    """
+
+    starts: I64 = field(repr=False)
+    buckets: U8 = field(repr=False)
+    tally: Array = field(repr=False)
+
+    @classmethod
+    def count(cls, counts: I64, buckets: U8, number: int) -> BucketTable:
+        """Count the records in each of ``number`` buckets for containers of ``counts`` records."""
+        starts: I64 = np.concatenate(([0], np.cumsum(counts)))
+        tally = np.zeros((len(counts), number), dtype=np.min_scalar_type(int(counts.max(initial=0))))
+        for start in range(0, len(counts), _BLOCK):
+            some = tally[start : start + _BLOCK]
+            row = np.repeat(np.arange(len(some)), counts[start : start + _BLOCK])
+            cell = row * number + buckets[starts[start] : starts[start + len(some)]]
+            some[:] = np.bincount(cell, minlength=some.size).reshape(some.shape)
+        return cls(starts, buckets, tally)
+
+    @property
+    def counts(self) -> I64:
+        """Number of live records of each container."""
+        return np.diff(self.starts)
+
+    def of(self, containers: I64, records: I64) -> U8:
+        """Return the buckets of live records of containers."""
+        found: U8 = self.buckets[self.starts[containers] + records]
+        return found
+
+
+class BucketCounts:
+    """Counts of the samples of each bucket before any sample of an epoch, and the numbers of the latest ones."""
+
+    def __init__(self, order: EpochOrder, table: BucketTable) -> None:
+        self._order, self._table = order, table
+        sums = order.containers.sum_parts(table.tally)
+        self._before_parts = np.cumsum(sums, axis=0) - sums
+        self._before_lanes = self._joined(order.lane_positions(0))
+
+    def before(self, sample: int) -> I64:
+        """Count the samples of each bucket before a sample of the epoch, (buckets,)."""
+        return self._joined(self._order.lane_positions(sample)) - self._before_lanes
+
+    def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
+        """Find the samples of each bucket that come before ``sample``, from the bucket's sample number ``firsts`` on.
+
+        Returns:
+            The samples' numbers in the epoch, ascending: for each bucket a run without a gap, which may begin earlier
+            than asked. And for each bucket the number of its samples before that run.
+        """
+        begins, seen = np.full(len(firsts), sample), self.before(sample)
+        found, span = [np.zeros(0, dtype=np.int64)], _SPAN
+        while (short := seen > firsts).any():
+            begin = max(0, sample - span)
+            begins[short], seen[short] = begin, self.before(begin)[short]
+            found.append(self._samples(begin, sample, short & (seen <= firsts)))
+            span *= 4
+        numbers = np.unique(np.concatenate(found))
+        samples = self._order.locate(numbers)
+        return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
+
+    def _joined(self, index: I64) -> I64:
+        """Count the records of each bucket that come before ``index`` in the joined sequence, summed over lanes."""
+        last = np.minimum(index, self._order.records - 1)
+        containers, starts = self._order.containers.locate(last)
+        total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
+        for (part, earlier), container, count in zip(
+            self._order.containers.earlier(last), containers.tolist(), (index - starts).tolist(), strict=True
+        ):
+            records = self._order.records_of(container)[:count]
+            total += self._before_parts[part] + self._table.tally.take(earlier, axis=0).sum(axis=0, dtype=np.int64)
+            total += np.bincount(self._table.of(np.array(container), records), minlength=len(total))
+        return total
+
+    def _samples(self, begin: int, end: int, buckets: Bools) -> I64:
+        """Number the samples from ``begin`` to ``end`` of the containers that hold records of the marked buckets."""
+        starts, stops = self._order.lane_positions(begin), self._order.lane_positions(end)
+        lanes = np.flatnonzero(starts < stops)
+        found = [np.zeros(0, dtype=np.int64)]
+        runs = self._order.containers.between(starts[lanes], stops[lanes])
+        for lane, (containers, firsts) in zip(lanes.tolist(), runs, strict=True):
+            held = self._table.tally[containers][:, buckets].any(axis=1)
+            containers, firsts = containers[held], firsts[held]
+            ends = firsts + self._table.starts[containers + 1] - self._table.starts[containers]
+            firsts, ends = np.maximum(firsts, starts[lane]), np.minimum(ends, stops[lane])
+            lengths = ends - firsts
+            index = np.arange(lengths.sum()) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)
+            found.append(self._order.numbers(lane, index))
+        return np.concatenate(found)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatches:
-    """Samples of an epoch, of which some batches are complete.
+    """Samples of an epoch, sorted by batch; some of the batches are complete.
 
     Attributes:
-        samples: by batch, and in each in the order of the epoch; incomplete batches included.
-        group: (samples,), index of the batch of each.
+        samples: sorted by batch, and within a batch in the order of the epoch; incomplete batches included.
+        group: (samples,), index of each sample's batch.
         complete: bool (batches,).
-        last: (batches,), index of the last sample of each.
+        last: (batches,), index of the last sample of each batch.
     """
 
     samples: Table
@@ -57,15 +159,15 @@ class PlannedBatches:
         """The samples of batches that are not complete."""
         return self.samples[~self.complete[self.group]]
 
-    def owners(self, dealing: Dealing) -> I64:
+    def owners(self, rank_shares: RankShares) -> I64:
         """Find the rank of each sample, (samples,); -1 in a shared lane until the sample's batch is complete."""
-        first, last = dealing.find_readers(self.samples["lane"])
-        owners = keep_own(first, last, divide_samples(self.samples["size"], first, dealing.world_size), self.group)
+        first, last = rank_shares.find_readers(self.samples["lane"])
+        owners = keep_own(first, last, divide_samples(self.samples["size"], first, rank_shares.world_size), self.group)
         begins = np.append(0, self.last + 1)
         for number in np.unique(self.group[(owners < 0) & self.complete[self.group]]).tolist():
             mine = slice(int(begins[number]), int(begins[number + 1]))
-            shares = divide_samples(mine.stop - mine.start, np.arange(dealing.world_size), dealing.world_size)
-            dealing.deal_rest(owners[mine], (first[mine], last[mine]), shares)
+            shares = divide_samples(mine.stop - mine.start, np.arange(rank_shares.world_size), rank_shares.world_size)
+            rank_shares.deal_rest(owners[mine], (first[mine], last[mine]), shares)
         return owners
 
 
@@ -83,10 +185,10 @@ class BucketPlan:
     """The batches of one epoch.
 
     Attributes:
-        order: of its samples.
-        live: the records.
-        table: their buckets.
-        divisions: by bucket.
+        order: order of the epoch's samples.
+        live: live records of the dataset.
+        table: buckets of the records.
+        divisions: division of each bucket into batches.
     """
 
     order: EpochOrder
@@ -95,7 +197,7 @@ class BucketPlan:
     divisions: Sequence[Division] = field(repr=False)
 
     def start(self, batches: int) -> int:
-        """Find the sample before which ``batches`` batches are complete; the sample before it completes the last."""
+        """Find the first sample before which ``batches`` batches are complete."""
         if not batches:
             return 0
         samples, whole = range(self.order.records), sum(len(division.ends) for division in self.divisions)
@@ -113,7 +215,7 @@ class BucketPlan:
         return sum(division.complete(count) for division, count in zip(self.divisions, counts, strict=True))
 
     def chunks(self, start: int = 0) -> Iterator[PlannedBatches]:
-        """Go through the epoch from a sample on; every batch is complete in one chunk."""
+        """Yield the epoch from a sample on, in chunks; each batch is complete in exactly one chunk."""
         numbers, seen = np.zeros(0, dtype=np.int64), np.zeros(len(self.divisions), dtype=np.int64)
         if start:
             counts = zip(self.divisions, self._counts.before(start).tolist(), strict=True)
@@ -131,7 +233,11 @@ class BucketPlan:
         return BucketCounts(self.order, self.table)
 
     def _locate(self, numbers: I64, seen: I64) -> Table:
-        """Find records and batches of samples; ``seen`` counts the samples of each bucket, and is moved on."""
+        """Find the records and batches of samples.
+
+        Args:
+            seen: samples of each bucket before ``numbers``; the samples of ``numbers`` are added to it.
+        """
         located = self.order.locate(numbers)
         bucket = self.table.of(located.container, located.record)
         counts = np.bincount(bucket, minlength=len(seen))
@@ -150,7 +256,8 @@ class BucketPlan:
             if not len(ends):
                 continue
             batch = np.searchsorted(ends, within[mine], side="right")
-            index = np.minimum(batch, len(ends) - 1)  # samples after the last batch are left out
+            # Samples after the last batch are left out.
+            index = np.minimum(batch, len(ends) - 1)
             samples["last"][mine] = within[mine] == ends[index] - 1
             samples["size"][mine] = ends[index] - np.where(index > 0, ends[index - 1], 0)
             samples["plan"][mine] = plans[index]

@@ -1,4 +1,4 @@
-"""The position of a loader: which batch comes next, in its own process and in the workers of a DataLoader."""
+"""The position of a loader: the next batch, in the loader's own process and in the workers of a DataLoader."""
 
 from __future__ import annotations
 
@@ -8,83 +8,92 @@ from dataclasses import dataclass
 import numpy as np
 from torch.utils.data import get_worker_info
 
-from picstore.train.order.position import check_position
 from picstore.train.order.shared_array import SharedIntegers
+from picstore.train.order.state_checks import check_position
 
-_MAX_WORKERS = 1024
+_MAX_WORKERS = 1024  # workers of a DataLoader
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The number of this process among a DataLoader's workers; ``count`` is 0 in any other process."""
+    """The number of a process among a DataLoader's workers; ``count`` is 0 in any other process."""
 
     number: int = 0
     count: int = 0
 
     @classmethod
     def current(cls) -> Worker:
-        """This process."""
+        """Return the number of the current process."""
         info = get_worker_info()
         return cls() if info is None else cls(info.id, info.num_workers)
 
     @property
     def step(self) -> int:
-        """A worker makes every ``step``-th batch."""
+        """Distance between two batches that a worker makes: the number of workers, or 1."""
         return max(1, self.count)
 
 
 class EpochCursor:
-    """The next batch, as an epoch and a number in it.
+    """The next batch of a loader, as an epoch and the number of a batch in the epoch.
 
-    A DataLoader's workers are copies of the loader, made for each epoch or kept, and none of them tells the original
-    how far it has come. So each finds the batch that it makes next in memory that all share. Worker w of n makes the
+    A DataLoader's workers are copies of the loader, made for each epoch or kept, and no worker tells the original how
+    far it has come. So each worker finds its next batch in memory that all processes share. Worker w of n makes the
     batches w, w + n, … of an epoch, which is the order in which a DataLoader asks its workers.
 
     Args:
-        length: gives the batches in an epoch; None without end.
-        whole: whether an iteration that was broken off is followed by the next epoch, instead of the next batch. In
-            workers it always is if there are epochs: they are ahead of what was taken.
+        length: returns the number of batches in an epoch; None without end.
+        whole: whether the next epoch follows an iteration that was broken off, instead of the next batch. In workers
+            the next epoch always follows if there are epochs, as workers are ahead of the batches that were taken.
     """
 
     def __init__(self, length: Callable[[int], int | None], *, whole: bool) -> None:
         self._length, self._whole, self._resume = length, whole, False
-        self._offset: int | None = 0  # from the caller's numbers of epochs to these
-        self._shared = SharedIntegers((_MAX_WORKERS, 2))  # of each worker
+        # Epoch of the loader minus epoch of the caller. None after a state was loaded, until the caller names an epoch.
+        self._offset: int | None = 0
+        self._shared = SharedIntegers((_MAX_WORKERS, 2))  # epoch and batch by worker
         self._epoch = self._batch = 0
-        self._published = [0, 0]  # what this process told worker 0
-        self._owner = Worker()  # the process whose position this copy holds
+        # The position that this process last gave to worker 0.
+        self._published = [0, 0]
+        # The process whose position ``_epoch`` and ``_batch`` are.
+        self._owner = Worker()
         self.move_to(0, 0)
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and number of the batch that follows the last one that was taken here."""
+        """Epoch and number of the batch after the last batch that was taken in this process."""
         worker = Worker.current()
-        if worker.count and worker != self._owner:  # a copy that has not begun
+        if worker.count and worker != self._owner:  # a worker that has not begun
             epoch, batch = self._shared.values[worker.number].tolist()
             return epoch, batch
         return self._epoch, self._batch
 
     @property
     def in_workers(self) -> bool:
-        """Whether workers have begun an iteration since this process, no worker, held the position."""
+        """Whether a DataLoader's workers have moved on since this process last set the position.
+
+        Always False in a worker.
+        """
         return not Worker.current().count and bool((self._shared.values[0] != self._published).any())
 
     def load(self, epoch: int, batch: int) -> None:
-        """Move to the position of a state; :meth:`follow_epoch` counts from its epoch."""
+        """Move to the position of a state, from whose epoch :meth:`follow_epoch` will count."""
         self.move_to(epoch, batch)
         self._offset = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin an epoch, unless it goes on in the middle of this epoch anyway.
+        """Make the next iteration begin ``epoch``, unless it would go on in the middle of ``epoch``.
 
-        UsageError for an impossible one.
+        UsageError unless ``epoch`` is an integer from 0 to 2**42.
         """
         (epoch,) = check_position(epoch=epoch)
         if not (self._resume and self._batch and epoch == self._epoch) or self.in_workers:
             self.move_to(epoch, 0)
 
     def follow_epoch(self, number: int) -> None:
-        """Make the next iteration begin an epoch; the first number after a state was loaded stands for its position."""
+        """Make the next iteration begin epoch ``number``, in the caller's numbers.
+
+        After a state was loaded, the first ``number`` stands for the position of the state.
+        """
         (number,) = check_position(epoch=number)
         if self._offset is None:
             self._offset = self._epoch - number
@@ -92,7 +101,7 @@ class EpochCursor:
             self.set_epoch(number + self._offset)
 
     def move_to(self, epoch: int, batch: int) -> None:
-        """Make the next iteration begin here; in a worker, the next of this worker alone."""
+        """Make the next iteration begin at a position; in a worker, only the iteration of this worker."""
         worker = Worker.current()
         if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
@@ -103,7 +112,7 @@ class EpochCursor:
             self._publish(epoch, batch)
 
     def start_iteration(self, worker: Worker) -> tuple[int, int]:
-        """Epoch and number of the first batch of a new iteration."""
+        """Begin an iteration, and return the epoch and number of its first batch."""
         if worker.count:
             self._epoch, self._batch = self._shared.values[worker.number].tolist()
             if self._length(self._epoch) is not None:
@@ -114,9 +123,10 @@ class EpochCursor:
         return self._epoch, self._batch
 
     def advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Note the batch after the one that is handed over now.
+        """Note the batch after the batch that is handed over now.
 
-        The end of an epoch is the beginning of another. A worker stays at the end: others may not be there yet.
+        After the last batch of an epoch this is the first batch of the next epoch. A worker stays at the end of the
+        epoch, because other workers may not be there yet.
         """
         if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
@@ -132,7 +142,7 @@ class EpochCursor:
         return length is not None and batch >= length
 
     def _publish(self, epoch: int, batch: int) -> None:
-        """Tell all workers."""
+        """Give all workers the position from which they begin."""
         self._published = [epoch, batch]
         self._shared.values[:, 0] = epoch
         self._shared.values[:, 1] = np.arange(batch, batch + _MAX_WORKERS)

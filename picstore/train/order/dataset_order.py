@@ -1,4 +1,4 @@
-"""The order of a Loader: epoch after epoch of one data set, of which a rank makes its shares of global batches."""
+"""The order of a Loader: epoch after epoch of one dataset; a rank makes its share of each global batch."""
 
 from __future__ import annotations
 
@@ -11,58 +11,54 @@ import numpy as np
 from picstore import rng
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.order.apportionment import Apportionment
-from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.epoch_order import EpochOrder
+from picstore.train.order.global_batches import RankShard
 from picstore.train.order.requests import BatchRequest, OpenRuns, SourceRequest, TrainingSource, skip_deleted
-from picstore.train.order.sharding import RankShard
-from picstore.train.order.states import VERSION, check_state, position_in_epochs
+from picstore.train.order.state_checks import VERSION, check_state, position_in_epochs
+from picstore.train.order.weights import RecordShares
 from picstore.train.transforms.progressive import EpochStages
 
-_FIXED = ("dataset", "seed", "shuffle", "lanes", "weights")  # fields of a state that a loader must share
+# Fields of a state that must be equal in the loader that loads the state.
+_FIXED = ("dataset", "seed", "shuffle", "lanes", "weights")
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetOrder:
-    """The order of a Loader: epoch after epoch of one data set, of which a rank has its shard."""
+    """The order of a Loader: epoch after epoch of one dataset, shared by ranks; see :class:`Order`."""
 
     shard: RankShard
     seed: int
-    uuid: str = ""  # of the data set, with its selection
-    weights: Apportionment | None = None  # None where each record comes once an epoch
-    stages: EpochStages = field(default_factory=EpochStages)  # of which each has a plan
-    shuffle: bool = True  # False for the stored order in each lane
+    uuid: str = ""  # identifier of the dataset and its selection
+    weights: RecordShares | None = None  # None: each record once an epoch
+    stages: EpochStages = field(default_factory=EpochStages)  # a plan each
+    shuffle: bool = True  # False: stored order in each lane
 
     @property
     def samples_of_rank(self) -> int:
-        """A rank's part of an epoch's samples, incomplete batch included, rounded up."""
+        """Samples of a rank in an epoch, incomplete batch included, rounded up."""
         return self.shard.samples_of_rank
 
     def stage(self, epoch: int) -> int:
-        """The number of an epoch's stage, and of its plan."""
         return self.stages.stage(epoch)
 
     def length(self, epoch: int) -> int:
-        """Batches in an epoch."""
         return self.shard.batches
 
     @property
     def lanes(self) -> int:
-        """Lanes of an epoch."""
         return self.shard.lanes
 
     @property
     def lanes_read(self) -> int:
-        """Lanes that this rank reads at a time."""
-        return self.shard.dealing.count_lanes(self.shard.rank)
+        return self.shard.rank_shares.count_lanes(self.shard.rank)
 
     def with_lanes(self, lanes: int) -> DatasetOrder:
-        """The same order but for its lanes."""
         return replace(self, shard=replace(self.shard, lanes=lanes))
 
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield requests as :meth:`Order.requests` says; with a ``step``, of one epoch only."""
+        """Yield requests, see :meth:`Order.requests`."""
         dataset, shard = sources[0].dataset, self.shard
         while True:
             order, runs = self._epoch_order(dataset, epoch), OpenRuns()
@@ -80,7 +76,7 @@ class DatasetOrder:
             epoch, first = epoch + 1, 0
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """Rank, batch and slot of each sample of an epoch that is ``dataset[position]``; none if it is left out."""
+        """Find the ranks, batches and slots of ``dataset[position]`` in an epoch; samples left out are not listed."""
         ((container,), _) = dataset.live.find(np.array([position]))
         record = position - int(dataset.live.counts[:container].sum())
         numbers = range(record, record + 1)
@@ -91,11 +87,9 @@ class DatasetOrder:
         return [place for place in found if place is not None]
 
     def batch_seed(self, epoch: int, batch: int) -> int:
-        """The seed of a batch's callables."""
         return rng.key(rng.AUGMENT, self.seed, epoch, batch, self.shard.rank)
 
     def state(self, epoch: int, batch: int) -> dict[str, Any]:
-        """The state before a batch."""
         return {
             "version": VERSION,
             "dataset": self.uuid,
@@ -109,7 +103,7 @@ class DatasetOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Epoch and batch at which a state goes on; UsageError between global batches, or for another order's."""
+        """Return where a state goes on; UsageError if it is not after whole global batches of this order."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, samples = position_in_epochs(state, "samples")
         division = self.shard.division

@@ -18,11 +18,13 @@ from picstore.train.buffers import anonymous_memory
 
 
 class SharedIntegers:
-    """int64 array, at first 0, shared by the process that made it with the workers of its DataLoaders.
+    """int64 array, initially zero, shared by the process that made it with the workers of its DataLoaders.
 
-    Any other process that is forked, or that receives it as an argument, has the values of that moment, and from then
-    on its own. Pickled otherwise, it is copied. Not a torch tensor: one that a daemon thread frees while the
-    interpreter ends aborts the process, since torch takes the interpreter's lock in a destructor.
+    Any other process that is forked, or that receives the array as an argument, has the values of that moment, and its
+    own array from then on. Pickling copies the array, except for a process that is being spawned.
+
+    The array is not a torch tensor: if a daemon thread frees a tensor while the interpreter ends, torch takes the
+    interpreter's lock in a destructor, which aborts the process.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -30,7 +32,7 @@ class SharedIntegers:
 
     @property
     def values(self) -> I64:
-        """The array; in another process than its own that is no worker, one of that process."""
+        """The array; in a process that is neither the maker nor a DataLoader's worker, an array of that process."""
         if self._pid != os.getpid() and get_worker_info() is None:
             shape = self._inherited.shape
             inherited = self._inherited
@@ -41,12 +43,13 @@ class SharedIntegers:
     def _attach(self, descriptor: int, shape: tuple[int, ...]) -> None:
         self._pid, self._descriptor = os.getpid(), descriptor
         self._values: I64 = np.frombuffer(mmap.mmap(descriptor, 8 * int(np.prod(shape))), np.int64).reshape(shape)
-        self._inherited: I64 = self._values  # by a fork
+        # The values that a forked process begins with.
+        self._inherited: I64 = self._values
         weakref.finalize(self, os.close, descriptor).atexit = False
         _arrays.add(self)
 
     def note_values(self) -> None:
-        """Keep a copy for a fork, which is about to begin."""
+        """Keep a copy of the values for a fork that is about to begin."""
         self._inherited = self.values.copy()
 
     def __reduce__(self) -> tuple[Callable[..., SharedIntegers], tuple[Any, ...]]:

@@ -1,9 +1,8 @@
-"""Spans: runs of steps of an order, each of which one worker makes by itself, and how long they are.
+"""Spans: runs of steps of an order that one worker makes by itself, and the length of spans.
 
-A span begins in the middle of the containers that its lanes read, and ends in the middle of others, so that these are
-read by two workers. Of a span whose lanes take m records each from containers of c records, (c - 1) / m of the bytes
-are read besides: a quarter where m is 4 c. The end of an epoch is the end of all containers, so epochs are divided into
-equal spans.
+A span begins and ends in the middle of the containers that its lanes read, so that two workers read these containers.
+If the lanes of a span take m records each from containers of c records, (c - 1) / m of the bytes are read in addition:
+a quarter if m is 4 c. The end of an epoch is the end of all containers, so epochs are divided into equal spans.
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ from itertools import islice
 
 from picstore.train.order.requests import BatchRequest, Order, TrainingSource
 
-MAX_READ = 1.25  # times the bytes of a run without spans
+# All spans together read at most this many times the bytes of a run without spans.
+MAX_READ = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Steps of an order from batch ``first`` of ``epoch`` on; called with its sources, it makes their requests.
+    """Steps of an order from batch ``first`` of ``epoch`` on. Called with the sources, it yields their requests.
 
     Attributes:
-        step: see :meth:`Order.requests`; 0 but in a DataLoader's worker.
-        count: steps; None for all epochs that follow.
+        step: see :meth:`Order.requests`; 0 except in a DataLoader's worker.
+        count: number of steps; None for a span without end.
     """
 
     order: Order
@@ -38,12 +38,12 @@ class Span:
         return islice(requests, self.count)
 
     def after(self, steps: int) -> Span:
-        """Leave out the first ``steps``, all of one epoch."""
+        """Return the span without its first ``steps``, which must be of one epoch."""
         left = None if self.count is None else self.count - steps
         return replace(self, first=self.first + steps, count=left)
 
     def cut(self, steps: int) -> tuple[Span, Span]:
-        """Divide a span without end into one of about so many steps, of one epoch, and the rest."""
+        """Divide a span without end into a span of about ``steps`` steps of one epoch, and the rest."""
         length = self.order.length(self.epoch)
         if length is None:
             return replace(self, count=steps), self.after(steps)
@@ -57,13 +57,13 @@ class Span:
 
 @dataclass(slots=True)
 class SpanCutter:
-    """Cuts spans off a span without end, shorter ones at first, so that workers end one after the other."""
+    """Cuts spans off a span without end, at first shorter spans, so that workers end one after the other."""
 
     rest: Span
     cuts: int = 0
 
     def cut(self, steps: int, workers: int) -> Span:
-        """Cut off the next span, of about ``steps`` once each of the workers has one."""
+        """Cut off the next span: of about ``steps`` steps, once each of the ``workers`` has a span."""
         self.cuts += 1
         span, self.rest = self.rest.cut(max(1, steps * min(self.cuts, workers) // workers))
         return span
@@ -71,7 +71,7 @@ class SpanCutter:
 
 @dataclass(frozen=True, slots=True)
 class DealtSpans:
-    """A span without end, dealt in spans of ``steps`` to workers in turn; one worker makes it as it is."""
+    """A span without end, divided into spans of ``steps`` for workers in turn; a single worker makes it undivided."""
 
     whole: Span
     steps: int
@@ -86,16 +86,12 @@ class DealtSpans:
             yield cutter.cut(self.steps, self.workers)
 
     def of_worker(self, number: int) -> Iterator[Span]:
-        """The spans of one worker."""
+        """Yield the spans of one worker."""
         return islice(self, number, None, self.workers)
 
 
 def steps_of_span(span: Span, sources: Sequence[TrainingSource]) -> tuple[int, float]:
-    """Compute how many steps a span needs, so that no more than ``MAX_READ`` times the bytes are read.
-
-    Returns:
-        The steps, and the stored bytes of one.
-    """
+    """Return the steps that a span needs to read at most ``MAX_READ`` times the bytes, and stored bytes of a step."""
     request = next(iter(span(sources)))
     lanes = span.order.lanes_read / len(sources)
     opened = taken = 0.0

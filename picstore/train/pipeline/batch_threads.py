@@ -33,7 +33,7 @@ from picstore.train.batching.host_batch import BatchFiller, HostBatch
 from picstore.train.batching.parameters import make_params
 from picstore.train.batching.spec import OutputSpec, PipelineSpec
 from picstore.train.buffers import BufferPools
-from picstore.train.order.epoch import SET_ASIDE
+from picstore.train.order.epoch_order import SET_ASIDE
 from picstore.train.order.requests import BatchRequest
 from picstore.train.pipeline.own_threads import PREFIX, FillingBatch, ThreadPool, close_at_exit, is_own_thread
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses, read_containers

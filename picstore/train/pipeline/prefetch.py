@@ -23,8 +23,8 @@ from picstore.train.batching.read_alone import read_alone
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cpu.needed_rows import needed_rows
-from picstore.train.order.dealing import MAX_LANES
-from picstore.train.order.epoch import ALONE, IN_CONTAINER, Samples
+from picstore.train.order.epoch_order import ALONE, IN_CONTAINER, Samples
+from picstore.train.order.rank_shares import MAX_LANES
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
 from picstore.train.pipeline.own_threads import PREFIX, is_own_thread
 from picstore.train.pipeline.stats import StatsCounter

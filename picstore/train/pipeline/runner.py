@@ -45,8 +45,8 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 from picstore.train.pipeline.to_device import AheadStage, DeviceStage, HostSource, TensorStage
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.callables import apply_callable
-from picstore.train.transforms.compose import UserTransform
-from picstore.train.transforms.mix import BatchTransform
+from picstore.train.transforms.mixup_cutmix import BatchTransform
+from picstore.train.transforms.transform_plan import UserTransform
 
 if TYPE_CHECKING:
     from picstore.train.pipeline.remote_workers import RemoteWorkers

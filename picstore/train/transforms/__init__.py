@@ -1,1 +1,1 @@
-"""Transforms as values: parameters, geometry, color programs."""
+"""Transforms as values: geometry as one resampling, color as one program, transforms of whole batches."""

@@ -1,8 +1,8 @@
 """Rotation, scaling, shear and translation of images, as in ``torchvision.transforms.v2``.
 
-Unlike torchvision's, bilinear and wider interpolations antialias a ``scale`` below 1, and blend an edge of the old
-canvas with the fill over one pixel. A list of transforms is one resampling, by the widest interpolation in it: after a
-``Resize`` of bilinear interpolation a rotation is bilinear too.
+Unlike in torchvision, bilinear and wider interpolations antialias a ``scale`` below 1, and blend an edge of the old
+canvas with the fill over one pixel. A list of transforms is one resampling, by the widest interpolation in the list:
+after a bilinear ``Resize`` a rotation is bilinear too.
 """
 
 from __future__ import annotations
@@ -31,14 +31,11 @@ class RandomRotation:
     """Rotate by an angle uniform in ``degrees``, counter-clockwise. Uses 1 random number, and as ``Resize``.
 
     Args:
-        degrees: least and greatest angle, or d for (−d, d).
+        degrees: least and greatest angle; a number d stands for (−d, d).
         interpolation: as for ``Resize``; nearest is torchvision's default.
-        expand: make the canvas as large as the rotated image needs; then sizes of images differ.
+        expand: make the canvas as large as the rotated image needs, so that sizes of images differ.
         center: (x, y) in pixels of the canvas; None is its center.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
-
-    Raises:
-        UsageError: an argument has another value.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -79,21 +76,18 @@ class RandomRotation:
 class RandomAffine:
     """Rotate, translate, scale and shear about a center. Uses 6 random numbers, and as ``Resize``.
 
-    These are angle, translation in x and y, scale, shear in x and y, each uniform in its range. Positive angles turn
-    clockwise, as torchvision's, but unlike RandomRotation's. Translations are whole pixels.
+    Random are angle, translation in x and y, scale, shear in x and y, each uniform in its range. Positive angles turn
+    clockwise as in torchvision, but unlike in RandomRotation. Translations are whole pixels.
 
     Args:
-        degrees: least and greatest angle, or d for (−d, d); 0 for no rotation.
+        degrees: least and greatest angle; a number d stands for (−d, d), 0 for no rotation.
         translate: greatest translation in x and y, as fractions of width and height, 0 to 1.
         scale: least and greatest factor, above 0.
-        shear: degrees, above −90 and below 90: d for (−d, d) along x, or least and greatest along x, or these and then
-            least and greatest along y.
+        shear: degrees, above −90 and below 90: d for (−d, d) along x; or least and greatest along x; or least and
+            greatest along x and then along y.
         interpolation: as for ``Resize``; nearest is torchvision's default.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
         center: (x, y) in pixels of the canvas; None is its center.
-
-    Raises:
-        UsageError: an argument has another value.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -139,9 +133,9 @@ class RandomAffine:
 
 
 def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:
-    """Linear maps from the new canvas to the old: float64 (n, 2, 2); angles in degrees, clockwise.
+    """Return linear maps from the new canvas to the old, float64 (n, 2, 2); angles are in degrees, clockwise.
 
-    The forward map is rotation × scale × shear along y × shear along x, each shear [1, −tan] or its transpose. Its
+    The forward map is rotation × scale × shear along y × shear along x, each shear [1, −tan] or its transpose. The
     determinant is scale², so the inverse divides by the scale only.
     """
     (sine, cosine), (sine_less, cosine_less) = sine_cosine(angle), sine_cosine(angle - shear_y)
@@ -153,14 +147,15 @@ def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:
 
 
 def sine_cosine(degrees: F64) -> tuple[F64, F64]:
-    """Sine and cosine within 2**-52, exact at multiples of 90.
+    """Return sine and cosine within 2**-52, exact at multiples of 90 degrees.
 
-    They are computed from their series because the last bit of NumPy's functions depends on the processor.
+    Both are sums of series, because the last bit of NumPy's functions depends on the processor.
     """
     quarters = np.rint(degrees / 90)
     x = (degrees - 90 * quarters) * (math.pi / 180)
     sine, cosine = np.ones_like(x), np.ones_like(x)
-    for k in range(17, 1, -2):  # from the last term that matters below 45 degrees
+    # 17 is the last term that matters below 45 degrees.
+    for k in range(17, 1, -2):
         sine = 1 - x * x / (k * (k - 1)) * sine
         cosine = 1 - x * x / ((k - 1) * (k - 2)) * cosine
     sine *= x
@@ -169,9 +164,9 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 
 
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
-    """Sizes of rotated canvases in whole pixels, int64 (n, 2); less than a ten-thousandth of a pixel is dropped."""
+    """Return sizes of rotated canvases, int64 (n, 2), rounded up unless less than 1e-4 of a pixel is beyond."""
     half = size / 2
-    offset = shift + _times(linear, half) - half  # of the center
+    offset = shift + _times(linear, half) - half  # offset of the center
     extent = _times(np.abs(linear), half)
     high = np.ceil(np.trunc((offset + extent + half) * 1e4) / 1e4)
     low = np.floor(np.trunc((offset - extent + half) * 1e4) / 1e4)

@@ -1,6 +1,7 @@
 """Checks of the arguments of transforms, and of integers in any argument.
 
-``name`` is what messages call an argument: the transform and its parameter, as "Resize: size".
+``name`` is the name of an argument in messages: the transform and its parameter, as "Resize: size". A ``checked_…``
+function returns a valid argument in one form, and raises UsageError for any other.
 """
 
 from __future__ import annotations
@@ -15,31 +16,41 @@ import numpy as np
 from picstore.errors import UsageError
 from picstore.kernels import filters
 from picstore.train.transforms import opcodes
-from picstore.train.transforms.borders import BORDERS
+from picstore.train.transforms.image_edges import BORDERS
 
 Fill: TypeAlias = tuple[int, int, int]
-Interpolation: TypeAlias = Any  # a name, a member of torchvision's or Pillow's enumeration, or a sequence of these
+# A name, a member of torchvision's or Pillow's enumeration, or a sequence of names or members.
+Interpolation: TypeAlias = Any
 Padding: TypeAlias = "int | Sequence[int]"
 Range: TypeAlias = "float | Sequence[float]"
 Size: TypeAlias = "int | Sequence[int]"
 
 _CHANNELS = 3
-_MAX_SIZE = 1 << 15  # pixels a side; a baseline JPEG may have twice that
-_RANDOM = ("bilinear", "bicubic")  # timm's choice for interpolation="random"
-_SAMPLINGS = {  # of canvases; torchvision itself has no bicubic one for tensors
+# Pixels of a side. A baseline JPEG may have twice as many.
+_MAX_SIZE = 1 << 15
+_RANDOM = ("bilinear", "bicubic")  # timm's interpolation="random"
+# Samplings of canvases. torchvision itself has no bicubic sampling of tensors.
+_SAMPLINGS = {
     filters.NEAREST: opcodes.NEAREST,
     filters.BILINEAR: opcodes.BILINEAR,
     filters.BICUBIC: opcodes.PILLOW_BICUBIC,
 }
 
 
+def name_of(transform: Any) -> str:
+    """Return the name of a transform in messages."""
+    # Users' callables may have an attribute "name" of any type.
+    own = getattr(transform, "name", None)
+    return own if isinstance(own, str) else getattr(transform, "__name__", type(transform).__name__)
+
+
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number."""
+    """Return whether a value is a finite number."""
     return isinstance(value, (int, float, np.integer, np.floating)) and math.isfinite(value)
 
 
 def checked_integer(value: Any, name: str, least: int | None = None, most: int | None = None) -> int:
-    """Return an integer as Python's, of NumPy's too; UsageError for any other type, true and false, or out of range."""
+    """Return an integer of Python or NumPy as Python's; UsageError for other types, booleans, or out of range."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
     if not whole or (least is not None and value < least) or (most is not None and value > most):
         bounds = "" if least is None else f" of at least {least:,}" if most is None else f" from {least:,} to {most:,}"
@@ -48,14 +59,14 @@ def checked_integer(value: Any, name: str, least: int | None = None, most: int |
 
 
 def checked_probability(p: float, transform: str) -> float:
-    """Return ``p``; UsageError for anything but a number in 0 … 1."""
+    """Return ``p``, a number from 0 to 1."""
     if not is_number(p) or not 0 <= p <= 1:
         raise UsageError(f"{transform}: p is {p}; give a probability, 0 to 1")
     return float(p)
 
 
 def checked_range(bounds: Any, name: str) -> tuple[float, float]:
-    """Return two numbers, the lesser first, or one in a sequence twice; UsageError for another value."""
+    """Return two numbers, the lesser first; a sequence of one number stands for the number twice."""
     pair = list(bounds) if isinstance(bounds, Sequence) else []
     pair = pair * 2 if len(pair) == 1 else pair
     if len(pair) != 2 or not all(is_number(bound) for bound in pair) or pair[0] > pair[1]:
@@ -64,7 +75,7 @@ def checked_range(bounds: Any, name: str) -> tuple[float, float]:
 
 
 def checked_numbers(values: Any, name: str, counts: tuple[int, ...]) -> tuple[float, ...]:
-    """Return a sequence of finite numbers; UsageError unless its length is one of ``counts``."""
+    """Return a sequence of finite numbers, whose length must be one of ``counts``."""
     known = isinstance(values, (tuple, list, np.ndarray)) and len(values) in counts
     if not known or not all(isinstance(v, (int, float, np.number)) and math.isfinite(v) for v in values):
         raise UsageError(f"{name} is {values}; give {' or '.join(map(str, counts))} numbers")
@@ -72,7 +83,7 @@ def checked_numbers(values: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 
 
 def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[float, ...]:
-    """Return pairs of least and greatest angle, of one number d (−d, d); UsageError for another value."""
+    """Return pairs of least and greatest angle; a number d stands for (−d, d)."""
     if isinstance(degrees, (int, float, np.number)):
         degrees = (-degrees, degrees)
     angles = checked_numbers(degrees, name, counts)
@@ -82,7 +93,7 @@ def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 
 
 def checked_channels(value: Any, name: str, alternative: str = "") -> list[float]:
-    """Return three numbers, of one thrice that; UsageError, offering the ``alternative``, for another value."""
+    """Return three numbers; one number stands for three equal numbers. The error also offers ``alternative``."""
     numbers = list(value) if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) else [value]
     numbers = numbers * _CHANNELS if len(numbers) == 1 else numbers
     if len(numbers) != _CHANNELS or not all(is_number(number) for number in numbers):
@@ -91,7 +102,7 @@ def checked_channels(value: Any, name: str, alternative: str = "") -> list[float
 
 
 def checked_fill(fill: Any, transform: str) -> Fill:
-    """Return red, green, blue, of a grey level or three in 0 … 255; None is black. UsageError for another value."""
+    """Return red, green and blue, from a grey level or three levels of 0 to 255; None is black."""
     levels = fill if isinstance(fill, (tuple, list)) else [0 if fill is None else fill]
     whole = all(isinstance(level, (int, float, np.number)) and level in range(256) for level in levels)
     if len(levels) not in (1, 3) or not whole:
@@ -101,7 +112,7 @@ def checked_fill(fill: Any, transform: str) -> Fill:
 
 
 def checked_size(size: Size, transform: str, name: str = "size") -> tuple[int, int]:
-    """Return (height, width), of one integer a square; UsageError unless they are integers in 1 … 32768."""
+    """Return (height, width), integers from 1 to 32768; one integer stands for a square."""
     sides = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     sides = sides * 2 if len(sides) == 1 else sides
     whole = len(sides) == 2 and all(isinstance(side, (int, np.integer)) for side in sides)
@@ -111,9 +122,9 @@ def checked_size(size: Size, transform: str, name: str = "size") -> tuple[int, i
 
 
 def checked_padding(padding: Padding, transform: str) -> tuple[int, int, int, int]:
-    """Return (left, top, right, bottom), of two integers (left and right, top and bottom).
+    """Return (left, top, right, bottom), integers from 0 to 32768.
 
-    UsageError for a side that is not an integer in 0 … 32768, or unless there are one, two or four.
+    One integer stands for all sides, and two for left and right, top and bottom.
     """
     sides = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,)
     whole = all(isinstance(side, (int, np.integer)) and 0 <= side <= _MAX_SIZE for side in sides)
@@ -124,14 +135,14 @@ def checked_padding(padding: Padding, transform: str) -> tuple[int, int, int, in
 
 
 def checked_padding_mode(mode: str, transform: str) -> int:
-    """Return the code of a padding mode, of ``borders.py``; UsageError for another value."""
+    """Return the code of a padding mode, see ``image_edges.py``."""
     if not isinstance(mode, str) or mode not in BORDERS:
         raise UsageError(f"{transform}: padding_mode is {mode!r}; give one of {', '.join(BORDERS)}")
     return BORDERS[mode]
 
 
 def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]:
-    """Return the codes (``kernels/filters.py``) of which an image gets one; UsageError for another value.
+    """Return codes of interpolations, see ``kernels/filters.py``; each image gets one of them.
 
     ``interpolation`` is a name, torchvision's or Pillow's member or number, a sequence of these, or ``"random"`` for
     bilinear and bicubic.
@@ -148,7 +159,7 @@ def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]
 
 
 def checked_sampling(interpolation: Any, transform: str) -> int:
-    """Return the ``opcodes.SAMPLING`` of an interpolation of canvases; UsageError for one that they do not have."""
+    """Return the ``opcodes.SAMPLING`` of an interpolation of canvases: nearest, bilinear or bicubic."""
     code = filters.code_of(interpolation)
     if code not in _SAMPLINGS:
         raise UsageError(f"{transform}: interpolation is {interpolation}; give 'nearest', 'bilinear' or 'bicubic'")

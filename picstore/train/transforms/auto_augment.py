@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,35 +11,32 @@ import numpy.typing as npt
 
 from picstore.arrays import F64, I64
 from picstore.errors import UsageError
-from picstore.train.transforms import augment_policies
-from picstore.train.transforms.arguments import checked_sampling, is_number
+from picstore.train.transforms import opcodes
+from picstore.train.transforms.arguments import checked_integer, checked_sampling, is_number
+from picstore.train.transforms.augment_operations import CIFAR10, FACTORS, IMAGENET, SVHN, WARPS, Operation, make_steps
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.chain_mixing import DEEPEST, draw_depths, draw_weights, mix_chains
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.distort import sampling_fill
-from picstore.train.transforms.operations import FACTORS, WARPS, Operation, make_steps
 
-_POLICY_BINS = 10  # of AutoAugment and AugMix
-_MAX_STEPS = 100  # bounds programs
-
-_POLICIES = {
-    "imagenet": augment_policies.IMAGENET,
-    "cifar10": augment_policies.CIFAR10,
-    "svhn": augment_policies.SVHN,
-}
+_POLICY_BINS = 10  # magnitudes in AutoAugment and AugMix
+_MAX_STEPS = 100  # steps of a program
+_MAX_BINS = 1 << 20
+_POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
 _BY_NAME = {operation.name.title().replace("_", ""): operation for operation in Operation}
-
 _TRANSLATIONS = [Operation.TRANSLATE_X, Operation.TRANSLATE_Y]
 _SIGNED = np.isin(np.arange(len(Operation)), [*WARPS, *FACTORS])
+DEEPEST = 3  # greatest random depth of a chain
+# Trials of a gamma variate. Each is accepted with a probability of at least 0.95.
+_TRIES = 8
 
 
 class _Magnitudes:
-    """Arguments of operations by the number of a bin: ``torch.linspace`` from none to the greatest, in float32.
+    """Arguments of operations, by the number of a bin: ``torch.linspace`` from 0 to the greatest value, in float32.
 
     Args:
         shear, rotate, factor: greatest slope, degrees, and distance of a factor from 1.
-        translate: greatest translation, as a fraction of the side, or in pixels from 1 on.
-        bits: that posterizing keeps in the first bin and in the last one.
+        translate: greatest translation: below 1 a fraction of the side, else pixels.
+        bits: bits that posterizing keeps in the first bin and in the last bin.
     """
 
     def __init__(self, *, shear: float, translate: float, rotate: float, factor: float, bits: tuple[int, int]) -> None:
@@ -50,7 +48,12 @@ class _Magnitudes:
         self._bits = bits
 
     def arguments(self, operations: I64, bins: npt.ArrayLike, count: int, negative: Any, sizes: I64) -> F64:
-        """Arguments float64 (n,), of the bin's number of ``count`` and whether to negate it, (n,) or one for all."""
+        """Return the arguments of operations, float64 (n,).
+
+        Args:
+            bins, count: number of each operation's bin, or one number for all; number of bins.
+            negative: whether to negate each argument that has a sign.
+        """
         bins, limits = np.broadcast_to(bins, operations.shape), self._limits[operations]
         for operation, side in zip(_TRANSLATIONS, sizes.T, strict=True):
             if self._limits[operation] < 1:
@@ -70,7 +73,6 @@ class _Magnitudes:
 _NARROW = _Magnitudes(shear=0.3, translate=150 / 331, rotate=30, factor=0.9, bits=(8, 4))
 _WIDE = _Magnitudes(shear=0.99, translate=32, rotate=135, factor=0.99, bits=(8, 2))
 _MIXED = _Magnitudes(shear=0.3, translate=1 / 3, rotate=30, factor=0.9, bits=(4, 0))
-
 _BASIC = np.array(
     [*WARPS, Operation.POSTERIZE, Operation.SOLARIZE, Operation.AUTO_CONTRAST, Operation.EQUALIZE], np.int64
 )
@@ -95,14 +97,11 @@ class RandAugment(_AutoAugmentBase):
     Uses 2 random numbers for each operation: which one, and the sign of its magnitude.
 
     Args:
-        num_ops: operations.
+        num_ops: number of operations, 0 to 100.
         magnitude: number of the bin of magnitudes, from 0.
-        num_magnitude_bins: bins, at least 2.
+        num_magnitude_bins: number of bins, at least 2.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue); None is black.
-
-    Raises:
-        UsageError: an argument has another value.
     """
 
     def __init__(
@@ -114,9 +113,9 @@ class RandAugment(_AutoAugmentBase):
         fill: Any = None,
     ) -> None:
         super().__init__(interpolation, fill)
-        self._bins = _checked_integer(num_magnitude_bins, "RandAugment: num_magnitude_bins", 2)
-        self._bin = _checked_integer(magnitude, "RandAugment: magnitude", 0, self._bins - 1)
-        self._count = _checked_integer(num_ops, "RandAugment: num_ops", 0, _MAX_STEPS)
+        self._bins = checked_integer(num_magnitude_bins, "RandAugment: num_magnitude_bins", 2, _MAX_BINS)
+        self._bin = checked_integer(magnitude, "RandAugment: magnitude", 0, self._bins - 1)
+        self._count = checked_integer(num_ops, "RandAugment: num_ops", 0, _MAX_STEPS)
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         steps = [ColorProgram.from_step(0, [], count=len(sizes))]
@@ -134,16 +133,13 @@ class TrivialAugmentWide(_AutoAugmentBase):
     Uses 3 random numbers: operation, magnitude, sign.
 
     Args:
-        num_magnitude_bins: magnitudes, at least 2.
+        num_magnitude_bins: number of magnitudes, at least 2.
         interpolation, fill: see :class:`RandAugment`.
-
-    Raises:
-        UsageError: an argument has another value.
     """
 
     def __init__(self, num_magnitude_bins: int = 31, interpolation: Any = "nearest", fill: Any = None) -> None:
         super().__init__(interpolation, fill)
-        self._bins = _checked_integer(num_magnitude_bins, "TrivialAugmentWide: num_magnitude_bins", 2)
+        self._bins = checked_integer(num_magnitude_bins, "TrivialAugmentWide: num_magnitude_bins", 2, _MAX_BINS)
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         which, level, sign = random.uniform(3).T
@@ -156,14 +152,11 @@ class TrivialAugmentWide(_AutoAugmentBase):
 class AutoAugment(_AutoAugmentBase):
     """Apply the two operations of a random sub-policy (Cubuk et al., "AutoAugment", CVPR 2019).
 
-    Uses 5 random numbers: sub-policy, and chance and sign of each operation.
+    Uses 5 random numbers: the sub-policy, and chance and sign of each operation.
 
     Args:
         policy: ``"imagenet"``, ``"cifar10"`` or ``"svhn"``, or torchvision's member of that value.
         interpolation, fill: see :class:`RandAugment`.
-
-    Raises:
-        UsageError: an argument has another value.
     """
 
     def __init__(self, policy: Any = "imagenet", interpolation: Any = "nearest", fill: Any = None) -> None:
@@ -191,21 +184,18 @@ class AutoAugment(_AutoAugmentBase):
 
 
 class AugMix(_AutoAugmentBase):
-    """Mix the image with chains of random operations on it (Hendrycks et al., "AugMix", ICLR 2020).
+    """Average the image with results of chains of random operations (Hendrycks et al., "AugMix", ICLR 2020).
 
-    Weights are of Dirichlet distributions. Uses, with k = 1, or 25 if ``alpha`` is not 1, k × (2 + ``mixture_width``)
-    random numbers for weights, and for each chain one for its depth and 3 for each operation that it can have.
+    Weights are Dirichlet variates. Uses k × (2 + ``mixture_width``) random numbers for weights, with k = 1 if ``alpha``
+    is 1 and else 25; and for each chain 1 number for its depth, and 3 for each operation that it can have.
 
     Args:
-        severity: number of magnitudes to choose from, 1 to 10, from the least on.
-        mixture_width: chains.
-        chain_depth: operations of a chain; below 1 it is drawn from 1 to 3.
-        alpha: parameter of the distributions.
-        all_ops: choose also from brightness, color, contrast and sharpness.
+        severity: number of magnitudes to choose from, 1 to 10, beginning with the least.
+        mixture_width: number of chains, 1 to 100.
+        chain_depth: number of operations of a chain; below 1 the number is drawn from 1 to 3.
+        alpha: parameter of the distributions, above 0.
+        all_ops: choose from brightness, color, contrast and sharpness too.
         interpolation, fill: see :class:`RandAugment`.
-
-    Raises:
-        UsageError: an argument has another value.
     """
 
     def __init__(
@@ -219,9 +209,9 @@ class AugMix(_AutoAugmentBase):
         fill: Any = None,
     ) -> None:
         super().__init__(interpolation, fill)
-        self._severity = _checked_integer(severity, "AugMix: severity", 1, _POLICY_BINS)
-        self._width = _checked_integer(mixture_width, "AugMix: mixture_width", 1, _MAX_STEPS)
-        self._depth = _checked_integer(chain_depth, "AugMix: chain_depth", -_MAX_STEPS, _MAX_STEPS)
+        self._severity = checked_integer(severity, "AugMix: severity", 1, _POLICY_BINS)
+        self._width = checked_integer(mixture_width, "AugMix: mixture_width", 1, _MAX_STEPS)
+        self._depth = checked_integer(chain_depth, "AugMix: chain_depth", -_MAX_STEPS, _MAX_STEPS)
         if not is_number(alpha) or alpha <= 0:
             raise UsageError(f"AugMix: alpha is {alpha}; give a number above 0")
         self._alpha = float(alpha)
@@ -243,14 +233,67 @@ class AugMix(_AutoAugmentBase):
         return mix_chains(weights, chains)
 
 
+def mix_chains(weights: F64, chains: Sequence[Sequence[ColorProgram]]) -> ColorProgram:
+    """Make weighted sums of images and of the results of chains of steps on the images.
+
+    Args:
+        weights: float64 (n, k + 1), weights of the image and of each chain.
+        chains: k lists of steps.
+    """
+    count = len(weights)
+    programs = [ColorProgram.from_step(opcodes.MIX, [weights[:, 0], opcodes.MIX_FIRST], count=count)]
+    for k, chain in enumerate(chains, 1):
+        place = opcodes.MIX_LAST if k == len(chains) else opcodes.MIX_NEXT
+        programs += [*chain, ColorProgram.from_step(opcodes.MIX, [weights[:, k], place], count=count)]
+    return ColorProgram.chain(programs)
+
+
+def draw_depths(depth: int, random: BatchRandom) -> I64:
+    """Return a chain's depth for each image, int64 (n,): ``depth``, or below 1 random from 1 to 3. Uses 1 number."""
+    drawn = 1 + np.floor(DEEPEST * random.uniform(1)[:, 0]).astype(np.int64)
+    return np.full_like(drawn, depth) if depth > 0 else drawn
+
+
+def draw_weights(alpha: float, chains: int, random: BatchRandom) -> F64:
+    """Return weights of the image and of the chains, float64 (n, 1 + chains).
+
+    The weight of the image is a beta variate, and a Dirichlet variate divides the rest, both of parameter ``alpha``.
+    Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
+    """
+    share, parts = _dirichlet(alpha, 2, random), _dirichlet(alpha, chains, random)
+    return np.concatenate([share[:, :1], share[:, 1:] * parts], axis=1)
+
+
+def _dirichlet(alpha: float, count: int, random: BatchRandom) -> F64:
+    """Draw symmetric Dirichlet variates, float64 (n, count)."""
+    variates = np.stack([_gamma(alpha, random) for _ in range(count)], axis=1)
+    shares: F64 = variates / variates.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _gamma(alpha: float, random: BatchRandom) -> F64:
+    """Draw gamma variates, float64 (n,) (Marsaglia and Tsang, "A simple method for generating gamma variables")."""
+    if alpha == 1:
+        return -np.log1p(-random.uniform(1)[:, 0])
+    numbers = random.uniform(3 * _TRIES + 1)
+    radius, turn, chance = numbers[:, :-1].reshape(-1, 3, _TRIES).transpose(1, 0, 2)
+    normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * math.pi * turn)
+    shape = (alpha + 1 if alpha < 1 else alpha) - 1 / 3
+    cube = (1 + normal / math.sqrt(9 * shape)) ** 3
+    with np.errstate(divide="ignore", invalid="ignore"):
+        taken = (cube > 0) & (np.log(chance) < normal**2 / 2 + shape * (1 - cube + np.log(cube)))
+    variates = shape * np.take_along_axis(cube, taken.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return variates * (1 - numbers[:, -1]) ** (1 / alpha) if alpha < 1 else variates
+
+
 def _chosen(values: I64, numbers: F64) -> I64:
-    """Elements of an array by uniform numbers (n,), all alike."""
+    """Return elements of an array, uniformly, by random numbers (n,)."""
     chosen: I64 = values[np.floor(numbers * len(values)).astype(np.int64)]
     return chosen
 
 
 def _linspace(start: F64, end: F64, bins: I64, count: int) -> F64:
-    """Element ``bins`` of ``torch.linspace(start, end, count)``: float64 (n,) of float32 values.
+    """Return element ``bins`` of ``torch.linspace(start, end, count)``: float64 (n,) of float32 values.
 
     torch rounds the step to float32, and each element after a fused multiplication and addition.
     """
@@ -258,10 +301,3 @@ def _linspace(start: F64, end: F64, bins: I64, count: int) -> F64:
     upwards, downwards = start + step * bins, end.astype(np.float32) - step * (count - 1 - bins)
     values: F64 = np.where(bins < count // 2, upwards, downwards).astype(np.float32).astype(np.float64)
     return values
-
-
-def _checked_integer(value: Any, name: str, least: int, most: int = 1 << 20) -> int:
-    """Return an integer; UsageError unless it is one in a range."""
-    if not isinstance(value, (int, np.integer)) or not least <= value <= most:
-        raise UsageError(f"{name} is {value}; give an integer of {least} to {most}")
-    return int(value)

@@ -15,8 +15,8 @@ class BatchRandom:
     """A random generator for each of n images; the k-th number depends on (seed, epoch, record id, view, k) only.
 
     Args:
-        ids: of the records, (n,).
-        views: numbers of the views, (n,) or one for all. View 0 draws the same as a loader without views.
+        ids: ids of the records, (n,).
+        views: numbers of the views, (n,) or one number for all. View 0 draws the same as a loader without views.
     """
 
     def __init__(self, seed: int, epoch: int, ids: npt.ArrayLike, views: npt.ArrayLike = 0) -> None:
@@ -28,32 +28,32 @@ class BatchRandom:
         self._position = 0
 
     def uniform(self, count: int) -> F64:
-        """The next ``count`` uniform numbers in [0, 1) of every image: float64 (n, count)."""
+        """Draw the next ``count`` uniform numbers in [0, 1) of every image: float64 (n, count)."""
         counters = np.arange(self._position, self._position + count, dtype=np.uint64)
         self._position += count
         return rng.unit(self._keys, counters)
 
     def child(self, number: int) -> BatchRandom:
-        """Another generator for each image, of key(key of this one, the next number's position, ``number``).
+        """Make another generator for each image, of key(the image's key, position, ``number``).
 
-        What is drawn from it leaves the position here as it is, so its use may differ between images.
+        Draws from the child do not change the position of this generator, so they may differ between images.
         """
         place = rng.keys(self._keys[:, 0], np.array([self._position], np.uint64))
         return self.of_keys(rng.keys(place, np.array([number], np.uint64)), 0)
 
     def rows(self, slots: I64) -> BatchRandom:
-        """The generators of some images, which go on from here by themselves."""
+        """Return copies of the generators of some images, at the current position."""
         return self.of_keys(self._keys[slots, 0], self._position)
 
     @classmethod
     def of_keys(cls, keys: U64, position: int) -> BatchRandom:
-        """Generators of images' keys, uint64 (n,), the first ``position`` numbers of which are drawn."""
+        """Make generators of keys, uint64 (n,), whose first ``position`` numbers are drawn already."""
         random = cls.__new__(cls)
         random._keys, random._position = keys[:, None], position
         return random
 
     def choice(self, values: Sequence[int]) -> I64:
-        """One of the values for each image, int64 (n,), by its next number; of a single value no number is used."""
+        """Return one of the values for each image, int64 (n,). Uses 1 random number, or none for a single value."""
         if len(values) == 1:
             return np.full(len(self._keys), values[0], dtype=np.int64)
         chosen: I64 = np.array(values, dtype=np.int64)[(self.uniform(1)[:, 0] * len(values)).astype(np.int64)]

@@ -1,4 +1,4 @@
-"""Buckets: batches of several sizes, each of images whose aspect ratios are alike."""
+"""Buckets and Sequences: batches of several sizes, of images with like aspect ratios or like numbers of patches."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.transforms.arguments import checked_size
 
-_MAX_BUCKETS = 256  # so that a record's bucket takes a byte
-_CHUNK = 1 << 16  # images at a time, in the cache
+_MAX_BUCKETS = 256  # a record's bucket takes a byte
+_CHUNK = 1 << 16  # images whose sizes stay in the cache
 
 
 class Buckets:
     """Sizes by aspect ratio, a loader's ``transform``: all images of a batch are of one bucket, and so of one size.
 
-    A record belongs to the bucket whose aspect ratio is nearest to its own: of the ratios' logarithms, a tie to the
-    wider. Nothing is read for this but the containers' indexes, when the loader is made.
+    A record belongs to the bucket whose aspect ratio is nearest to the record's, by logarithms; a tie goes to the wider
+    bucket. For this, the loader reads the containers' indexes when it is made, and nothing else.
 
     Args:
-        sizes: (height, width) of each bucket's images, of several aspect ratios; given in any order.
-        transform: a function of such a size that returns the bucket's list of transforms, or ``Views``.
-        tokens: patches of a batch, in place of the loader's ``batch_size``: as many images as fit.
+        sizes: (height, width) of each bucket's images, 1 to 256 sizes of different aspect ratios, in any order.
+        transform: a function that returns, for one of the sizes, the bucket's list of transforms, or ``Views``.
+        tokens: number of patches of a batch, instead of the loader's ``batch_size``: a batch has as many images as fit.
         patch: side of a patch in pixels.
         callables: ``MixUp``, ``CutMix`` and callables, for all batches; see :class:`picstore.Loader`.
-
-    Raises:
-        UsageError: sizes are missing, not positive or of the same aspect ratio, or one image has more than ``tokens``
-            patches.
     """
 
     def __init__(
@@ -57,7 +53,7 @@ class Buckets:
         if not callable(transform):
             raise UsageError(f"Buckets: transform is {transform!r}; give a function of a size")
         self.transform, self.callables = transform, tuple(callables)
-        self.ratios = AspectRatios.of(self.sizes)
+        self.ratios = self.choice = AspectRatios.of(self.sizes)
         self._tokens, self._patch = tokens, patch
         if tokens is not None:
             self._sizes_by_tokens(tokens)
@@ -75,10 +71,10 @@ class Buckets:
         """Make the buckets that diffusion models are trained with: as large as possible within an area.
 
         Args:
-            area: height times width at most, such as ``512 * 512``.
-            transform: see :class:`Buckets`, as for the other options.
-            multiple_of: both sides are multiples of it.
-            ratio: of the longer side to the shorter, at most.
+            area: greatest height times width, such as ``512 * 512``.
+            transform, options: see :class:`Buckets`.
+            multiple_of: number of pixels of which both sides are multiples.
+            ratio: greatest ratio of the longer side to the shorter side.
 
         Raises:
             UsageError: :class:`Buckets` raises it, or no multiple fits.
@@ -90,17 +86,12 @@ class Buckets:
         within = [size for size in fitting if size[1] and max(size) <= ratio * min(size)]
         return cls([*{size for pair in within for size in (pair, pair[::-1])}], transform, **options)
 
-    @property
-    def choice(self) -> AspectRatios:
-        """The rule by which images get a bucket's transforms."""
-        return self.ratios
-
     def buckets_of(self, dataset: Dataset) -> U8:
-        """The bucket of each record: uint8 (records,)."""
+        """Return the bucket of each record: uint8 (records,)."""
         return dataset.derive(self.ratios.assign_facts, np.uint8)
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
-        """Images of a batch by bucket, of ``tokens`` or a loader's ``batch_size``; UsageError for both or neither."""
+        """Return the number of images of a batch, by bucket, of ``tokens`` or ``batch_size``; UsageError for both."""
         if (batch_size is None) == (self._tokens is None):
             raise UsageError("Buckets: give the loader's batch_size, or Buckets' tokens")
         sizes = self._sizes_by_tokens(self._tokens) if batch_size is None else (batch_size,) * len(self.sizes)
@@ -120,10 +111,10 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class AspectRatios:
-    """Aspect ratios of buckets, ascending, as the squares of the limits between each two.
+    """Limits between the aspect ratios of buckets, ascending.
 
-    The limit between two ratios is their geometric mean. Its square is a quotient of integers, so that a record is in
-    the same bucket on every machine.
+    The limit between two ratios is their geometric mean. The square of the mean is a quotient of integers, so that a
+    record is in the same bucket on every machine.
     """
 
     limits: F64  # (buckets - 1,), squares of width over height
@@ -135,18 +126,66 @@ class AspectRatios:
         return cls((widths[:-1] * widths[1:]) / (heights[:-1] * heights[1:]))
 
     def assign(self, sizes: npt.NDArray[np.integer[Any]]) -> U8:
-        """Find the buckets of images, given width and height (n, 2): uint8 (n,)."""
+        """Return the buckets of images of widths and heights (n, 2): uint8 (n,)."""
         found = np.empty(len(sizes), dtype=np.uint8)
         for start in range(0, len(sizes), _CHUNK):
-            squares = np.maximum(sizes[start : start + _CHUNK], 1).astype(np.int64) ** 2  # of a damaged entry 1
+            # A damaged index entry may have sides of 0.
+            squares = np.maximum(sizes[start : start + _CHUNK], 1).astype(np.int64) ** 2
             found[start : start + _CHUNK] = np.searchsorted(self.limits, squares[:, 0] / squares[:, 1], side="right")
         return found
 
     def assign_facts(self, facts: Table) -> U8:
-        """Find the buckets of records, given ``record_facts.FACTS`` (n,)."""
+        """Return the buckets of records, given ``record_facts.FACTS`` (n,)."""
         return self.assign(np.stack([facts["width"], facts["height"]], axis=1))
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Mark the images of a bucket: a :class:`picstore.train.order.requests.PlanChoice`."""
+        """Mark the images of a bucket, as :class:`picstore.train.order.requests.PlanChoice` says."""
         mine: Bools = self.assign(sizes) == plan
         return mine
+
+
+_MAX_LENGTHS = 256
+
+
+class Sequences:
+    """Lengths of sequences of patches, a loader's ``transform``: one is drawn for each batch, as timm's NaFlex does.
+
+    A batch has as many images as fit into ``tokens``. All epochs have the same lengths in different orders, and so the
+    same number of batches; all ranks have the same length at each step. Images keep their aspect ratios and come as a
+    list; ``picstore.patchify`` makes padded patches of them.
+
+    Args:
+        lengths: greatest numbers of patches of an image: 1 to 256 different numbers of at most ``tokens``.
+        transform: a function that returns, for a length, a list of transforms with :class:`ResizeToSequence`.
+        tokens: number of patches of a batch, instead of the loader's ``batch_size``.
+        callables: ``MixUp``, ``CutMix`` and callables, for all batches; see :class:`picstore.Loader`.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        transform: Callable[[int], Sequence[Any]],
+        *,
+        tokens: int,
+        callables: Sequence[Callable[..., Any]] = (),
+    ) -> None:
+        self.sizes = tuple(lengths)
+        if not 0 < len(self.sizes) <= _MAX_LENGTHS or len(set(self.sizes)) < len(self.sizes):
+            raise UsageError(f"Sequences: lengths are {lengths}; give 1 to {_MAX_LENGTHS}, each once")
+        for length in self.sizes:
+            if not isinstance(length, int) or not isinstance(tokens, int) or not 0 < length <= tokens:
+                raise UsageError(f"Sequences: a length is {length!r} and tokens {tokens!r}; give 1 to tokens patches")
+        if not callable(transform):
+            raise UsageError(f"Sequences: transform is {transform!r}; give a function of a length")
+        self.transform, self.tokens, self.callables = transform, tokens, tuple(callables)
+        self.choice = None  # any image may get any length
+
+    def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
+        """Return the number of images of a batch by length, in a single bucket; UsageError for a ``batch_size``."""
+        if batch_size is not None:
+            raise UsageError(f"batch_size is {batch_size}; leave it out, as Sequences have tokens in its place")
+        return (tuple(self.tokens // length for length in self.sizes),)
+
+    def buckets_of(self, dataset: Dataset) -> U8:
+        """Return the bucket of each record, always 0: uint8 (records,)."""
+        return np.zeros(len(dataset), dtype=np.uint8)

@@ -1,7 +1,7 @@
 """``functools.cached_property`` without a lock.
 
-Before Python 3.12 the standard one has a lock for all instances of a class: threads on different batches wait for each
-other, and a process forked while the lock is held deadlocks. Here two threads may compute the same value twice.
+Before Python 3.12 the standard class has a lock for all instances: threads on different batches wait for each other,
+and a process forked while the lock is held deadlocks. Without a lock, two threads may compute the same value twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from functools import cached_property
 else:
 
-    class cached_property:  # noqa: N801 - the name of what it replaces
+    class cached_property:  # noqa: N801 - the standard name
         """A property that is computed once for an instance, which must have a ``__dict__``."""
 
         def __init__(self, compute):
@@ -26,7 +26,8 @@ else:
             if instance is None:
                 return self
             value = self._compute(instance)
-            instance.__dict__[self._name] = value  # found before this descriptor from now on
+            # From now on the instance's attribute is found before this descriptor.
+            instance.__dict__[self._name] = value
             return value
 
 

@@ -1,4 +1,4 @@
-"""Callables in a list of transforms: PerImage for functions of one image, and the check of what others return."""
+"""Callables in a list of transforms: PerImage for functions of one image, and a check of results of callables."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import UsageError
+from picstore.train.transforms.arguments import name_of
+from picstore.train.transforms.choices import Choice
 from picstore.train.transforms.color_program import ColorTransform
-from picstore.train.transforms.containers import Container
-from picstore.train.transforms.mix import BatchTransform
+from picstore.train.transforms.mixup_cutmix import BatchTransform
 
 
 class PerImage:
     """Apply a function to each image of a batch, for transforms of other libraries that draw once a call.
 
-    It stands among the callables, after the transforms of geometry and color, and runs in the training loop's thread.
-    torch's generators are seeded for each batch, so a function that draws from them gives the same after a resume.
+    PerImage stands among the callables, after the transforms of geometry and color, and runs in the training loop's
+    thread. torch's generators are seeded for each batch, so a function that draws from them gives the same after a
+    resume.
 
     Args:
         function: takes an image, a tensor (3, H, W) of the batch's dtype and device, and returns a tensor. Tensors of
-            one shape are stacked, others become a list.
+            one shape are stacked; tensors of several shapes become a list. Transforms of picstore are refused, as they
+            take each image by itself anyway.
 
     Raises:
-        UsageError: ``function`` is not callable, or a transform of picstore, which takes each image by itself anyway.
-            The call raises it where ``function`` returns something else than a tensor.
+        UsageError: the call raises it if ``function`` does not return a tensor.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        ours = isinstance(function, (ColorTransform, BatchTransform, Container, PerImage))
+        ours = isinstance(function, (ColorTransform, BatchTransform, Choice, PerImage))
         if ours or hasattr(function, "fixes_size"):
             raise UsageError(f"PerImage: {name_of(function)} is picstore's; put it into the list of transforms itself")
         if not callable(function):
@@ -37,7 +39,7 @@ class PerImage:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the transform in messages."""
         return f"PerImage({name_of(self.function)})"
 
     def __repr__(self) -> str:
@@ -56,13 +58,13 @@ class PerImage:
 
 @dataclass(frozen=True, slots=True)
 class SameForAll:
-    """A function without random numbers, which takes any number of images of one size at once."""
+    """A function without random numbers that takes any number of images of one size at once."""
 
     function: Callable[[Any], Any]
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the function in messages."""
         return name_of(self.function)
 
     def __call__(self, images: Any) -> Any:
@@ -71,10 +73,10 @@ class SameForAll:
 
 
 def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
-    """Apply a callable to the images of a batch.
+    """Apply a callable to the images of a batch, or to a dict of views or of another callable's results.
 
-    UsageError unless it returns as many: a tensor, or a dict of tensors; of a list of images also a list. Dicts, of
-    views or of another callable, are given to it as they are.
+    UsageError unless the result has as many images, and is a tensor or a dict of tensors; from a list of images, also a
+    list. Results from dicts are not checked.
     """
     result = function(images)
     if isinstance(images, Mapping):
@@ -92,14 +94,8 @@ def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
     return result
 
 
-def name_of(transform: Any) -> str:
-    """What messages call a transform."""
-    own = getattr(transform, "name", None)  # of a kind of picstore's; a callable of the user's may have any attribute
-    return own if isinstance(own, str) else getattr(transform, "__name__", type(transform).__name__)
-
-
 def _described(value: Any) -> str:
-    """Name a value by its type, and its length or shape."""
+    """Describe a value by type, and by length or shape."""
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {len(value)}"
     shape = getattr(value, "shape", None)

@@ -1,8 +1,8 @@
-"""Color programs: the steps between resampling and the batch, for all images of a batch at once.
+"""Color programs: the steps between resampling and the finished batch, for all images of a batch at once.
 
-A list of transforms (``color.py``) becomes a table of opcodes and operands, with a row for each image. Names,
-parameters and meaning follow ``torchvision.transforms.v2`` on uint8 tensors. ``train/cpu/run_color.py`` and
-``train/cuda/color.py`` run the programs.
+A list of color transforms becomes a table of opcodes and operands, with a row for each image. Names, parameters and
+meaning follow ``torchvision.transforms.v2`` on uint8 tensors. ``train/cpu/run_color.py`` and ``train/cuda/color.py``
+run the programs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import numpy.typing as npt
 from picstore.arrays import F64, I64, U64
 from picstore.errors import UsageError
 from picstore.train.transforms import opcodes
+from picstore.train.transforms.arguments import name_of
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.cached_property import cached_property
 
-_IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)  # means and deviations that keep 0 … 1
+# Means and deviations with which NORMALIZE keeps values.
+_IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +31,9 @@ class ColorProgram:
     """Steps for n images; steps that do nothing come last.
 
     Attributes:
-        opcode: int64 (n, k), of ``opcodes.py``. Each row of ``compose_color``'s result has one ``NORMALIZE``.
+        opcode: int64 (n, k), see ``opcodes.py``. Each row of ``compose_color``'s result has one ``NORMALIZE``.
         operands: float64 (n, k, 12).
-        key: uint64 (n, k), for the random numbers of pixels.
+        key: uint64 (n, k), keys for the random numbers of pixels.
     """
 
     opcode: I64
@@ -42,7 +44,7 @@ class ColorProgram:
     def from_step(
         cls, opcode: npt.ArrayLike, operands: Sequence[npt.ArrayLike], *, key: Any = 0, count: int
     ) -> ColorProgram:
-        """One step for ``count`` images; opcode, key and each operand is a number or an array (count,)."""
+        """Make one step for ``count`` images; opcode, key and each operand is a number or an array (count,)."""
         table = np.zeros((count, 1, opcodes.OPERANDS))
         for k, numbers in enumerate(operands):
             table[:, 0, k] = numbers
@@ -51,7 +53,7 @@ class ColorProgram:
 
     @classmethod
     def chain(cls, programs: Sequence[ColorProgram]) -> ColorProgram:
-        """Programs for the same images, one after the other."""
+        """Chain programs for the same images."""
         opcode, operands, key = (
             np.concatenate([getattr(program, name) for program in programs], axis=1)
             for name in ("opcode", "operands", "key")
@@ -65,7 +67,7 @@ class ColorProgram:
 
     @classmethod
     def identity(cls, count: int) -> ColorProgram:
-        """Programs of ``count`` images that leave bytes as they are."""
+        """Make a program that leaves ``count`` images of bytes unchanged."""
         opcode = np.full((count, 1), opcodes.NORMALIZE)
         operands = np.zeros((count, 1, opcodes.OPERANDS))
         operands[:, 0, : len(_IDENTITY)] = _IDENTITY
@@ -73,7 +75,7 @@ class ColorProgram:
 
     @classmethod
     def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
-        """Programs for different images: image i of the result is image ``order[i]`` of all of them in turn."""
+        """Join programs for different images: image i of the result is image ``order[i]`` of all programs in turn."""
         width = max(program.opcode.shape[1] for program in programs)
         concatenated = []
         for name in ("opcode", "operands", "key"):
@@ -86,7 +88,7 @@ class ColorProgram:
 
     @property
     def empty(self) -> bool:
-        """Whether images of bytes stay as they are."""
+        """Whether the program leaves images of bytes unchanged."""
         return bool(self.opcode.shape[1] <= 1)
 
     def describe(self, row: int) -> list[str]:
@@ -102,39 +104,34 @@ class ColorProgram:
 
     @cached_property
     def opcode_lists(self) -> list[list[int]]:
-        """``opcode`` as lists, which are read ten times as fast as array elements."""
+        """``opcode`` as lists, whose elements are read ten times as fast as those of arrays."""
         listed: list[list[int]] = self.opcode.tolist()
         return listed
 
 
 class ColorTransform(ABC):
-    """One step of a color program; the base of all transforms in ``color.py``.
+    """A step of a color program: the base of all color transforms.
 
     Attributes:
-        normalizes: whether its output is normalized values instead of grey levels.
-        erases: whether it also works on normalized values.
-        moves_pixels: whether it moves pixels, which targets do not follow.
+        normalizes: whether the output is normalized values instead of grey levels.
+        erases: whether the transform also works on normalized values.
+        moves_pixels: whether the transform moves pixels, which targets do not follow.
     """
 
     normalizes = False
     erases = False
     moves_pixels = False
 
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return type(self).__name__
-
     @abstractmethod
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Make the step for images of these sizes, int64 (n, 2), width first; all use equally many random numbers."""
+        """Make the step for images of sizes int64 (n, 2), width first; all images use equally many random numbers."""
 
     def check(self, *, normalized: bool) -> None:  # noqa: B027 - most take both
-        """Raise UsageError if this cannot work on grey levels or, if ``normalized``, on normalized values."""
+        """Raise UsageError if the transform does not work on grey levels or, if ``normalized``, normalized values."""
 
 
 def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: BatchRandom) -> ColorProgram:
-    """Draw the parameters of transforms, checked by ``check_color``, for images of int64 (n, 2) widths and heights."""
+    """Draw the program of transforms, checked by ``check_color``, for images of int64 (n, 2) widths and heights."""
     if not transforms:
         return ColorProgram.identity(len(sizes))
     programs = [transform(sizes, random) for transform in transforms]
@@ -144,7 +141,7 @@ def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: Batc
 
 
 def normalizes(transforms: Sequence[ColorTransform]) -> bool:
-    """Whether a transform makes the images floats."""
+    """Return whether a transform makes the images floats."""
     return any(transform.normalizes for transform in transforms)
 
 
@@ -156,7 +153,7 @@ def check_color(transforms: Sequence[ColorTransform]) -> None:
             raise UsageError("Normalize stands twice in the list of transforms; keep one")
         if normalized and not transform.erases:
             raise UsageError(
-                f"{transform.name} follows Normalize but works on grey levels; put it before Normalize"
+                f"{name_of(transform)} follows Normalize but works on grey levels; put it before Normalize"
                 " (only RandomErasing and callables of your own may follow)"
             )
         transform.check(normalized=normalized)

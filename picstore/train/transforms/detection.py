@@ -1,6 +1,6 @@
-"""Resizes, zooms and crops of detection, with names, parameters and rounding of ``torchvision.transforms.v2``.
+"""Zooms and crops for detection, with names, parameters and rounding of ``torchvision.transforms.v2``.
 
-Sizes of their outputs differ between images; boxes, outlines and masks follow as with any transform of geometry.
+Sizes of outputs differ between images; boxes, outlines and masks follow as with any transform of geometry.
 """
 
 from __future__ import annotations
@@ -11,148 +11,37 @@ from typing import Any
 
 import numpy as np
 
-from picstore.arrays import F64
+from picstore.arrays import F64, I64, Bools
 from picstore.errors import UsageError
 from picstore.train.transforms.arguments import (
     Fill,
-    Interpolation,
     checked_fill,
-    checked_interpolation,
+    checked_integer,
     checked_probability,
     checked_range,
     checked_size,
+    is_number,
 )
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.crops import proportional_size
 from picstore.train.transforms.geometry import Geometry
 
-
-class _RandomScale:
-    """A resize of both sides by one factor, the same for an image in any batch."""
-
-    fixes_size: tuple[int, int] | None = None
-    varies_size = True
-
-    def __init__(self, interpolation: Interpolation, antialias: bool | None) -> None:
-        self._interpolation = checked_interpolation(interpolation, type(self).__name__)
-        self._antialias = bool(antialias)
-
-    def _scaled(self, geometry: Geometry, factor: F64, random: BatchRandom) -> Geometry:
-        """Resize by factors (n,); sides are rounded down, to a pixel at least."""
-        size = np.maximum((geometry.size * factor[:, None]).astype(np.int64), 1)
-        return replace(geometry.resample_by(random.choice(self._interpolation), self._antialias), size=size)
-
-
-class ScaleJitter(_RandomScale):
-    """Resize to a random multiple of the largest size that fits into ``target_size`` ("Simple Copy-Paste", CVPR 2021).
-
-    Uses 1 random number, and as ``Resize``.
-
-    Args:
-        target_size: (width, height) in pixels; torchvision has this one width first.
-        scale_range: least and greatest multiple, above 0.
-        interpolation, antialias: as for ``Resize``.
-
-    Raises:
-        UsageError: an argument has another value.
-    """
-
-    def __init__(
-        self,
-        target_size: tuple[int, int],
-        scale_range: tuple[float, float] = (0.1, 2.0),
-        interpolation: Interpolation = "bilinear",
-        antialias: bool | None = True,
-    ) -> None:
-        super().__init__(interpolation, antialias)
-        self._target = checked_size(target_size, "ScaleJitter", "target_size")
-        self._low, self._high = checked_range(scale_range, "ScaleJitter: scale_range")
-        if self._low <= 0:
-            raise UsageError(f"ScaleJitter: scale_range is {scale_range}; give two numbers above 0, the lesser first")
-
-    def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        scale = self._low + random.uniform(1)[:, 0] * (self._high - self._low)
-        fitting: F64 = (np.array(self._target) / geometry.size).min(axis=1)
-        return self._scaled(geometry, fitting * scale, random)
-
-
-class RandomShortestSize(_RandomScale):
-    """Resize the shorter side to one of ``min_size``, but the longer one to at most ``max_size``, as DETR does.
-
-    Uses 1 random number, and as ``Resize``. As torchvision's, a side may be a pixel less by rounding.
-
-    Args:
-        min_size: pixels, or a list of which each image gets one.
-        max_size: pixels; None for no limit.
-        interpolation, antialias: as for ``Resize``.
-
-    Raises:
-        UsageError: an argument has another value.
-    """
-
-    def __init__(
-        self,
-        min_size: int | Sequence[int],
-        max_size: int | None = None,
-        interpolation: Interpolation = "bilinear",
-        antialias: bool | None = True,
-    ) -> None:
-        super().__init__(interpolation, antialias)
-        name = "RandomShortestSize"
-        sizes = list(min_size) if isinstance(min_size, (tuple, list)) else [min_size]
-        if not sizes:
-            raise UsageError(f"{name}: min_size is {min_size}; give at least one size")
-        self._sizes = np.array([checked_size(size, name, "min_size")[0] for size in sizes])
-        self._longest = None if max_size is None else checked_size(max_size, name, "max_size")[0]
-
-    def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        chosen = self._sizes[(random.uniform(1)[:, 0] * len(self._sizes)).astype(np.int64)]
-        factor: F64 = chosen / geometry.size.min(axis=1)
-        if self._longest is not None:
-            factor = np.minimum(factor, self._longest / geometry.size.max(axis=1))
-        return self._scaled(geometry, factor, random)
-
-
-class RandomResize(_RandomScale):
-    """Resize the shorter side to a random size from ``min_size`` to below ``max_size``, at the same aspect ratio.
-
-    Uses 1 random number, and as ``Resize``.
-
-    Args:
-        min_size, max_size: pixels.
-        interpolation, antialias: as for ``Resize``.
-
-    Raises:
-        UsageError: an argument has another value, or ``max_size`` is not above ``min_size``.
-    """
-
-    def __init__(
-        self, min_size: int, max_size: int, interpolation: Interpolation = "bilinear", antialias: bool | None = True
-    ) -> None:
-        super().__init__(interpolation, antialias)
-        name = "RandomResize"
-        self._least, self._end = (checked_size(size, name)[0] for size in (min_size, max_size))
-        if self._least >= self._end:
-            raise UsageError(f"{name}: min_size is {min_size} and max_size {max_size}; give a max_size above min_size")
-
-    def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        shorter = self._least + (random.uniform(1) * (self._end - self._least)).astype(np.int64)
-        size = proportional_size(geometry.size, shorter, None)
-        return replace(geometry.resample_by(random.choice(self._interpolation), self._antialias), size=size)
+_OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # torchvision's sampler_options
+# Pairs of a crop and a box that are compared at once. A pair takes 100 bytes.
+_MAX_PAIRS = 1 << 18
+# Rounds of RandomIoUCrop, which have no end in torchvision. One of seven options leaves the image unchanged, so 2e-7 of
+# images need more.
+_ROUNDS = 100
 
 
 class RandomZoomOut:
     """Place the image on a larger canvas, with probability ``p`` ("SSD", ECCV 2016). Uses 4 random numbers.
 
-    These are the chance, the factor by which both sides grow, and the image's position, x and y.
+    Random are the chance, the factor by which both sides grow, and the image's position, x and y.
 
     Args:
         fill: color of the canvas: grey level 0 to 255, or (red, green, blue).
         side_range: least and greatest factor, at least 1.
         p: probability.
-
-    Raises:
-        UsageError: an argument has another value.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -177,13 +66,10 @@ class RandomZoomOut:
 class RandomSizeCrop:
     """Crop a box whose sides are random numbers of pixels, as DETR does (Carion et al., ECCV 2020).
 
-    Not torchvision's. Uses 4 random numbers: width, height, x, y.
+    torchvision does not have this class. Uses 4 random numbers: width, height, x, y.
 
     Args:
         min_size, max_size: least and greatest side; the sides of the image limit both.
-
-    Raises:
-        UsageError: a size is not in 1 … 32768, or ``max_size`` is below ``min_size``.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -201,3 +87,108 @@ class RandomSizeCrop:
         size = least + np.floor(numbers[:, :2] * (most - least + 1)).astype(np.int64)
         corner = np.floor(numbers[:, 2:] * (geometry.size - size + 1)).astype(np.int64)
         return geometry.crop(corner, size)
+
+
+class RandomIoUCrop:
+    """Crop a box that overlaps enough with at least one object (Liu et al., "SSD", ECCV 2016).
+
+    A least overlap is drawn from ``sampler_options``; 1 leaves the image unchanged. Up to ``trials`` boxes are drawn.
+    The crop is the first box that holds the center of an object's box and whose intersection over union with this box
+    is large enough. Without such a box, another least overlap is drawn. Objects whose center is outside are dropped.
+    The loader's ``targets`` must name ``"boxes"``.
+
+    Args:
+        min_scale, max_scale: least and greatest factor of each side, above 0 to 1.
+        min_aspect_ratio, max_aspect_ratio: least and greatest width / height of the crop.
+        sampler_options: least overlaps, by default 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
+        trials: number of boxes for each least overlap, 1 to 1000.
+    """
+
+    fixes_size: tuple[int, int] | None = None
+    varies_size = True
+    needs_boxes = True
+
+    def __init__(
+        self,
+        min_scale: float = 0.3,
+        max_scale: float = 1.0,
+        min_aspect_ratio: float = 0.5,
+        max_aspect_ratio: float = 2.0,
+        sampler_options: Sequence[float] | None = None,
+        trials: int = 40,
+    ) -> None:
+        name = "RandomIoUCrop"
+        self._scale, self._ratio = (min_scale, max_scale), (min_aspect_ratio, max_aspect_ratio)
+        for bounds, what in ((self._scale, "scale"), (self._ratio, "aspect_ratio")):
+            if not all(map(is_number, bounds)) or not 0 < bounds[0] <= bounds[1]:
+                raise UsageError(f"{name}: min_{what} is {bounds[0]} and max_{what} {bounds[1]}; give 0 < min ≤ max")
+        if max_scale > 1:
+            raise UsageError(f"{name}: max_scale is {max_scale}; give a factor of at most 1")
+        options = _OPTIONS if sampler_options is None else tuple(sampler_options)
+        if not options or not all(map(is_number, options)):
+            raise UsageError(f"{name}: sampler_options is {sampler_options}; give at least one number")
+        self._options, self._trials = np.array(options), checked_integer(trials, f"{name}: trials", 1, 1000)
+
+    def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
+        boxes, kept = geometry.objects_on_canvas()
+        boxes = np.where(kept[:, :, None], boxes, np.nan)
+        crops = np.concatenate([np.zeros_like(geometry.size), geometry.size], axis=1)
+        pending, cropped = np.arange(len(crops)), np.zeros((len(crops), 1), dtype=np.bool_)
+        for number in range(_ROUNDS):
+            trial = random.child(number).rows(pending)
+            found, drawn, leave = self._try(geometry.size[pending], boxes[pending], trial)
+            crops[pending[found]], cropped[pending[found]] = drawn[found], True
+            pending = pending[~found & ~leave]
+            if not len(pending):
+                break
+        inside = _hold_centers(crops[:, None].astype(np.float64), boxes)[:, 0]
+        return replace(geometry.crop(crops[:, :2], crops[:, 2:]), kept=kept & (inside | ~cropped))
+
+    def _try(self, sizes: I64, boxes: F64, random: BatchRandom) -> tuple[Bools, I64, Bools]:
+        """Draw a least overlap and try boxes.
+
+        Returns:
+            Whether a box was found, bool (n,); left, top, width, height, int64 (n, 4); whether to leave the image
+            unchanged, bool (n,).
+        """
+        option = self._options[np.floor(random.uniform(1)[:, 0] * len(self._options)).astype(np.int64)]
+        numbers = random.uniform(4 * self._trials).reshape(len(sizes), self._trials, 4)
+        low, high = self._scale
+        size = np.floor(sizes[:, None] * (low + (high - low) * numbers[:, :, :2]))
+        corner = np.floor((sizes[:, None] - size) * numbers[:, :, 2:])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = size[:, :, 0] / size[:, :, 1]
+            fits = (size > 0).all(axis=2) & (ratio >= self._ratio[0]) & (ratio <= self._ratio[1])
+            overlap = _largest_overlap(np.concatenate([corner, size], axis=2), boxes)
+            good = fits & (overlap >= option[:, None])
+        first = good.argmax(axis=1)[:, None, None]
+        crops = np.take_along_axis(np.concatenate([corner, size], axis=2), first, axis=1)[:, 0].astype(np.int64)
+        leave = option >= 1
+        return good.any(axis=1) & ~leave, crops, leave
+
+
+def _largest_overlap(crops: F64, boxes: F64) -> F64:
+    """Return each crop's largest intersection over union with a box whose center the crop holds: float64 (n, t).
+
+    Crops (n, t, 4) are left, top, width, height; boxes (n, m, 4) left, top, right, bottom. −1 stands for no such box.
+    """
+    # All images at once would take gigabytes if one of them shows a crowd.
+    step = max(1, _MAX_PAIRS // max(1, crops.shape[1] * boxes.shape[1]))
+    pieces = [slice(k, k + step) for k in range(0, len(crops), step)]
+    return np.concatenate([_overlaps(crops[piece], boxes[piece]) for piece in pieces])
+
+
+def _overlaps(crops: F64, boxes: F64) -> F64:
+    corner, size, box = crops[:, :, None, :2], crops[:, :, None, 2:], boxes[:, None]
+    shared = np.minimum(corner + size, box[..., 2:]) - np.maximum(corner, box[..., :2])
+    area = np.maximum(shared, 0).prod(axis=3)
+    union = size.prod(axis=3) + (box[..., 2:] - box[..., :2]).prod(axis=3) - area
+    overlap: F64 = np.where(_hold_centers(crops, boxes), area / union, -1.0).max(axis=2, initial=-1.0)
+    return overlap
+
+
+def _hold_centers(crops: F64, boxes: F64) -> Bools:
+    """Return whether crops (n, t, 4) hold the centers of boxes (n, m, 4): bool (n, t, m)."""
+    corner, center = crops[:, :, None, :2], (boxes[:, None, :, :2] + boxes[:, None, :, 2:]) / 2
+    hold: Bools = np.logical_and.reduce((corner < center) & (center < corner + crops[:, :, None, 2:]), axis=3)
+    return hold

@@ -1,6 +1,6 @@
 """Perspective and elastic distortion of canvases, as in ``torchvision.transforms.v2``.
 
-Neither is an affine map, so they are steps of the color program: a second resampling, of the canvas that geometry made.
+Neither is an affine map, so both are steps of the color program: a second resampling, of the canvas that geometry made.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from picstore.train.transforms.arguments import (
     is_number,
 )
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.color import pixel_keys
+from picstore.train.transforms.blur_noise_erasing import pixel_keys
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-_MAX_SIGMA = 127.0  # pixels; bounds the memory of a blur
+_MAX_SIGMA = 127.0  # pixels; limit of a blur's memory
 
 
 class RandomPerspective(ColorTransform):
@@ -34,11 +34,8 @@ class RandomPerspective(ColorTransform):
         distortion_scale: greatest distance, 0 to 1, as a fraction of half the width and height.
         p: probability.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
-        fill: color outside of the image: grey level 0 to 255, or (red, green, blue); None is black, without the
-            darker seam that torchvision's blending with a fill leaves.
-
-    Raises:
-        UsageError: an argument has another value.
+        fill: color outside of the image: grey level 0 to 255, or (red, green, blue). None is black, without the darker
+            seam that torchvision's blending with a fill leaves.
     """
 
     moves_pixels = True
@@ -55,11 +52,12 @@ class RandomPerspective(ColorTransform):
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         numbers = random.uniform(9)
         most = (self._scale * (sizes // 2)).astype(np.int64) + 1
-        inwards = np.floor(numbers[:, 1:].reshape(-1, 4, 2) * most[:, None])  # of each corner, x and y
+        inwards = np.floor(numbers[:, 1:].reshape(-1, 4, 2) * most[:, None])  # x and y of corners
         left_top, right_bottom = inwards, sizes[:, None] - most[:, None] + inwards
         low, high = left_top.transpose(1, 2, 0), right_bottom.transpose(1, 2, 0)
         corners = np.array([[low[0, 0], low[0, 1]], [high[1, 0], low[1, 1]], high[2], [low[3, 0], high[3, 1]]])
-        with np.errstate(all="ignore"):  # corners that coincide have no map; then all is fill
+        # Corners that coincide have no map; the whole output is fill then.
+        with np.errstate(all="ignore"):
             coefficients = _perspective_maps(corners, sizes.T - 1)
         flat = (sizes < 2).any(axis=1)
         opcode = np.where((numbers[:, 0] < self._p) & ~flat, opcodes.WARP, opcodes.NOTHING)
@@ -71,12 +69,9 @@ class ElasticTransform(ColorTransform):
 
     Args:
         alpha: twice the greatest displacement before the blur, in pixels: one number, or two for x and y.
-        sigma: deviation of the blur in pixels, or two, across and down; 0 for none.
+        sigma: deviation of the blur in pixels, or two, across and down; at most 127, and above 0, or 0 for no blur.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
         fill: see :class:`RandomPerspective`.
-
-    Raises:
-        UsageError: an argument has another value, or only one of ``sigma`` is 0.
     """
 
     moves_pixels = True
@@ -96,7 +91,7 @@ class ElasticTransform(ColorTransform):
 
 
 def sampling_fill(fill: Any, transform: str) -> tuple[float, float, float]:
-    """The operands of a fill; UsageError for anything but None, a level of 0 to 255 or three."""
+    """Return the operands of a fill; UsageError unless it is None, a level of 0 to 255, or three levels."""
     if fill is None:
         return opcodes.NO_FILL, opcodes.NO_FILL, opcodes.NO_FILL
     red, green, blue = checked_fill(fill, transform)
@@ -104,17 +99,17 @@ def sampling_fill(fill: Any, transform: str) -> tuple[float, float, float]:
 
 
 def _perspective_maps(corners: F64, extent: I64) -> list[F64]:
-    """Coefficients of the maps from four points to the corners of upright rectangles.
+    """Return the coefficients of the maps from four points to the corners of upright rectangles.
 
     The map from the unit square to four points has a closed form (Heckbert, "Fundamentals of texture mapping and image
-    warping", 1989); this is its inverse, times the extent.
+    warping", 1989). The result is its inverse, times the extent.
 
     Args:
         corners: float64 (4, 2, n), x and y of left top, right top, right bottom, left bottom.
         extent: int64 (2, n), x and y of the rectangle's right bottom.
 
     Returns:
-        Eight arrays (n,), as ``opcodes.WARP`` has them.
+        Eight arrays (n,), in the order of ``opcodes.WARP``.
     """
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = corners
     right, below, rest = (x1 - x2, y1 - y2), (x3 - x2, y3 - y2), (x0 - x1 + x2 - x3, y0 - y1 + y2 - y3)

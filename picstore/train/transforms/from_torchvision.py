@@ -1,36 +1,43 @@
-"""torchvision's transforms, v1 and v2, as picstore's of the same names; nothing here imports torchvision.
+"""torchvision's transforms, v1 and v2, translated to picstore's, and transforms of configuration files, both by name.
 
-Its transforms draw once a call, so in a list of picstore's they would crop all images of a batch alike. Each is
-translated by its attributes, which have the names of its parameters. Lists for tensors hold conversions, after which
-levels are 0 … 1: a fill, a threshold and an erasing value that stand behind one are multiplied by 255.
+torchvision's transforms draw once a call, so in a list of picstore's they would crop all images of a batch alike. So
+each one is translated to picstore's class of the same name, by its attributes, which have the names of the parameters.
+Lists for tensors hold conversions, after which levels are 0 … 1: a fill, threshold or erasing value behind a conversion
+is multiplied by 255. Nothing here imports torchvision.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from picstore import _public
 from picstore.errors import UsageError
-from picstore.train.transforms.by_name import TRANSFORMS
 from picstore.train.transforms.callables import PerImage, SameForAll
+from picstore.train.transforms.choices import RandomApply, unfolded
 from picstore.train.transforms.color_program import ColorTransform
-from picstore.train.transforms.containers import RandomApply, unfolded
 
 _PACKAGE = "torchvision.transforms"
 _FLOATS = ("float32", "float16", "bfloat16")
-# What images of a batch are already, or what holds for all boxes.
+# Transforms left out, because images of a batch and boxes are already as these transforms make them.
 _NEEDLESS = {"Identity", "ToImage", "PILToTensor", "ToPureTensor", "RGB", "ClampBoundingBoxes"}
 _CONVERSIONS = {"ToTensor", "ToDtype", "ConvertImageDtype", "ToPILImage"}
-_WITHOUT_DRAWS = {"LinearTransformation"}  # which take batches as they are
-_ATTRIBUTES = {"sampler_options": "options"}  # of parameters that torchvision keeps by another name
-_OURS = {"multiple_of", "label_smoothing"}  # parameters that torchvision does not have
+# Transforms without random numbers, which are applied to whole batches.
+_WITHOUT_DRAWS = {"LinearTransformation"}
+# Attributes that do not have the name of their parameter.
+_ATTRIBUTES = {"sampler_options": "options"}
+_OURS = {"multiple_of", "label_smoothing"}  # parameters unknown to torchvision
 _LEVELS = {"fill", "threshold", "value"}  # parameters that are levels
-_OTHER_LIBRARIES = {  # whose transforms take single images, and what to write
+# Libraries whose transforms take single images, and what to write instead.
+_OTHER_LIBRARIES = {
     "albumentations": "picstore.PerImage(function), as docs/howto/transforms.md shows",
     "timm": "picstore.recipes.timm_default(size, auto_augment) for timm's create_transform, or picstore.PerImage(...)",
 }
-_INSTEAD = {  # what to write for a transform that has no counterpart
+# Transforms of torchvision without a counterpart in picstore, and what to write instead.
+_INSTEAD = {
     "Lambda": "write picstore.PerImage(function) for a function of one image, or the function itself for one of the "
     "batch",
     "FiveCrop": "resize only, and apply it to the batch in the loop",
@@ -43,25 +50,55 @@ _INSTEAD = {  # what to write for a transform that has no counterpart
     "ClampKeyPoints": "leave it out, as keypoints outside are marked by their visibility",
     "SanitizeKeyPoints": "leave it out, as keypoints outside are marked by their visibility",
 }
+# Classes that take functions or lists, which configurations cannot express.
+_NOT_IN_CONFIGURATIONS = {"Buckets", "PerImage", "Progressive", "Sequences", "Views"}
+TRANSFORMS: Mapping[str, Any] = {
+    name: getattr(importlib.import_module(f"picstore.{module}"), name)
+    for name, module in _public.modules_by_name(_public.TRANSFORMS).items()
+    if name not in _NOT_IN_CONFIGURATIONS
+}
+
+
+def transform_from_config(table: Mapping[str, Any]) -> Any:
+    """Make a transform from a configuration: a table of its ``name`` and arguments.
+
+    The argument ``transforms`` of a choice is a list of such tables.
+
+    Raises:
+        UsageError: the name is unknown, or the transform does not take the arguments.
+    """
+    arguments = dict(table)
+    name = arguments.pop("name", None)
+    if isinstance(arguments.get("transforms"), list):
+        arguments["transforms"] = [transform_from_config(each) for each in arguments["transforms"]]
+    if not isinstance(name, str) or name not in TRANSFORMS:
+        raise UsageError(f"unknown transform {name!r}; possible are {', '.join(TRANSFORMS)}")
+    try:
+        return TRANSFORMS[name](**arguments)
+    except TypeError as error:
+        raise UsageError(f"{name} does not accept {arguments}: {error}") from error
 
 
 @dataclass
 class Steps:
-    """The steps of a list of transforms, as far as it was read.
+    """The steps of a list of transforms, up to the transform that was read last.
 
     Attributes:
         steps: picstore's transforms, and callables.
-        dtype: a float's name, if the list converts images to floats.
+        dtype: name of the floats to which the list converts images; None for bytes.
+        _unit: whether levels are 0 … 1, not 0 … 255.
+        _normalized: whether the list has normalized images.
+        _called: whether the list has a callable.
     """
 
     steps: list[Any] = field(default_factory=list)
     dtype: str | None = None
-    _unit: bool = False  # levels are 0 … 1 here, and not 0 … 255
+    _unit: bool = False
     _normalized: bool = False
-    _called: bool = False  # a callable stands before
+    _called: bool = False
 
     def read(self, transform: Any) -> None:
-        """Add a transform, or all of a list, a Compose or an nn.Sequential; UsageError for one that has no place."""
+        """Add a transform, or all transforms of a list, Compose or nn.Sequential; UsageError without counterpart."""
         name, module = type(transform).__name__, type(transform).__module__
         library = module.partition(".")[0]
         if isinstance(transform, type):
@@ -93,7 +130,7 @@ class Steps:
         name = type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))
-        elif name == "ImageClassification":  # of torchvision's weights
+        elif name == "ImageClassification":  # transforms of pretrained weights
             for each in ("Resize", "CenterCrop", "Normalize"):
                 self._add(_preset_step(transform, each))
         elif name in _CONVERSIONS:
@@ -119,7 +156,7 @@ class Steps:
         return ours(**arguments)
 
     def _argument(self, transform: Any, parameter: str) -> Any:
-        """A parameter's value, in picstore's terms."""
+        """Return the value of a parameter for picstore's class."""
         name = type(transform).__name__
         value = getattr(transform, _ATTRIBUTES.get(parameter, parameter))
         if parameter == "transforms":
@@ -130,22 +167,21 @@ class Steps:
             return "random"
         if parameter not in _LEVELS or not self._unit or self._normalized:
             return value
-        levels = _levels(value, f"{name}: {parameter}")
-        return levels if parameter != "fill" else _rounded(levels)
+        return _levels(value, f"{name}: {parameter}", whole=parameter == "fill")
 
-    def _choice(self, transform: Any, container: str) -> Any:
-        """One of a container's transforms; of a Compose with several a container that applies all."""
+    def _choice(self, transform: Any, choice: str) -> Any:
+        """Translate a transform inside torchvision's class ``choice``; several in a Compose become a RandomApply."""
         inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)
         if inner.dtype is not None or not inner.steps:
             raise UsageError(
-                f"{container} of torchvision holds {type(transform).__name__}, which changes no image; put conversions "
-                f"outside of it, and leave out what does nothing, or write picstore.PerImage({container}(...)) last"
+                f"{choice} of torchvision holds {type(transform).__name__}, which changes no image; put conversions "
+                f"outside of it, and leave out what does nothing, or write picstore.PerImage({choice}(...)) last"
             )
         return inner.steps[0] if len(inner.steps) == 1 else RandomApply(inner.steps, p=1)
 
     def _convert(self, transform: Any) -> None:
-        """Note the dtype that images have from here on; after a callable, convert what it returned."""
+        """Note the dtype that a conversion gives images; after a callable, add the conversion as a callable."""
         name = type(transform).__name__
         dtype, scaled = _target_dtype(transform)
         if self._called:
@@ -166,43 +202,37 @@ class Steps:
 
 
 def _preset_step(preset: Any, name: str) -> Any:
-    """One of the steps of ``weights.transforms()``."""
+    """Return a step of ``weights.transforms()``."""
     if name == "Resize":
         return TRANSFORMS[name](preset.resize_size, preset.interpolation, antialias=preset.antialias)
     return TRANSFORMS[name](*((preset.crop_size,) if name == "CenterCrop" else (preset.mean, preset.std)))
 
 
 def _target_dtype(transform: Any) -> tuple[str | None, bool]:
-    """Name of the dtype that a conversion gives images, None for theirs; and whether it scales levels."""
+    """Return the name of the dtype that a conversion gives images, None to keep it, and whether levels are scaled."""
     name = type(transform).__name__
     if name in ("ToTensor", "ToPILImage"):
         return ("float32" if name == "ToTensor" else "uint8"), True
     dtype = transform.dtype
-    if isinstance(dtype, dict):  # by class, or "others"
+    if isinstance(dtype, dict):
+        # Keys are classes, their names, or "others".
         by_name = {getattr(key, "__name__", key): value for key, value in dtype.items()}
         dtype = by_name.get("Image", by_name.get("Tensor", by_name.get("others")))
     return None if dtype is None else str(dtype).removeprefix("torch."), getattr(transform, "scale", True)
 
 
 def _drops_small_boxes(transform: Any) -> bool:
-    """Whether it drops what picstore drops, boxes below one pixel."""
+    """Return whether a transform drops the boxes that picstore drops anyway, those below one pixel."""
     named = type(transform).__name__ == "SanitizeBoundingBoxes"
     return named and transform.min_size <= 1 and transform.min_area <= 1
 
 
-def _levels(value: Any, name: str) -> Any:
-    """Levels of 0 to 255 for values of 0 to 1; a name and None stay."""
+def _levels(value: Any, name: str, *, whole: bool) -> Any:
+    """Return levels of 0 to 255, perhaps rounded, for values of 0 to 1, and names and None unchanged."""
     if isinstance(value, (list, tuple)):
-        return [_levels(each, name) for each in value]
+        return [_levels(each, name, whole=whole) for each in value]
     if value is None or isinstance(value, str):
         return value
     if not 0 <= value <= 1:
         raise UsageError(f"{name} is {value} after a conversion to floats; give levels of 0 to 1")
-    return 255 * value
-
-
-def _rounded(levels: Any) -> Any:
-    """The nearest whole levels."""
-    if isinstance(levels, list):
-        return [_rounded(each) for each in levels]
-    return levels if levels is None else round(levels)
+    return round(255 * value) if whole else 255 * value

@@ -1,6 +1,6 @@
 """Geometry of a batch: a list of geometric transforms becomes one affine map, and so one resampling, per image.
 
-A ``Geometry`` holds, for every image of a batch, which part of the source becomes the output. Each transform
+A ``Geometry`` holds, for each image of a batch, the part of the source that becomes the output. Each transform
 (``crops.py``, ``affine.py``) maps one ``Geometry`` to the next, for the whole batch at once. ``train/cpu/render.py``,
 ``train/cpu/fused.py`` and ``train/cuda/augment.py`` make the pixels.
 
@@ -21,23 +21,25 @@ from picstore.arrays import F64, I64, U8, Bools
 from picstore.errors import UsageError
 from picstore.jpeg.reducing import decode_factors
 from picstore.kernels.filters import GRID, HALF_WIDTHS, NEAREST
-from picstore.train.transforms.arguments import Fill
+from picstore.train.transforms.arguments import Fill, name_of
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.borders import CONSTANT, mirrored_reach
 from picstore.train.transforms.cached_property import cached_property
-from picstore.train.transforms.half_planes import (
+from picstore.train.transforms.image_edges import (
+    CONSTANT,
     append_edges,
     canvas_edges,
     clip_edges,
     edges_on_output,
     hides_pixels,
     invert_maps,
+    mirrored_reach,
     open_edges,
     vector_length,
 )
 
-_TOLERANCE = 1e-6  # pixels; for rounding
-_LIMIT = float(1 << 28)  # pixels; clamped to, beyond every image and within integers
+_TOLERANCE = 1e-6  # pixels, for rounding
+# Limit in pixels that coordinates are clipped to: beyond every image, and within integers.
+_LIMIT = float(1 << 28)
 
 
 @dataclass(frozen=True)
@@ -45,23 +47,22 @@ class Geometry:
     """The map from source to output of each of n images.
 
     Attributes:
-        source_size: int64 (n, 2), width and height of the images.
-        frame: float64 (n, 2, 3), the parallelogram of the source that becomes the output. Columns: the vector of its
-            upper side, the vector of its left side, and its left top corner, in source pixels. May lie outside of the
-            image.
-        clip: int64 (n, 4), left, top, right, bottom in source pixels. The filter uses pixels within it only; pixels
-            outside of the image are ``fill``.
-        size: int64 (n, 2), width and height of the output so far.
+        source_size: int64 (n, 2), widths and heights of the images.
+        frame: float64 (n, 2, 3), the parallelogram of the source that becomes the output. Columns: the vector of the
+            upper side, the vector of the left side, and the left top corner, in source pixels. The frame may lie
+            outside of the image.
+        clip: int64 (n, 4), left, top, right, bottom in source pixels. The filter uses only pixels within the clip;
+            pixels outside of the image are ``fill``.
+        size: int64 (n, 2), widths and heights of the outputs so far.
         edges: float64 (n, k, 3), half-planes a·x + b·y + c ≥ 0 in source coordinates, outside of which the output is
-            ``fill``; distances are in pixels of the edge's canvas, over one of which the edge is blended.
-        interpolation: int64 (n,), of ``kernels/filters.py``: the widest that a transform of the list asks for, as the
+            ``fill``. Distances are in pixels of the edge's canvas; the edge is blended over one pixel.
+        interpolation: int64 (n,), see ``kernels/filters.py``: the widest that a transform of the list asks for, as the
             whole list is one resampling.
         antialias: bool (n,), whether the filter is widened on minification; nearest never is.
         fill: uint8 (n, 3), the color outside of the image.
-        border: int64 (n,), of ``borders.py``: what stands outside of the image instead of ``fill``, up to the edges.
-        boxes: float64 (n, m, 4), the objects' boxes in source pixels, NaN where an image has fewer; None if no
-            transform needs them.
-        kept: bool (n, m), with them: the objects that no transform has dropped.
+        border: int64 (n,), see ``image_edges.py``: pixels outside of the image instead of ``fill``, up to the edges.
+        boxes: float64 (n, m, 4), boxes of objects in source pixels, padded with NaN; None if no transform needs boxes.
+        kept: bool (n, m), objects that no transform has dropped; None without boxes.
     """
 
     source_size: I64
@@ -78,7 +79,7 @@ class Geometry:
 
     @classmethod
     def identity(cls, widths: npt.ArrayLike, heights: npt.ArrayLike, boxes: F64 | None = None) -> Geometry:
-        """The identity for images of these widths and heights in pixels, (n,) each, and their objects' boxes."""
+        """Make the identity for images of widths and heights in pixels, (n,) each, and boxes of objects."""
         size = np.stack([np.asarray(widths, dtype=np.int64), np.asarray(heights, dtype=np.int64)], axis=1)
         n = len(size)
         frame = np.zeros((n, 2, 3))
@@ -94,9 +95,9 @@ class Geometry:
     def of_crops(
         cls, source_size: I64, frame: F64, clip: I64, box: F64, size: I64, *, interpolation: int, antialias: bool
     ) -> Geometry:
-        """Boxes of whole pixels within images, resized to ``size`` and perhaps mirrored; see ``box`` and attributes.
+        """Make the geometry of boxes of whole pixels within images, resized to ``size`` and perhaps mirrored.
 
-        What follows from that is set, which saves 60 operations.
+        ``box`` and other properties that follow are set here, which saves 60 operations.
         """
         n = len(size)
         made = cls(
@@ -110,13 +111,14 @@ class Geometry:
             np.zeros((n, 3), dtype=np.uint8),
             np.full(n, CONSTANT, dtype=np.int64),
         )
+        # Values of cached properties.
         known = {"box": box, "grid_box": box, "reach": clip, "upright": np.ones(n, dtype=np.bool_)}
-        made.__dict__.update(known)  # in the place of cached properties
+        made.__dict__.update(known)
         return made
 
     @classmethod
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
-        """Geometries of different images: image i of the result is image ``order[i]`` of all of them in turn."""
+        """Join geometries of different images: image i of the result is image ``order[i]`` of all in turn."""
         chosen = np.asarray(order, dtype=np.int64)
         most = max(each.edges.shape[1] for each in geometries)
         padding = [open_edges(len(each.size), most - each.edges.shape[1]) for each in geometries]
@@ -135,7 +137,7 @@ class Geometry:
 
     @cached_property
     def upright(self) -> Bools:
-        """bool (n,): whether rows stay rows; then ``box`` and ``flip`` are equivalent to ``frame``."""
+        """bool (n,): whether rows stay rows, so that ``box`` and ``flip`` are equivalent to ``frame``."""
         upright: Bools = (self.frame[:, 0, 1] == 0) & (self.frame[:, 1, 0] == 0)
         return upright
 
@@ -143,7 +145,7 @@ class Geometry:
     def box(self) -> F64:
         """float64 (n, 4): left, top, width, height of the upright box around the frame, in source pixels."""
         sides, corner = self.frame[:, :, :2], self.frame[:, :, 2]
-        # Sums of two in words: NumPy takes 10 µs to reduce an axis of 2, of which a batch has many.
+        # These sums of two are written out, because NumPy takes 10 µs to reduce an axis of 2.
         extent, negative = np.abs(sides), np.minimum(sides, 0)
         start = corner + (negative[:, :, 0] + negative[:, :, 1])
         return np.concatenate([start, extent[:, :, 0] + extent[:, :, 1]], axis=1)
@@ -171,7 +173,7 @@ class Geometry:
 
     @cached_property
     def shrink(self) -> F64:
-        """float64 (n,): source pixels per output pixel, in the direction in which these are fewest."""
+        """float64 (n,): source pixels per output pixel, in the direction with the fewest."""
         along = vector_length(self.matrix[:, 0, :2], self.matrix[:, 1, :2])
         shrink: F64 = np.minimum(self.scale, along).min(axis=1)
         return shrink
@@ -183,7 +185,7 @@ class Geometry:
 
     @cached_property
     def shows_edges(self) -> Bools:
-        """bool (n,): whether some of the output lies outside of the edges, or on them."""
+        """bool (n,): whether a pixel of the output lies outside of an edge, or on an edge."""
         return hides_pixels(self.output_edges, self.size)
 
     @cached_property
@@ -196,7 +198,7 @@ class Geometry:
     def reach(self) -> I64:
         """int64 (n, 4): left, top, right, bottom of the source pixels that the filter can use.
 
-        Pixels outside of it need not be decoded. Empty (right ≤ left or bottom ≤ top) where all output is padding.
+        Other pixels need not be decoded. The reach is empty (right ≤ left or bottom ≤ top) if all output is padding.
         """
         window = self._window
         low, high = np.maximum(window[:, :2], 0), np.minimum(window[:, 2:], self.source_size)
@@ -208,13 +210,13 @@ class Geometry:
 
     @cached_property
     def window(self) -> I64:
-        """int64 (n, 4): the pixels that the filter can use of images with their borders; otherwise as ``reach``."""
+        """int64 (n, 4): the pixels that the filter can use, including a repeated border; else equal to ``reach``."""
         window: I64 = np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
         return window
 
     @cached_property
     def _window(self) -> I64:
-        """Pixels within the clip that the filter can use."""
+        """int64 (n, 4): the pixels within the clip that the filter can use."""
         widened = np.where(self.minifies[:, None], np.maximum(self.scale, 1.0), 1.0)
         half_width = np.array(HALF_WIDTHS)[self.interpolation, None]
         # A slanted image is first resampled to fewer pixels, from which it is interpolated.
@@ -225,25 +227,26 @@ class Geometry:
         return np.concatenate([np.maximum(low, self.clip[:, :2]), np.minimum(high, self.clip[:, 2:])], axis=1)
 
     def decode_factors(self, gap: float | None) -> I64:
-        """int64 (n,): by how much decoding may divide the sides, 1, 2, 4 or 8, for a ``reducing_gap``.
+        """Return the factor 1, 2, 4 or 8 by which decoding may divide the sides, for a ``reducing_gap``: int64 (n,).
 
-        Without antialiasing always 1: a smaller decoding averages, which plain interpolation does not.
+        The factor is 1 without antialiasing, because a smaller decoding averages, and plain interpolation does not.
         """
         return decode_factors(np.where(self.minifies & (self.border == CONSTANT), self.shrink, 1.0), gap)
 
     def crop(self, corner: npt.ArrayLike, size: npt.ArrayLike) -> Geometry:
-        """Crop canvases to boxes, by int64 (n, 2) left and top, width and height; outside the output is ``fill``."""
+        """Crop canvases to boxes of int64 (n, 2) left and top, width and height; beyond canvases is ``fill``."""
         corner, size = np.asarray(corner, dtype=np.int64), np.asarray(size, dtype=np.int64)
         linear = self.matrix[:, :, :2]
         frame = np.empty_like(self.frame)
         frame[:, :, :2] = linear * size[:, None, :]
         frame[:, :, 2] = self.frame[:, :, 2] + linear[:, :, 0] * corner[:, :1] + linear[:, :, 1] * corner[:, 1:]
         beyond = ((corner < 0) | (corner + size > self.size)).any(axis=1)
-        ends = ~self._holds_clip | (self.border != CONSTANT)  # at the canvas, and not at the image
+        # Whether the image ends at the canvas, not at its own border.
+        ends = ~self._holds_clip | (self.border != CONSTANT)
         edges = append_edges(self.edges, beyond & ends, lambda: canvas_edges(self.matrix, self.size))
         cropped = replace(self, frame=frame, size=size, edges=edges)
-        # Pixels that were not resized before are cropped exactly: a later resize uses none that were cropped away, and
-        # uses the padding around the image. After a resize the filter has already used pixels across the edge.
+        # Pixels that were not resized before are cropped exactly: a later resize uses no pixel that was cropped away,
+        # and uses the padding around the image. After a resize the filter has already used pixels across the edge.
         start = cropped.box[:, :2]
         scale = np.abs(linear[:, (0, 1), (0, 1)])
         exact = self.upright[:, None] & (scale == 1) & (start == np.floor(start))
@@ -273,40 +276,40 @@ class Geometry:
         return replace(self, frame=frame)
 
     def warp(self, maps: F64, size: I64) -> Geometry:
-        """Map canvases to new ones of ``size``, by float64 (n, 2, 3) maps from new pixels to old."""
+        """Map canvases to new canvases of ``size``, by float64 (n, 2, 3) maps from new pixels to old pixels."""
         linear = self.matrix[:, :, :2]
         frame = (linear[:, :, :, None] * maps[:, None]).sum(axis=2)
         frame[:, :, 2] += self.frame[:, :, 2]
         frame[:, :, :2] *= size[:, None, :]
-        # An upright image ends at its clip; edges alone bound a slanted one.
+        # An upright image ends at its clip; a slanted image is bounded by edges alone.
         edges = append_edges(self.edges, self._exceeds_clip, lambda: clip_edges(self.clip, self.scale))
         edges = np.concatenate([edges, canvas_edges(self.matrix, self.size)], axis=1)
         return replace(self, frame=frame, size=size, edges=edges)
 
     def resample_by(self, interpolation: I64, antialias: bool = True) -> Geometry:
-        """A copy resampled by these filters (n,), or wider ones that an earlier transform asked for."""
+        """Return a copy resampled by filters (n,), or by wider filters that an earlier transform asked for."""
         widest = np.maximum(self.interpolation, interpolation)
         return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 
     def with_fill(self, fill: Fill) -> Geometry:
-        """A copy with another color outside of the image."""
+        """Return a copy with another color outside of the image."""
         return replace(self, fill=np.tile(np.array(fill, dtype=np.uint8), (len(self.size), 1)))
 
     def with_border(self, border: int) -> Geometry:
-        """A copy of which the canvas beyond the image repeats the image."""
+        """Return a copy that repeats the image beyond its border."""
         return replace(self, border=np.full(len(self.size), border, dtype=np.int64))
 
     def points_to_output(self, slot: int, points: npt.ArrayLike) -> F64:
-        """Map points (k, 2), x and y in source pixels, of image ``slot`` to the output, or beyond it.
+        """Map points (k, 2), x and y in source pixels of image ``slot``, to output pixels, perhaps beyond the output.
 
         Returns:
-            float64 (k, 2), in output pixels; NaN for a singular map.
+            float64 (k, 2); NaN for a singular map.
         """
         x, y = np.moveaxis(np.asarray(points, dtype=np.float64), -1, 0)
         return np.stack([row[0] * x + row[1] * y + row[2] for row in invert_maps(self.matrix[slot])], axis=-1)
 
     def objects_on_canvas(self) -> tuple[F64, Bools]:
-        """Upright boxes around the objects on the canvas, float64 (n, m, 4), and which are kept, bool (n, m)."""
+        """Return upright boxes around the objects on the canvas, float64 (n, m, 4), and ``kept``, bool (n, m)."""
         if self.boxes is None or self.kept is None:
             return np.empty((len(self.size), 0, 4)), np.empty((len(self.size), 0), dtype=np.bool_)
         corners = self.boxes[:, :, [[0, 1], [2, 1], [2, 3], [0, 3]]]
@@ -333,7 +336,7 @@ class Geometry:
 
     @cached_property
     def _holds_clip(self) -> Bools:
-        """Whether an upright canvas contains the clip, so that nothing of the image lies beyond it."""
+        """bool (n,): whether an upright canvas contains the clip, so that no pixel of the image lies beyond."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] >= low - _TOLERANCE) & (self.clip[:, 2:] <= high + _TOLERANCE)
         holds: Bools = self.upright & inside.all(axis=1)
@@ -341,7 +344,7 @@ class Geometry:
 
     @cached_property
     def _exceeds_clip(self) -> Bools:
-        """Whether an upright canvas extends beyond the clip."""
+        """bool (n,): whether an upright canvas extends beyond the clip."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] <= low + _TOLERANCE) & (self.clip[:, 2:] >= high - _TOLERANCE)
         exceeds: Bools = self.upright & ~inside.all(axis=1)
@@ -349,13 +352,14 @@ class Geometry:
 
 
 def _on_grid(numbers: F64) -> F64:
-    with np.errstate(over="ignore"):  # what is not finite is refused later
+    # Numbers that are not finite are refused later.
+    with np.errstate(over="ignore"):
         rounded: F64 = np.rint(numbers * GRID) / GRID
     return rounded
 
 
 def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[str, Any]:
-    """Boxes and marks of the chosen images' objects; none unless one geometry has them."""
+    """Return ``boxes`` and ``kept`` of the chosen images; an empty dict if no geometry has boxes."""
     held = [(each.boxes, each.kept, len(each.size)) for each in geometries]
     most = max((boxes.shape[1] for boxes, _, _ in held if boxes is not None), default=None)
     if most is None:
@@ -371,14 +375,14 @@ def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[st
 
 
 class Transform(Protocol):
-    """A step on the geometry of a batch. One that pads has its color as the attribute ``fill``."""
+    """A step on the geometry of a batch. A step that pads has the color as an attribute ``fill``."""
 
     @property
     def fixes_size(self) -> tuple[int, int] | None:
-        """(height, width) of every output, or None if it depends on the size of the input."""
+        """(height, width) of every output, or None if the size depends on the input."""
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        """The geometry after this step. The number of random numbers used is the same for all images."""
+        """Return the geometry after this step. All images use equally many random numbers."""
 
 
 def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRandom) -> Geometry:
@@ -390,10 +394,8 @@ def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRa
 
 
 def common_fill(transforms: Sequence[Transform]) -> Fill:
-    """The fill of a list of transforms, which resample once and so have one, black by default; UsageError for two."""
-    given: list[tuple[str, Fill]] = [
-        (getattr(each, "name", type(each).__name__), each.fill) for each in transforms if hasattr(each, "fill")
-    ]
+    """Return the one fill of a list of transforms, which resamples once, black by default; UsageError for two."""
+    given: list[tuple[str, Fill]] = [(name_of(each), each.fill) for each in transforms if hasattr(each, "fill")]
     first, color = given[0] if given else ("", (0, 0, 0))
     for name, fill in given[1:]:
         if fill != color:
@@ -402,7 +404,7 @@ def common_fill(transforms: Sequence[Transform]) -> Fill:
 
 
 def check_borders(transforms: Sequence[Transform]) -> None:
-    """Raise UsageError for a transform that repeats the image's border but does not get the whole stored image."""
+    """Raise UsageError for a transform that repeats the border of the image but does not get the stored image."""
     for i, transform in enumerate(transforms):
         if getattr(transform, "border", CONSTANT) != CONSTANT:
             others = [each for each in transforms[:i] if not getattr(each, "only_mirrors", False)]
@@ -414,7 +416,7 @@ def check_borders(transforms: Sequence[Transform]) -> None:
 
 
 def output_size(transforms: Sequence[Transform]) -> tuple[int, int] | None:
-    """(height, width) of every output, or None if it differs between images."""
+    """Return (height, width) of all outputs, or None if the size differs between images."""
     for i in reversed(range(len(transforms))):
         if getattr(transforms[i], "varies_size", False):
             return None

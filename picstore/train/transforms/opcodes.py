@@ -1,4 +1,4 @@
-"""Opcodes of color programs and the meaning of their operands.
+"""Opcodes of color programs, and the operands of each opcode, in its comment.
 
 A run of steps up to ``LAST_POINTWISE`` is one pass over an image. Steps before ``NORMALIZE`` work on grey levels
 0 … 255. ``WARP`` and ``ELASTIC`` move pixels: a second resampling, of the canvas.
@@ -13,35 +13,40 @@ from enum import IntEnum
 from picstore.errors import UsageError
 
 NOTHING = 0
-SCALE = 1  # factor, of brightness
+SCALE = 1  # factor of brightness
 CONTRAST = 2  # factor
 SATURATION = 3  # factor; 0 makes grey
 HUE = 4  # turns, −0.5 to 0.5
-SOLARIZE = 5  # least grey level that is inverted
+SOLARIZE = 5  # least grey level to invert
 POSTERIZE = 6  # 256 / number of levels
-SOLARIZE_ADD = 7  # levels to add, to levels below the second operand
+SOLARIZE_ADD = 7  # levels to add; limit of the levels concerned
 PERMUTE = 8  # channels that become red and green
 LAST_POINTWISE = 8
 
 AUTOCONTRAST = 9
 EQUALIZE = 10
 SHARPNESS = 11  # factor; 0 smooths
-WARP = 12  # a, b, c, d, e, f, g, h: pixel (x, y) shows (a x + b y + c, d x + e y + f) / (g x + h y + 1); SAMPLING, FILL
-ELASTIC = 13  # greatest shifts of x and y in pixels before the blur, deviations of the blur; SAMPLING, FILL; has a key
+# a, b, c, d, e, f, g, h: pixel (x, y) shows (a x + b y + c, d x + e y + f) / (g x + h y + 1). SAMPLING, FILL.
+WARP = 12
+# Greatest shifts of x and y in pixels before the blur, deviations of the blur. SAMPLING, FILL. The step has a key.
+ELASTIC = 13
 MIX = 14  # weight; MIX_FIRST, MIX_NEXT or MIX_LAST
-NOISE = 15  # mean and deviation in grey levels, 1 to clip or 0 to wrap; has a key
-BLUR = 16  # taps on either side of the middle one, across and down, deviation in pixels
-ERASE = 17  # left, top, right, bottom in pixels, red, green, blue
+# Mean and deviation in grey levels, 1 to clip or 0 to wrap around. The step has a key.
+NOISE = 15
+# Taps on either side of the middle tap, across and down; deviation in pixels.
+BLUR = 16
+ERASE = 17  # left, top, right, bottom, red, green, blue
 ERASE_RANDOM = 18  # left, top, right, bottom; has a key
-NORMALIZE = 19  # means and deviations of red, green, blue in 0 … 1
+NORMALIZE = 19  # means and deviations of channels in 0 … 1
 
-OPERANDS = 12  # of each step
+OPERANDS = 12  # operands of each step
 
-# Operands of WARP and ELASTIC.
-SAMPLING = 8  # how to interpolate
-FILL = 9  # red, green, blue outside of the image; NO_FILL is torchvision's None: black
+# Operands of WARP and ELASTIC: the interpolation; red, green, blue outside of the image, or NO_FILL, which is black as
+# torchvision's None.
+SAMPLING = 8
+FILL = 9
 
-LEAST_SIGMA = 1e-3  # of a blur's deviation in pixels, far below one tap
+LEAST_SIGMA = 1e-3  # least deviation of a blur in pixels
 
 # Values of SAMPLING. torchvision's interpolation blends pixels at the border with the fill; Pillow's repeats the
 # border, and shows the fill where the center of a pixel lies outside.
@@ -51,14 +56,15 @@ PILLOW_BILINEAR = 2
 PILLOW_BICUBIC = 3
 NO_FILL = -1.0
 
-# Second operands of MIX, a weighted sum of chains of steps: each chain begins with the image at MIX_FIRST.
+# Second operands of MIX, a weighted sum of the results of chains of steps. Each chain begins with the image at
+# MIX_FIRST.
 MIX_FIRST = 0  # begin the sum with the image
 MIX_NEXT = 1  # add the image, and begin another chain
-MIX_LAST = 2  # add the image, and go on with the sum
+MIX_LAST = 2  # add the image, and continue with the sum
 
 
 class OutputDtype(IntEnum):
-    """The dtype of a batch's images; color programs do not depend on it."""
+    """The dtype of a batch's images, on which color programs do not depend."""
 
     UINT8 = 0
     FLOAT32 = 1
@@ -67,12 +73,8 @@ class OutputDtype(IntEnum):
 
     @classmethod
     def from_dtype(cls, dtype: object) -> OutputDtype:
-        """Convert a ``torch.dtype`` or its name.
-
-        Raises:
-            UsageError: images cannot have this dtype.
-        """
-        name = str(dtype).removeprefix("torch.").upper()  # members have torch's names
+        """Convert a ``torch.dtype`` or its name; UsageError if images cannot have the dtype."""
+        name = str(dtype).removeprefix("torch.").upper()
         if name not in cls.__members__:
             raise UsageError(f"dtype {dtype} is not possible for images; use uint8, float16, bfloat16 or float32")
         return cls[name]

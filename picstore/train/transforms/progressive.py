@@ -1,4 +1,4 @@
-"""Progressive: lists of transforms by epoch, such as images that grow during a training."""
+"""Progressive: lists of transforms by epoch, for example for images that grow during a training."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from picstore.errors import UsageError
 
 
 class Progressive:
-    """Lists of transforms by the epoch from which on they apply, a loader's ``transform``.
+    """Lists of transforms by the first epoch of each list, a loader's ``transform``.
 
     ``Progressive({0: [RandomResizedCrop(128)], 16: [RandomResizedCrop(160)], 32: [RandomResizedCrop(192)]})`` has
-    images of 160 pixels in the epochs 16 to 31. Order, batches and random numbers are as without stages. The epoch
-    tells which list applies, so resuming needs nothing more.
+    images of 160 pixels in epochs 16 to 31. Order, batches and random numbers are the same as without stages. The epoch
+    determines the list, so resuming needs nothing more.
 
     Args:
-        stages: by first epoch, one of them 0: lists of transforms and callables as :class:`picstore.Loader` takes them,
-            or ``Views`` of the same groups.
-
-    Raises:
-        UsageError: epochs are no numbers, or none is 0.
+        stages: lists of transforms and callables as :class:`picstore.Loader` takes them, or ``Views`` of the same
+            groups, by first epoch; one of the epochs is 0.
     """
 
     def __init__(self, stages: Mapping[int, Sequence[Any]]) -> None:
@@ -40,14 +37,14 @@ class Progressive:
 
 @dataclass(frozen=True, slots=True)
 class EpochStages:
-    """The first epochs of stages, ascending from 0: a :class:`picstore.train.order.requests.PlanChoice`."""
+    """The first epochs of stages, ascending from 0; a :class:`picstore.train.order.requests.PlanChoice`."""
 
     firsts: tuple[int, ...] = (0,)
 
     def stage(self, epoch: int) -> int:
-        """The number of an epoch's stage."""
+        """Return the number of an epoch's stage."""
         return bisect_right(self.firsts, epoch) - 1
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Mark all images, or none if it is not the epoch's plan."""
+        """Mark all images if ``plan`` is the plan of the epoch, else none."""
         return np.full(len(sizes), plan == self.stage(epoch), dtype=np.bool_)

@@ -1,48 +1,182 @@
-"""timm's AutoAugment, RandAugment, AugMix and 3-Augment, by its configuration strings, with Pillow's interpolation.
+"""timm's AutoAugment, RandAugment, AugMix and 3-Augment by configuration strings, with Pillow's interpolation.
 
-timm differs from torchvision in its operations, in what a magnitude means, and in chances and noise of magnitudes.
+timm differs from torchvision in operations, in the arguments of magnitudes, and in chances and noise of magnitudes.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from picstore.arrays import F64, I64
 from picstore.errors import UsageError
 from picstore.kernels import filters
-from picstore.train.transforms import augment_policies, opcodes
+from picstore.train.transforms import opcodes
 from picstore.train.transforms.arguments import checked_fill, checked_interpolation, is_number
+from picstore.train.transforms.augment_operations import EFFICIENTNET, IMAGENET, THREE_AUGMENT, Operation, make_steps
+from picstore.train.transforms.auto_augment import DEEPEST, draw_depths, draw_weights, mix_chains
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.chain_mixing import DEEPEST, draw_depths, draw_weights, mix_chains
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
-from picstore.train.transforms.operations import make_steps
-from picstore.train.transforms.timm_levels import AUGMIX, INCREASING, NAMES, RANDOM, THREE, WEIGHTED, Draws, steps_of
 
-_DENOMINATOR = 10.0  # the magnitude of level 1, and the greatest unless "mmax" says otherwise
-_UNIFORM = 100.0  # a greater deviation means magnitudes uniform up to the given one
-_MAX_STEPS = 100  # bounds programs
-
-_POLICIES = {  # and what "Posterize" means in each
-    "original": (augment_policies.IMAGENET, "PosterizeOriginal"),
-    "originalr": (augment_policies.IMAGENET, "PosterizeIncreasing"),
-    "v0": (augment_policies.EFFICIENTNET, "Posterize"),
-    "v0r": (augment_policies.EFFICIENTNET, "PosterizeIncreasing"),
-    "3a": (augment_policies.THREE_AUGMENT, "Posterize"),
+# The magnitude of level 1, and the greatest magnitude without a section "mmax".
+_DENOMINATOR = 10.0
+# A greater deviation stands for magnitudes uniform from 0 to the given magnitude.
+_UNIFORM = 100.0
+_MAX_STEPS = 100  # steps of a program
+# Policies, and the name of the operation "Posterize" in each.
+_POLICIES = {
+    "original": (IMAGENET, "PosterizeOriginal"),
+    "originalr": (IMAGENET, "PosterizeIncreasing"),
+    "v0": (EFFICIENTNET, "Posterize"),
+    "v0r": (EFFICIENTNET, "PosterizeIncreasing"),
+    "3a": (THREE_AUGMENT, "Posterize"),
 }
 _SAMPLINGS = {
     filters.NEAREST: opcodes.NEAREST,
     filters.BILINEAR: opcodes.PILLOW_BILINEAR,
     filters.BICUBIC: opcodes.PILLOW_BICUBIC,
 }
-_DEFAULTS = {  # of the sections of each family
+# Default values of the sections of each family.
+_DEFAULTS = {
     "rand": {"m": 10.0, "n": 2.0, "p": 0.5, "mstd": 0.0, "mmax": _DENOMINATOR, "inc": 0.0},
     "augmix": {"m": 3.0, "w": 3.0, "d": -1.0, "a": 1.0, "b": 0.0, "mstd": math.inf},
     **{family: {"mstd": 0.0} for family in _POLICIES},
+}
+_BLUR = (0.1, 2.0)  # least and greatest deviation in pixels
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Values from which the arguments of n images follow.
+
+    Attributes:
+        level: float64 (n,), magnitudes / 10.
+        sign: float64 (n,), −1 or 1.
+        number: float64 (n,), the uniform numbers that decided the signs.
+        side: float64 (n, 2), pixels across and down.
+        most: greatest translation in pixels.
+        part: greatest translation as a fraction of the side.
+    """
+
+    level: F64
+    sign: F64
+    number: F64
+    side: F64
+    most: float
+    part: float
+
+    @property
+    def factor(self) -> F64:
+        """Factor that moves away from 1 as the level increases."""
+        away: F64 = np.maximum(0.1, 1 + self.sign * 0.9 * self.level)
+        return away
+
+
+Level: TypeAlias = Callable[[Draws], F64]
+
+
+def _none(draws: Draws) -> F64:
+    return np.zeros_like(draws.level)
+
+
+def _slope(draws: Draws) -> F64:
+    return draws.sign * 0.3 * draws.level
+
+
+def _mild_factor(draws: Draws) -> F64:
+    return 1.8 * draws.level + 0.1
+
+
+def _bits(draws: Draws) -> F64:
+    return np.trunc(4 * draws.level)
+
+
+def _threshold(draws: Draws) -> F64:
+    threshold: F64 = np.minimum(256, np.trunc(256 * draws.level))
+    return threshold
+
+
+def _random_deviation(draws: Draws) -> F64:
+    return _BLUR[0] + (_BLUR[1] * np.clip(draws.level, 0, 1) - _BLUR[0]) * draws.number
+
+
+# The operation and argument of each of timm's names. timm moves images by minus the argument.
+LEVELS: dict[str, tuple[Operation, Level]] = {
+    "AutoContrast": (Operation.AUTO_CONTRAST, _none),
+    "Equalize": (Operation.EQUALIZE, _none),
+    "Invert": (Operation.INVERT, _none),
+    "Rotate": (Operation.ROTATE, lambda draws: draws.sign * 30 * draws.level),
+    "Posterize": (Operation.POSTERIZE, lambda draws: np.minimum(_bits(draws), 8)),
+    "PosterizeIncreasing": (Operation.POSTERIZE, lambda draws: 4 - _bits(draws)),
+    "PosterizeOriginal": (Operation.POSTERIZE, lambda draws: np.minimum(4 + _bits(draws), 8)),
+    "Solarize": (Operation.SOLARIZE, _threshold),
+    "SolarizeIncreasing": (Operation.SOLARIZE, lambda draws: 256 - _threshold(draws)),
+    "SolarizeAdd": (Operation.SOLARIZE_ADD, lambda draws: np.minimum(128, np.trunc(110 * draws.level))),
+    "Color": (Operation.COLOR, _mild_factor),
+    "ColorIncreasing": (Operation.COLOR, lambda draws: draws.factor),
+    "Contrast": (Operation.CONTRAST, _mild_factor),
+    "ContrastIncreasing": (Operation.CONTRAST, lambda draws: draws.factor),
+    "Brightness": (Operation.BRIGHTNESS, _mild_factor),
+    "BrightnessIncreasing": (Operation.BRIGHTNESS, lambda draws: draws.factor),
+    "Sharpness": (Operation.SHARPNESS, _mild_factor),
+    "SharpnessIncreasing": (Operation.SHARPNESS, lambda draws: draws.factor),
+    "ShearX": (Operation.SHEAR_X, _slope),
+    "ShearY": (Operation.SHEAR_Y, _slope),
+    "TranslateX": (Operation.TRANSLATE_X, lambda draws: -draws.sign * draws.level * draws.most),
+    "TranslateY": (Operation.TRANSLATE_Y, lambda draws: -draws.sign * draws.level * draws.most),
+    "TranslateXRel": (Operation.TRANSLATE_X, lambda draws: -draws.sign * draws.level * draws.part * draws.side[:, 0]),
+    "TranslateYRel": (Operation.TRANSLATE_Y, lambda draws: -draws.sign * draws.level * draws.part * draws.side[:, 1]),
+    "Desaturate": (Operation.COLOR, lambda draws: 1 - np.clip(0.5 + 0.5 * draws.level, 0.5, 1)),
+    "GaussianBlur": (Operation.BLUR, lambda draws: np.clip(_BLUR[0] + (_BLUR[1] - _BLUR[0]) * draws.level, *_BLUR)),
+    "GaussianBlurRand": (Operation.BLUR, _random_deviation),
+}
+NAMES = list(LEVELS)
+
+
+def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
+    """Return operations and arguments, int64 and float64 (n,), of indices in ``NAMES``, −1 for none."""
+    operations, arguments = np.full(len(names), int(Operation.IDENTITY)), np.zeros(len(names))
+    for number in np.unique(names[names >= 0]).tolist():
+        operation, level = LEVELS[NAMES[number]]
+        chosen = names == number
+        operations[chosen] = operation
+        arguments[chosen] = level(draws)[chosen]
+    return operations, arguments
+
+
+_PLAIN = ("AutoContrast", "Equalize", "Invert", "Rotate", "SolarizeAdd")
+_MOVES = ("ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
+_GRADED = ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
+# Sets of operations, with the weights of their chances.
+RANDOM = dict.fromkeys((*_PLAIN, *_MOVES, *_GRADED), 1.0)
+INCREASING = dict.fromkeys((*_PLAIN, *_MOVES, *(f"{name}Increasing" for name in _GRADED)), 1.0)
+AUGMIX = {name: 1.0 for name in INCREASING if name not in ("Invert", "SolarizeAdd")}
+THREE = dict.fromkeys(("SolarizeIncreasing", "Desaturate", "GaussianBlur"), 1.0)
+# Sets by the weights of their operations.
+WEIGHTED: dict[str, dict[str, float]] = {
+    name: {operation: weight for weight, operations in groups.items() for operation in operations.split()}
+    for name, groups in {
+        "weights": {
+            3.0: "Rotate",
+            2.0: "ShearX ShearY",
+            1.0: "TranslateXRel TranslateYRel",
+            0.25: "ColorIncreasing SharpnessIncreasing AutoContrast",
+            0.05: "SolarizeIncreasing SolarizeAdd ContrastIncreasing BrightnessIncreasing Equalize PosterizeIncreasing "
+            "Invert",
+        },
+        "3aw": {
+            6.0: "SolarizeIncreasing Desaturate GaussianBlur",
+            3.0: "Rotate",
+            2.0: "ShearX ShearY",
+            1.0: "PosterizeIncreasing AutoContrast ColorIncreasing SharpnessIncreasing ContrastIncreasing "
+            "BrightnessIncreasing Equalize Invert",
+        },
+    }.items()
 }
 
 
@@ -52,20 +186,17 @@ class TimmAutoAugment(ColorTransform):
     ``"rand-m9-mstd0.5-inc1"`` is RandAugment, ``"augmix-m3-w3"`` AugMix, ``"original-mstd0.5"``, ``"originalr"``,
     ``"v0"`` and ``"v0r"`` are policies of AutoAugment, and ``"3a"`` is 3-Augment; the sections are timm's.
 
-    Uses 6 random numbers for each operation: which one, chance, two for the magnitude, sign, interpolation. The sets
-    ``tweights`` and ``t3aw`` use one more for each of their operations, AugMix others for weights and depths as
-    :class:`AugMix`. The blur of 3-Augment is a true Gaussian, where Pillow repeats a box.
+    Uses 6 random numbers for each operation: the operation, chance, two for the magnitude, sign, interpolation. The
+    sets ``tweights`` and ``t3aw`` use one more number for each operation of the set, and AugMix uses numbers for
+    weights and depths as :class:`AugMix` does. The blur of 3-Augment is a true Gaussian; Pillow repeats a box.
 
     Args:
         config: timm's ``auto_augment``.
         img_mean: color outside of the image. timm's ``create_transform`` takes the mean of its normalization.
-        translate_const: greatest translation in pixels, of policies that move by pixels.
+        translate_const: greatest translation in pixels, for policies that move by pixels.
         translate_pct: greatest translation as a fraction of the side. timm's ``create_transform`` has 0.3 for AugMix.
         interpolation: ``"bilinear"`` or ``"bicubic"``, Pillow's; ``"nearest"``; a sequence of these, of which each
-            operation gets one; or ``"random"``, the first two.
-
-    Raises:
-        UsageError: ``config`` has a section that picstore does not know, or an argument has another value.
+            operation gets one; or ``"random"`` for bilinear or bicubic.
     """
 
     moves_pixels = True
@@ -105,7 +236,8 @@ class TimmAutoAugment(ColorTransform):
         names = np.array([NAMES.index(name) for name in self._set])
         weights = np.array(list(self._set.values()))
         weighted = (weights != weights[0]).any()
-        if weighted:  # without repetition: the first of exponential waiting times
+        if weighted:
+            # Draw without repetition: the operations with the shortest exponential waiting times.
             waiting = -np.log1p(-random.uniform(len(names))) / weights
             order = np.argsort(waiting, axis=1, kind="stable")
         steps = [ColorProgram.from_step(opcodes.NOTHING, [], count=count)]
@@ -133,21 +265,21 @@ class TimmAutoAugment(ColorTransform):
         drawn = np.floor(random.uniform(1)[:, 0] * len(names)).astype(np.int64)
         steps = []
         for k in range(names.shape[1]):
-            random.uniform(1)  # which one: given by the policy
+            # The policy gives the operation, so this number is not used.
+            random.uniform(1)
             steps.append(self._step(names[drawn, k], magnitudes[drawn, k], chances[drawn, k], sizes, random))
         return ColorProgram.chain(steps)
 
     def _step(self, names: I64, magnitude: Any, chance: Any, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """One operation for each image: indices in ``NAMES``, and magnitudes and chances, (n,) or one for all."""
+        """Make an operation for each image, given an index in ``NAMES``, a magnitude and a chance, (n,) or one each."""
         applied, radius, turn, sign, which = random.uniform(5).T
         deviation = self._values["mstd"]
         if deviation == math.inf:
             magnitude = radius * magnitude
         elif deviation > 0:
             magnitude = magnitude + deviation * np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * math.pi * turn)
-        level = (
-            np.clip(np.broadcast_to(magnitude, sign.shape), 0, self._values.get("mmax", _DENOMINATOR)) / _DENOMINATOR
-        )
+        most = self._values.get("mmax", _DENOMINATOR)
+        level = np.clip(np.broadcast_to(magnitude, sign.shape), 0, most) / _DENOMINATOR
         draws = Draws(level, np.where(sign > 0.5, -1.0, 1.0), sign, sizes.astype(np.float64), *self._translate)
         operations, arguments = steps_of(np.where(applied <= chance, names, -1), draws)
         sampling = self._samplings[np.floor(which * len(self._samplings)).astype(np.int64)]
@@ -155,7 +287,7 @@ class TimmAutoAugment(ColorTransform):
 
 
 def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
-    """Family, values of its sections, and its set of operations; UsageError for another configuration."""
+    """Return the family, the values of its sections, and its set of operations; UsageError if ``config`` is wrong."""
     family, *sections = str(config).split("-")
     wrong = f"TimmAutoAugment: config is {config!r}"
     if family not in _DEFAULTS:
@@ -183,7 +315,7 @@ def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
 
 
 def _policy_arrays(family: str) -> tuple[I64, F64, F64]:
-    """Names, chances and magnitudes, (sub-policies, operations), of a policy."""
+    """Return the names, chances and magnitudes of a policy, each (sub-policies, operations)."""
     policy, posterize = _POLICIES[family]
     names = [[NAMES.index(posterize if name == "Posterize" else name) for name, _, _ in steps] for steps in policy]
     chances = [[chance for _, chance, _ in steps] for steps in policy]

@@ -7,27 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import UsageError
-from picstore.train.transforms.callables import apply_callable, name_of
+from picstore.train.transforms.arguments import name_of
+from picstore.train.transforms.callables import apply_callable
 from picstore.train.transforms.color_program import ColorTransform, normalizes
 from picstore.train.transforms.geometry import Transform, output_size
 
-_MAX_VIEWS = 256  # of a record, in all groups
+_MAX_VIEWS = 256  # views of a record in all groups
 
 
 class Views:
     """Several views of each image, for self-supervised and teacher-student training; a loader's ``transform``.
 
     ``Views(global_=(2, [...]), local=(8, [...]))`` makes two views by the first list and eight by the second. Each view
-    draws its own parameters. A record is read, checked and decoded once, for the box that holds what all views need.
-    Batches have a tensor for each group, ``batch.views["global"]`` of shape (2, N, 3, H, W); an underscore at the end
-    of a name is dropped.
+    draws its own parameters. A record is read, checked and decoded once, for the box that holds the pixels of all
+    views. Batches have a tensor for each group, ``batch.views["global"]`` of shape (2, N, 3, H, W); an underscore at
+    the end of a name is dropped.
 
     Args:
-        groups: by name, the number of views and their list of transforms, see :class:`picstore.Loader`. Callables in a
-            list take its views, count · N images at a time.
-
-    Raises:
-        UsageError: a group is no pair of a number and a list; no group; more than 256 views.
+        groups: by name, the number of views and a list of transforms, see :class:`picstore.Loader`; 1 to 256 views in
+            all. Callables in a list take the views of the group, count · N images at a time.
     """
 
     def __init__(self, **groups: tuple[int, Any]) -> None:
@@ -51,14 +49,14 @@ class Views:
 
 @dataclass(frozen=True, slots=True)
 class ViewGroup:
-    """Views of an image that share their transforms; a list of transforms is a group of one view without a name.
+    """Views of an image with the same transforms; a list of transforms is a group of one view without a name.
 
     Attributes:
         geometry: transforms that become one resampling.
         color: transforms that become one pass over the pixels.
-        name: of the group.
-        count: views of each image.
-        first: number of its first view among all groups' views, which its random numbers depend on.
+        name: name of the group.
+        count: number of views of each image.
+        first: number of the first view among the views of all groups, on which random numbers depend.
     """
 
     geometry: tuple[Transform, ...] = ()
@@ -69,7 +67,7 @@ class ViewGroup:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) of every output, or None if it differs between images."""
+        """(height, width) of all outputs, or None if the size differs between images."""
         return output_size(self.geometry)
 
     @property
@@ -85,12 +83,12 @@ class ViewGroup:
 
 @dataclass(frozen=True, slots=True)
 class ViewCallables:
-    """Callables of groups: takes and returns a batch's views by name, tensors (count, N, 3, H, W) or lists."""
+    """Callables of groups as one callable, from and to views by name: tensors (count, N, 3, H, W) or lists."""
 
     by_name: Mapping[str, tuple[Callable[[Any], Any], ...]]
 
     def __call__(self, views: Mapping[str, Any]) -> dict[str, Any]:
-        """Apply each group's callables to all of its views at once, or to one after the other if they are lists."""
+        """Apply the callables of each group to all views of the group at once, or one by one if views are lists."""
         return {name: self._apply(self.by_name.get(name, ()), images) for name, images in views.items()}
 
     def _apply(self, callables: Sequence[Callable[[Any], Any]], images: Any) -> Any:

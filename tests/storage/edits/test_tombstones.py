@@ -63,8 +63,8 @@ def test_numbers_among_what_is_left_are_a_lists_without_the_deleted(data: st.Dat
 def test_an_epoch_is_each_record_left_exactly_once_on_ranks_equally_long(
     data: st.DataObject, counts: list[int], seed: int
 ) -> None:
-    from picstore.train.order.epoch import EpochOrder
-    from picstore.train.order.sharding import RankShard
+    from picstore.train.order.epoch_order import EpochOrder
+    from picstore.train.order.global_batches import RankShard
 
     deleted = sorted(data.draw(st.sets(st.integers(0, sum(counts) - 1))))
     live = LiveRecords.from_deleted(counts, np.array(deleted, dtype=np.int64), file="here")

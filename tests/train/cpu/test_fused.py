@@ -18,9 +18,9 @@ from picstore.train.batching.parameters import make_params
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu.fill_images import ImageFiller
-from picstore.train.order.epoch import Samples
+from picstore.train.order.epoch_order import Samples
 from picstore.train.order.requests import SourceRequest, TrainingSource
-from picstore.train.transforms.compose import plan_transforms
+from picstore.train.transforms.transform_plan import plan_transforms
 
 COUNT = 10
 CROP = [picstore.RandomResizedCrop(64, scale=(0.1, 0.2)), picstore.RandomHorizontalFlip()]

@@ -31,9 +31,9 @@ from picstore.train.transforms.crops import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
-    Resize,
 )
 from picstore.train.transforms.geometry import Geometry, Transform, compose
+from picstore.train.transforms.resizing import Resize
 
 BILINEAR = InterpolationMode.BILINEAR
 sides = st.integers(1, 40)

@@ -29,12 +29,10 @@ from picstore.train.cpu.render import render
 from picstore.train.cpu.run_color import run_color
 from picstore.train.transforms.affine import RandomAffine, RandomRotation
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.blur_noise_erasing import GaussianBlur, GaussianNoise, RandomErasing
 from picstore.train.transforms.color import (
     ColorJitter,
-    GaussianBlur,
-    GaussianNoise,
     Normalize,
-    RandomErasing,
     RandomGrayscale,
     RandomInvert,
     RandomPosterize,
@@ -48,10 +46,10 @@ from picstore.train.transforms.crops import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
-    Resize,
 )
 from picstore.train.transforms.geometry import Geometry, compose
 from picstore.train.transforms.opcodes import OutputDtype
+from picstore.train.transforms.resizing import Resize
 
 pytest.importorskip("triton")
 

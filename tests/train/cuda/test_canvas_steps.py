@@ -13,19 +13,21 @@ from grids import slow_except
 from picstore.train.cpu.run_color import run_color
 from picstore.train.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.color import ColorJitter, GaussianBlur, Normalize, RandomErasing
-from picstore.train.transforms.color_program import ColorProgram, compose_color
-from picstore.train.transforms.distort import ElasticTransform, RandomPerspective
-from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.opcodes import OutputDtype
-from picstore.train.transforms.timm_augment import TimmAutoAugment
-from picstore.train.transforms.tone import (
+from picstore.train.transforms.blur_noise_erasing import GaussianBlur, RandomErasing
+from picstore.train.transforms.color import (
+    ColorJitter,
+    Normalize,
     RandomAdjustSharpness,
     RandomAutocontrast,
     RandomChannelPermutation,
     RandomEqualize,
     RandomPhotometricDistort,
 )
+from picstore.train.transforms.color_program import ColorProgram, compose_color
+from picstore.train.transforms.distort import ElasticTransform, RandomPerspective
+from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.opcodes import OutputDtype
+from picstore.train.transforms.timm_augment import TimmAutoAugment
 
 pytest.importorskip("triton")
 

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from picstore.arrays import Table
 from picstore.errors import UsageError
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.train.order import bucket_plan, bucket_table, container_order
-from picstore.train.order.bucket_plan import BucketPlan
-from picstore.train.order.bucket_table import BucketTable
-from picstore.train.order.buckets import BucketOrder
-from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder
+from picstore.train.order import bucket_plan, epoch_order
+from picstore.train.order.bucket_order import BucketOrder
+from picstore.train.order.bucket_plan import BucketPlan, BucketTable
+from picstore.train.order.epoch_order import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder
 from picstore.train.order.requests import SourceRequest
 
 Record = tuple[int, int]  # container and number in it
@@ -75,9 +74,9 @@ def _steps(request: pytest.FixtureRequest) -> Any:
         if request.param == "small":
             patch.setattr(bucket_plan, "_CHUNK", 7)
             patch.setattr(bucket_plan, "_NEAR", 1)
-            patch.setattr(bucket_table, "_SPAN", 2)
-            patch.setattr(bucket_table, "_BLOCK", 3)
-            patch.setattr(container_order, "_PART", 3)
+            patch.setattr(bucket_plan, "_SPAN", 2)
+            patch.setattr(bucket_plan, "_BLOCK", 3)
+            patch.setattr(epoch_order, "_PART", 3)
         yield
 
 
@@ -234,7 +233,7 @@ def test_records_are_in_containers_of_lanes_set_aside_or_read_alone(
         runs = list(zip(samples.container.tolist(), samples.lane.tolist(), strict=True))
         for record, run, held in zip(records_of(request), runs, samples.held.tolist(), strict=True):
             if held == IN_CONTAINER:
-                assert run not in closed and order.dealing.reads(rank, np.array([run[1]]))[0]
+                assert run not in closed and order.rank_shares.reads(rank, np.array([run[1]]))[0]
             elif held == SET_ASIDE:
                 assert run in closed
                 aside[record] -= 1

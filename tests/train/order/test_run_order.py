@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.train.batch import Batch
-from picstore.train.mux import MixOrder
-from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.schedule import MixSchedule
-from picstore.train.order.sharding import RankShard
+from picstore.train.mux import MuxOrder
+from picstore.train.order.epoch_order import EpochOrder
+from picstore.train.order.global_batches import RankShard
+from picstore.train.order.mux_order import MuxSchedule
 
 Make = Callable[..., Path]
 RecordAddress = tuple[int, int]  # container and record
@@ -174,8 +174,8 @@ def test_a_mux_whose_world_size_changes_takes_the_same_samples_by_source(
     done = 0
     for world_size in worlds[:3]:
         mixes = [
-            MixOrder(
-                schedule=MixSchedule.constant([12 * c for c in counts]),
+            MuxOrder(
+                schedule=MuxSchedule.constant([12 * c for c in counts]),
                 records=(1000,) * len(counts),
                 lanes=lanes,
                 seed=0,

@@ -17,15 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.train.order.apportionment import Apportionment
-from picstore.train.order.bucket_table import BucketTable
-from picstore.train.order.buckets import BucketOrder
+from picstore.train.order.bucket_order import BucketOrder
+from picstore.train.order.bucket_plan import BucketTable
 from picstore.train.order.dataset_order import DatasetOrder
-from picstore.train.order.epoch import ALONE
-from picstore.train.order.mixing import MixOrder
+from picstore.train.order.epoch_order import ALONE
+from picstore.train.order.global_batches import RankShard
+from picstore.train.order.mux_order import MuxOrder, MuxSchedule
 from picstore.train.order.requests import BatchRequest, Order
-from picstore.train.order.schedule import MixSchedule
-from picstore.train.order.sharding import RankShard
+from picstore.train.order.weights import RecordShares
 
 MakeOrder = Callable[[int, int], Order]  # of a rank of a world size
 
@@ -65,7 +64,7 @@ def stored(lanes: int, drop_last: bool, counts: list[int]) -> tuple[MakeOrder, l
 
 
 def weighted(lanes: int, drop_last: bool, counts: list[int]) -> tuple[MakeOrder, list[Any]]:
-    shares = Apportionment.weighted(np.array(counts), np.arange(sum(counts)) % 5, 2 * sum(counts), seed=1)
+    shares = RecordShares.weighted(np.array(counts), np.arange(sum(counts)) % 5, 2 * sum(counts), seed=1)
 
     def make(rank: int, world_size: int) -> Order:
         options: Any = {"rank": rank, "world_size": world_size, "lanes": lanes, "drop_last": drop_last}
@@ -87,11 +86,11 @@ def buckets(lanes: int, drop_last: bool, counts: list[int]) -> tuple[MakeOrder, 
 
 def mixture(lanes: int, drop_last: bool, counts: list[int]) -> tuple[MakeOrder, list[Any]]:
     del drop_last  # a mixture has no end
-    schedule = MixSchedule((0, 2, 5), ((150, 50, 1), (60, 140, 0), (3, 11, 190)))
+    schedule = MuxSchedule((0, 2, 5), ((150, 50, 1), (60, 140, 0), (3, 11, 190)))
 
     def make(rank: int, world_size: int) -> Order:
         records = (sum(counts), sum(counts[::2]), 17)
-        return MixOrder(
+        return MuxOrder(
             schedule=schedule, records=records, lanes=lanes, seed=1, rank=rank, world_size=world_size, epoch_batches=9
         )
 

@@ -38,15 +38,15 @@ from picstore.train.buffers import BufferPool
 from picstore.train.cpu import decode as cpu_decode
 from picstore.train.cpu import fill_images, needed_kernels
 from picstore.train.order.dataset_order import DatasetOrder
-from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.epoch_order import EpochOrder
+from picstore.train.order.global_batches import RankShard
 from picstore.train.order.requests import BatchRequest, TrainingSource
-from picstore.train.order.sharding import RankShard
 from picstore.train.pipeline import batch_threads, prefetch
 from picstore.train.pipeline.batch_threads import AHEAD, MAX_REQUESTS, Pipeline, divide
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses
 from picstore.train.pipeline.stats import StatsCounter
-from picstore.train.transforms.compose import TransformPlan
 from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.transform_plan import TransformPlan
 from picstore.train.transforms.views import ViewGroup
 
 pytestmark = pytest.mark.usefixtures("no_earlier_threads")

@@ -15,12 +15,12 @@ from grids import slow_except
 from torchvision.transforms import v2
 
 from picstore.errors import UsageError
-from picstore.train.transforms import augment_policies, opcodes
+from picstore.train.transforms import augment_operations, opcodes
+from picstore.train.transforms.augment_operations import Operation, make_steps
 from picstore.train.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, compose_color
-from picstore.train.transforms.compose import plan_transforms
-from picstore.train.transforms.operations import Operation, make_steps
+from picstore.train.transforms.transform_plan import plan_transforms
 
 WIDTH, HEIGHT = 90, 61
 NAMES = {operation.name.title().replace("_", ""): operation for operation in Operation}
@@ -190,7 +190,7 @@ def test_a_mixture_is_the_weighted_sum_of_its_chains() -> None:
 
 def test_policies_are_torchvisions() -> None:
     for policy in v2.AutoAugmentPolicy:
-        ours = getattr(augment_policies, policy.name)
+        ours = getattr(augment_operations, policy.name)
         theirs = v2.AutoAugment(policy)._policies
         assert [[(n, c, m or 0) for n, c, m in pair] for pair in theirs] == [[tuple(s) for s in pair] for pair in ours]
 

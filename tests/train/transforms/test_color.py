@@ -28,12 +28,10 @@ from picstore.errors import UsageError
 from picstore.train.cpu.run_color import run_color
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.blur_noise_erasing import GaussianBlur, GaussianNoise, RandomErasing
 from picstore.train.transforms.color import (
     ColorJitter,
-    GaussianBlur,
-    GaussianNoise,
     Normalize,
-    RandomErasing,
     RandomGrayscale,
     RandomInvert,
     RandomPosterize,

@@ -22,8 +22,8 @@ from picstore.errors import UsageError
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, compose_color
-from picstore.train.transforms.compose import plan_transforms
 from picstore.train.transforms.distort import ElasticTransform, RandomPerspective
+from picstore.train.transforms.transform_plan import plan_transforms
 
 FILLS = [(None, [-1.0] * 3), (0, [0.0] * 3), ([250.0, 3.0, 90.0], [250.0, 3.0, 90.0])]
 

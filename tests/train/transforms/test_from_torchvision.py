@@ -19,8 +19,8 @@ from torchvision.transforms import v2
 
 import picstore
 from picstore.errors import UsageError
-from picstore.train.transforms.compose import plan_transforms
 from picstore.train.transforms.from_torchvision import Steps, _levels
+from picstore.train.transforms.transform_plan import plan_transforms
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLOATS = v2.ToDtype(torch.float32, scale=True)
@@ -86,7 +86,7 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if type(value).__module__.startswith("picstore"):
         names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
-        return type(value).__name__, {name: plain(getattr(value, name)) for name in names if name != "_container"}
+        return type(value).__name__, {name: plain(getattr(value, name)) for name in names if name != "_choice"}
     return value
 
 
@@ -348,6 +348,8 @@ def test_importing_a_plan_imports_no_torchvision() -> None:
     import subprocess
     import sys
 
-    program = "import sys, picstore.train.transforms.compose; print({'torch', 'torchvision'} & sys.modules.keys())"
+    program = (
+        "import sys, picstore.train.transforms.transform_plan; print({'torch', 'torchvision'} & sys.modules.keys())"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()", Path(done.stdout)

@@ -26,9 +26,9 @@ from picstore.train.transforms.crops import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
-    Resize,
 )
 from picstore.train.transforms.geometry import Geometry, check_borders, common_fill, compose, output_size
+from picstore.train.transforms.resizing import Resize
 
 sides = st.integers(1, 700)
 

@@ -16,11 +16,10 @@ from PIL import Image
 
 from picstore.errors import UsageError
 from picstore.train.transforms import opcodes, timm_augment
+from picstore.train.transforms.augment_operations import Operation, make_steps
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, compose_color
-from picstore.train.transforms.operations import Operation, make_steps
-from picstore.train.transforms.timm_augment import TimmAutoAugment
-from picstore.train.transforms.timm_levels import AUGMIX, INCREASING, LEVELS, RANDOM, THREE, WEIGHTED
+from picstore.train.transforms.timm_augment import AUGMIX, INCREASING, LEVELS, RANDOM, THREE, WEIGHTED, TimmAutoAugment
 
 require(importlib.util.find_spec("timm"), "timm")
 from timm.data import auto_augment  # noqa: E402 - after that

@@ -1,9 +1,9 @@
-"""Apportionment: how often each record comes in an epoch, by weights, as exact arithmetic.
+"""How often an epoch draws each record, by weights: exact arithmetic instead of random draws.
 
-Record i has a share of samples an epoch, in ticks of 2**-30 samples. With C_i, the sum of the shares before it, and an
-offset t of the epoch, it comes floor(C_{i+1} + t) - floor(C_i + t) times. So every epoch has the same number of
-samples, and each record comes as often as its share says, rounded down or up. The offsets of epochs are multiples of
-the golden ratio, which fill [0, 1) evenly, so that the roundings cancel over epochs. Nothing is drawn, stored or
+Record i has a share of the samples of an epoch, in ticks of 2**-30 samples. C_i is the sum of the shares before record
+i, and t an offset of the epoch. The epoch has record i floor(C_{i+1} + t) - floor(C_i + t) times. So every epoch has
+the same number of samples, and each record comes as often as its share says, rounded down or up. The offsets of epochs
+are multiples of the golden ratio, which fill [0, 1) evenly, so that roundings cancel over epochs. Nothing is stored or
 communicated. docs/order.md has the formulas.
 """
 
@@ -19,25 +19,29 @@ from picstore import rng
 from picstore.arrays import F64, I64, Array
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.order.epoch import Samples
+from picstore.train.order.epoch_order import Samples
 
-_TICKS = 30  # a sample is 2**30 ticks
-_GOLDEN = 663_608_941  # of 2**30; odd, so that 2**30 epochs have all offsets
-_MAX_SAMPLES = 1 << 31  # and records, so that sums have 63 bits
-_MAX_EXPONENT = 512  # of two in the largest weight: sums of 2**31, and 2**61 ticks divided by them, stay in float64
-_CHUNK = 1 << 13  # weights at a time, in the cache and in blocks that malloc keeps
+_TICKS = 30  # A sample is 2**30 ticks.
+# The golden ratio's fraction in ticks. The number is odd, so that 2**30 epochs have all offsets.
+_GOLDEN = 663_608_941
+# Limit of samples and of records, with which sums have at most 63 bits.
+_MAX_SAMPLES = 1 << 31
+# Limit of the largest weight's exponent of two: 2**31 such weights, and 2**61 ticks over their sum, stay in float64.
+_MAX_EXPONENT = 512
+# Weights to add up at a time. They stay in the cache, and in blocks that malloc keeps.
+_CHUNK = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
-class Apportionment:
-    """Shares of the records of a data set in an epoch of ``samples`` samples.
+class RecordShares:
+    """Shares that the records of a dataset have in an epoch of ``samples`` samples.
 
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
         bounds: int64 (containers + 1,), ticks of all records before each container.
         copies: largest number of times that a record comes in an epoch.
         digest: hash of the shares, 16 hexadecimal digits.
-        weights: of the records; None if all are equal.
+        weights: weights of the records; None if all records have the same share.
     """
 
     samples: int
@@ -49,7 +53,7 @@ class Apportionment:
     weights: RecordWeights | None = field(default=None, repr=False)
 
     @classmethod
-    def equal(cls, counts: I64, samples: int, *, seed: int) -> Apportionment:
+    def equal(cls, counts: I64, samples: int, *, seed: int) -> RecordShares:
         """Give the same share to all records of containers of ``counts`` records."""
         starts: I64 = np.concatenate(([0], np.cumsum(counts)))
         records = int(starts[-1])
@@ -59,16 +63,17 @@ class Apportionment:
     @classmethod
     def weighted(
         cls, counts: I64, weights: Array, samples: int, *, seed: int, values: Array | None = None
-    ) -> Apportionment:
-        """Give each record a share in proportion to its weight; no weight is negative, and one is positive.
+    ) -> RecordShares:
+        """Give each record a share in proportion to its weight.
 
-        ``weights`` are (records,); with ``values``, indexes into ``values``.
+        Args:
+            weights: (records,), at least 0, not all 0; or indexes into ``values``, if these are given.
         """
         starts: I64 = np.concatenate(([0], np.cumsum(counts)))
         sums, total = np.zeros(len(starts)), 0.0
         for start in range(0, len(weights), _CHUNK):
             chunk = _look_up(weights[start : start + _CHUNK], values)
-            # One after the other, so that the sums are the same on every machine.
+            # Add one weight after another, so that the sums are the same on every machine.
             running = np.cumsum(np.append(total, chunk))
             first, last = np.searchsorted(starts, (start + 1, start + len(chunk) + 1))
             sums[first:last] = running[starts[first:last] - start]
@@ -78,13 +83,14 @@ class Apportionment:
         return cls(samples, seed, starts, found.to_ticks(sums), -(-largest >> _TICKS), digest, found)
 
     def counts(self, epoch: int) -> I64:
-        """Samples of each container in an epoch, int64 (containers,)."""
+        """Return the number of samples of each container in an epoch, int64 (containers,)."""
         bounds = self.bounds + self._offset(epoch)
-        bounds >>= _TICKS  # in place, as a new page costs more than its sums
+        # Shift in place: fresh pages cost more than the sums in them.
+        bounds >>= _TICKS
         return np.diff(bounds)
 
     def to_records(self, samples: Samples, epoch: int) -> Samples:
-        """Map samples of an order over :meth:`counts` to live records of their containers, and number the copies."""
+        """Map samples of an order over :meth:`counts` to live records of containers, and number the copies."""
         each, which = np.unique(samples.container, return_inverse=True)
         first, begins, ends = self._ticks(each)
         offset = self._offset(epoch)
@@ -94,7 +100,7 @@ class Apportionment:
         return replace(samples, record=found - first[which], copy=copy)
 
     def samples_of(self, container: int, record: int, epoch: int) -> range:
-        """The samples of a container that are one of its records, a live-record number; see :meth:`to_records`."""
+        """Return the samples of a container that :meth:`to_records` maps to its live record ``record``."""
         _, begins, ends = self._ticks(np.array([container]))
         offset = self._offset(epoch)
         before = (int(self.bounds[container]) + offset) >> _TICKS
@@ -102,7 +108,12 @@ class Apportionment:
         return range(begin - before, end - before)
 
     def _ticks(self, containers: I64) -> tuple[I64, I64, I64]:
-        """List the ticks before and after each record of containers, and find the first of each container in these."""
+        """Return the ticks before and after each record of some containers.
+
+        Returns:
+            For each container the index of its first record in the two arrays that follow; for each record the ticks
+            before it; and the ticks after it.
+        """
         lengths = self.starts[containers + 1] - self.starts[containers]
         first = np.cumsum(lengths) - lengths
         records = np.arange(lengths.sum()) + np.repeat(self.starts[containers] - first, lengths)
@@ -118,13 +129,13 @@ class Apportionment:
 
 @dataclass(frozen=True, slots=True)
 class RecordWeights:
-    """The weights of a data set's live records, and what they add up to.
+    """The weights of a dataset's live records, and sums of the weights.
 
     Attributes:
-        weights: (records,), of any type; with ``values`` numbers of these.
-        values: float64, the weights that there are; None where each record has its own.
-        sums: float64 (containers + 1,), the weights before each container.
-        total: of all weights.
+        weights: (records,), numbers of any type; or indexes into ``values``.
+        values: float64, the different weights; None if ``weights`` are the weights themselves.
+        sums: float64 (containers + 1,), sum of the weights before each container.
+        total: sum of all weights.
         whole: ticks of all records.
     """
 
@@ -135,7 +146,7 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """The ticks before and after the ``records`` of ``containers``, which have ``lengths`` records."""
+        """Return the ticks before and after each of the ``records`` of ``containers`` of ``lengths`` records."""
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         sums = np.zeros((len(inside), inside.shape[1] + 1))
         sums[:, 0] = self.sums[containers]
@@ -150,7 +161,7 @@ class RecordWeights:
         return ticks
 
     def summarize(self, samples: int) -> tuple[int, str]:
-        """Find the largest share, in ticks, and a hash of all."""
+        """Return the largest share, in ticks, and a hash of all shares."""
         hashed, weight, largest = hashlib.sha256(str(samples).encode()), 0.0, 0
         for start in range(0, len(self.weights), _CHUNK):
             sums = np.cumsum(np.append(weight, _look_up(self.weights[start : start + _CHUNK], self.values)))
@@ -160,10 +171,13 @@ class RecordWeights:
         return largest, hashed.hexdigest()[:16]
 
 
-def apportion(
+def record_shares(
     dataset: Dataset, *, weights: str | npt.ArrayLike | None, balance: str | None, repeat: float, seed: int
-) -> Apportionment | None:
-    """Make the shares that a Loader's options ask for; None if every record comes once an epoch.
+) -> RecordShares | None:
+    """Make the shares that a Loader's options ask for.
+
+    Returns:
+        The shares; None if every record comes once an epoch.
 
     Raises:
         UsageError: the options do not fit together, or weights are missing, negative, not finite or all zero.
@@ -177,19 +191,18 @@ def apportion(
         raise UsageError(f"{repeat} times {len(dataset):,} records; 1 to {_MAX_SAMPLES:,} samples are possible")
     counts = dataset.live.counts
     if weights is not None:
-        return Apportionment.weighted(counts, _check_weights(dataset, weights), samples, seed=seed)
+        return RecordShares.weighted(counts, _check_weights(dataset, weights), samples, seed=seed)
     if balance is not None:
         numbers, values = _balance_weights(dataset, balance)
-        return Apportionment.weighted(counts, numbers, samples, seed=seed, values=values)
-    return Apportionment.equal(counts, samples, seed=seed)
+        return RecordShares.weighted(counts, numbers, samples, seed=seed, values=values)
+    return RecordShares.equal(counts, samples, seed=seed)
 
 
 def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
     name = f"the column {weights!r}" if isinstance(weights, str) else "weights"
     try:
-        array = np.array(
-            dataset.table[weights] if isinstance(weights, str) else weights
-        )  # a copy, which stays as it is
+        # A copy, so that later changes by the caller have no effect.
+        array = np.array(dataset.table[weights] if isinstance(weights, str) else weights)
     except ValueError as error:  # lists of several lengths
         raise UsageError(f"{name}: {error}; a number for each of {len(dataset):,} records is needed") from error
     if array.shape != (len(dataset),) or array.dtype.kind not in "iufb":
@@ -206,7 +219,7 @@ def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
 
 
 def _scale(weights: Array) -> Array:
-    """Multiply weights by a power of two, which keeps the shares, if their sum or its inverse would leave float64."""
+    """Multiply weights by a power of two if their sum or its inverse would overflow; all shares stay the same."""
     exponent = int(np.frexp(weights.max())[1]) if weights.dtype.kind == "f" else 0
     if -_MAX_EXPONENT < exponent <= _MAX_EXPONENT:
         return weights
@@ -214,7 +227,11 @@ def _scale(weights: Array) -> Array:
 
 
 def _balance_weights(dataset: Dataset, name: str) -> tuple[Array, Array]:
-    """Weigh each record by the inverse of the number of records with its value: numbers of weights, and these."""
+    """Give each record a weight of 1 / (number of records with the same value).
+
+    Returns:
+        ``which`` and ``weights``; record i has weight ``weights[which[i]]``.
+    """
     values = np.array(dataset.table[name])
     if values.ndim != 1 or values.dtype.kind not in "iuU":
         raise UsageError(f"balance={name!r}: a column of integers or texts with a value for each record is needed")
@@ -228,6 +245,6 @@ def _look_up(weights: Array, values: Array | None) -> F64:
 
 
 def _equal_ticks(records: I64, samples: int, count: int) -> I64:
-    """Ticks before each of ``count`` records of equal shares, rounded down."""
+    """Return the ticks before some of ``count`` records of equal shares, rounded down."""
     each, rest = divmod(samples << _TICKS, count)
     return records * each + records * rest // count

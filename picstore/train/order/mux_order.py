@@ -1,9 +1,11 @@
-"""The order of a DataMux: which samples of which source each batch holds, as arithmetic."""
+"""The order of a DataMux: the samples of each source in each batch, as arithmetic on a schedule of counts."""
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate, count
 from typing import Any, NamedTuple
 
@@ -12,88 +14,139 @@ import numpy as np
 from picstore import rng
 from picstore.arrays import I64
 from picstore.errors import UsageError
-from picstore.train.order.dealing import Dealing, divide_samples
-from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.position import MAX_POSITION, check_position
+from picstore.train.order.epoch_order import EpochOrder
+from picstore.train.order.global_batches import check_global_batch
+from picstore.train.order.rank_shares import RankShares, check_rank, divide_samples
 from picstore.train.order.requests import BatchRequest, OpenRuns, SourceRequest, TrainingSource, skip_deleted
-from picstore.train.order.schedule import MixSchedule
-from picstore.train.order.sharding import MIN_LANES, check_global_batch, check_rank
-from picstore.train.order.states import VERSION, check_state
+from picstore.train.order.state_checks import MAX_POSITION, VERSION, check_position, check_state
 from picstore.train.transforms.arguments import checked_integer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixOrder:
-    """The order of a mux, of which batch k of rank r is a pure function.
+@dataclass(frozen=True)
+class MuxSchedule:
+    """Numbers of samples that sources give to a global batch, constant from one step to the next.
 
-    The samples of a source are numbered through all its epochs, t = epoch * records + sample. Global batch k takes from
-    each source as many as the schedule says, from where batch k - 1 ended. So global batches are the same for every
-    world size.
+    Attributes:
+        steps: numbers of the global batches from which counts hold, ascending from 0.
+        counts: for each step, the number of samples of each source in a global batch.
     """
 
-    schedule: MixSchedule  # of global batches
-    records: tuple[int, ...]  # of each source
-    lanes: int  # of each source
+    steps: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if any(one >= other for one, other in zip(self.steps, self.steps[1:], strict=False)):
+            raise UsageError(f"schedule has the steps {list(self.steps)}; each must come once, in ascending order")
+        for step, counts in zip(self.steps, self.counts, strict=True):
+            if min(counts) < 0 or not any(counts):
+                raise UsageError(f"schedule has the counts {list(counts)} at step {step}; give at least 0, one above")
+
+    @classmethod
+    def constant(cls, counts: Sequence[int]) -> MuxSchedule:
+        """Make a schedule with the same counts for all batches."""
+        return cls((0,), (tuple(counts),))
+
+    def times(self, factor: int) -> MuxSchedule:
+        """Return a schedule with all counts multiplied."""
+        return MuxSchedule(self.steps, tuple(tuple(factor * each for each in counts) for counts in self.counts))
+
+    def counts_at(self, batch: int) -> tuple[int, ...]:
+        """Return the counts of a global batch, by source."""
+        return self.counts[self._piece(batch)]
+
+    def taken(self, batch: int) -> tuple[int, ...]:
+        """Return the number of samples that each source has given before a global batch."""
+        piece = self._piece(batch)
+        pairs = zip(self._taken[piece], self.counts[piece], strict=True)
+        return tuple(taken + (batch - self.steps[piece]) * count for taken, count in pairs)
+
+    def batch_after(self, taken: Sequence[int]) -> int | None:
+        """Find the global batch before which the sources have given ``taken`` samples; None if no batch fits."""
+        total = sum(taken)
+        piece = bisect.bisect_right([sum(each) for each in self._taken], total) - 1
+        batch = self.steps[piece] + (total - sum(self._taken[piece])) // sum(self.counts[piece])
+        return batch if self.taken(batch) == tuple(taken) else None
+
+    @cached_property
+    def _taken(self) -> list[tuple[int, ...]]:
+        """Samples that each source has given before each step."""
+        taken = [(0,) * len(self.counts[0])]
+        for counts, step, following in zip(self.counts, self.steps, self.steps[1:], strict=False):
+            taken.append(tuple(t + (following - step) * c for t, c in zip(taken[-1], counts, strict=True)))
+        return taken
+
+    def _piece(self, batch: int) -> int:
+        return bisect.bisect_right(self.steps, batch) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MuxOrder:
+    """The order of a mux: batch k of rank r is a pure function of the fields.
+
+    The samples of a source are numbered through all its epochs, t = epoch * records + sample. Global batch k takes from
+    each source as many samples as the schedule says, from where batch k - 1 ended. So global batches are the same for
+    every world size. See :class:`Order`.
+    """
+
+    schedule: MuxSchedule
+    records: tuple[int, ...]  # records of each source
+    lanes: int  # lanes of each source
     seed: int
     rank: int = 0
     world_size: int = 1
-    epoch_batches: int | None = None  # in an iteration of the mux; None without end
-    uuids: tuple[str, ...] = ()  # of the sources' data sets, with their selections
-    dealing: Dealing = field(init=False, repr=False)
+    epoch_batches: int | None = None  # batches of an iteration; None: without end
+    uuids: tuple[str, ...] = ()  # identifiers of datasets and selections
+    rank_shares: RankShares = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_rank(self.rank, self.world_size)
         for counts in self.schedule.counts:
             check_global_batch(sum(counts), self.world_size)
-        object.__setattr__(self, "dealing", Dealing(self.lanes, self.world_size))
+        object.__setattr__(self, "rank_shares", RankShares(self.lanes, self.world_size))
 
     def stage(self, epoch: int) -> int:
-        """The number of an epoch's stage: there is one."""
         return 0
 
     def length(self, epoch: int) -> int | None:
-        """Batches in an iteration; None without end."""
         return self.epoch_batches
 
     @property
     def lanes_read(self) -> int:
-        """Lanes that this rank reads at a time, of all sources together."""
-        return self.dealing.count_lanes(self.rank) * len(self.records)
+        return self.rank_shares.count_lanes(self.rank) * len(self.records)
 
-    def with_lanes(self, lanes: int) -> MixOrder:
-        """The same order but for its lanes."""
+    def with_lanes(self, lanes: int) -> MuxOrder:
         return replace(self, lanes=lanes)
 
     def shares(self, batch: int) -> I64:
-        """Samples of each source in a batch of this rank, int64 (sources,).
+        """Return the number of samples of each source in a batch of this rank, int64 (sources,).
 
-        Where a count does not divide by the ranks, some ranks have one sample more: the next ranks in turn, source
-        after source. So the ranks' batches differ by one sample at most.
+        If the number of ranks does not divide a count, the next ranks in turn have one sample more, source after
+        source. So the batches of the ranks differ by one sample at most.
         """
         counts = np.array(self.schedule.counts_at(batch))
         return divide_samples(counts, self.rank, self.world_size, first=np.cumsum(counts) - counts)
 
     def windows(self, batch: int) -> list[_Window]:
-        """The samples of each source that a global batch takes."""
+        """Return the samples of each source that a global batch takes."""
         counts = self.schedule.counts_at(batch)
         firsts, starts = accumulate(counts, initial=0), self.schedule.taken(batch)
         triples = zip(starts, counts, firsts, strict=False)
         return [_Window(start, start + count, first) for start, count, first in triples]
 
     def samples(self, source: int, window: _Window) -> I64:
-        """Numbers t of this rank's samples of a source in a window, int64 (share,)."""
+        """Return the numbers t of this rank's samples of a source in a window, int64 (share,)."""
         start, stop, first = window
-        return self.dealing.find_samples(self.rank, start, stop, records=self.records[source], first=first)
+        return self.rank_shares.find_samples(self.rank, start, stop, records=self.records[source], first=first)
 
     def slots(self, batch: int, size: int) -> I64:
-        """The slots of the ``size`` samples of this rank's batch, source after source."""
+        """Return the slots of the ``size`` samples of this rank's batch, source after source."""
         number = batch * self.world_size + self.rank
         return rng.permutation(rng.key(rng.MUX, self.seed, len(self.records), number), size)
 
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield requests as :meth:`picstore.train.order.requests.Order.requests` says, without end."""
+        """Yield requests without end, see :meth:`picstore.train.order.requests.Order.requests`."""
         repeating = [_RepeatingSource(source, number, self) for number, source in enumerate(sources)]
         for batch in count(self._number(epoch, first), max(1, step)):
             shares, windows = self.shares(batch), self.windows(batch)
@@ -108,15 +161,14 @@ class MixOrder:
             ]
 
     def batch_seed(self, epoch: int, batch: int) -> int:
-        """The seed of a batch's callables."""
         return rng.key(rng.MUX, self.seed, self._number(epoch, batch), self.rank)
 
     def batch_size(self, epoch: int, batch: int) -> int:
-        """Samples in a batch of this rank."""
+        """Return the number of samples in a batch of this rank."""
         return int(self.shares(self._number(epoch, batch)).sum())
 
     def state(self, epoch: int, batch: int) -> dict[str, Any]:
-        """The state before a batch: of each source, the samples that it has given."""
+        """Return the state before a batch, with the number of samples that each source has given."""
         number = self._number(epoch, batch)
         return {
             "version": VERSION,
@@ -130,35 +182,41 @@ class MixOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Epoch and batch at which a state goes on; UsageError for one of other data sets, seed or lanes."""
+        """Return the epoch and batch at which a state goes on; UsageError if its datasets, seed or lanes are others."""
         check_state(state, self.state(0, 0), ("datasets", "seed", "lanes"), of="mux")
         batches, _ = self.batches_and_rest(state)
         return divmod(batches, self.epoch_batches) if self.epoch_batches else (0, batches)
 
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Batches of this order that a state is after, and samples of the next one; UsageError between batches."""
+        """Return the batches of this order before a state, and the samples read of the batch that follows.
+
+        UsageError if the state is not at the boundary of two batches of this order.
+        """
         taken, rest = _taken(state, len(self.records))
         batches = self.schedule.batch_after(taken)
         if batches is None or (rest and not self._shares_batch(state, batches, rest)):
             raise UsageError(
-                f"the state is after {taken} samples of the data sets, and {rest} of a rank's next batch; give a mux "
+                f"the state is after {taken} samples of the datasets, and {rest} of a rank's next batch; give a mux "
                 f"with its counts, as this one's global batches have {list(self.schedule.counts_at(batches or 0))}"
             )
         return batches, rest
 
     def _shares_batch(self, state: Mapping[str, Any], batch: int, rest: int) -> bool:
-        """Whether a rank's batch of which a state has read ``rest`` samples is a batch of this order too."""
+        """Return whether this order has the rank's batch of which a state has read ``rest`` samples."""
         counts, ranks = state["counts"], self.world_size if state["version"] == 1 else 1
         same = [ranks * each for each in counts] == list(self.schedule.counts_at(batch))
         return same and state.get("world_size") == self.world_size and rest < int(self.shares(batch).sum())
 
     def _number(self, epoch: int, batch: int) -> int:
-        """The number of a batch, counted from the first of all."""
+        """Return the number of a batch, counted through all epochs."""
         return epoch * (self.epoch_batches or 0) + batch
 
 
 class _Window(NamedTuple):
-    """The samples of a source that a global batch takes, through all epochs, and the rank with the first extra one."""
+    """The samples of a source that a global batch takes, numbered through all epochs.
+
+    ``first`` is the first of the ranks that get one sample more, see :func:`divide_samples`.
+    """
 
     start: int
     stop: int
@@ -166,17 +224,18 @@ class _Window(NamedTuple):
 
 
 class _RepeatingSource:
-    """A rank's samples of one source, epoch after epoch."""
+    """Requests of one rank to one source, epoch after epoch."""
 
-    def __init__(self, source: TrainingSource, number: int, order: MixOrder) -> None:
+    def __init__(self, source: TrainingSource, number: int, order: MuxOrder) -> None:
         self._source, self._number, self._order = source, number, order
-        self._epochs: dict[int, tuple[EpochOrder, OpenRuns]] = {}  # the last one
+        # Order and open runs of the latest epoch only.
+        self._epochs: dict[int, tuple[EpochOrder, OpenRuns]] = {}
 
     def requests(self, window: _Window, slots: I64, weight: float) -> Iterator[SourceRequest]:
         """Yield a request for each epoch in which the source's samples of a batch lie."""
         order, records, dataset = self._order, self._order.records[self._number], self._source.dataset
         numbers = order.samples(self._number, window)
-        inside = order.dealing.reads(order.rank, *order.dealing.lanes_of(numbers, records))
+        inside = order.rank_shares.reads(order.rank, *order.rank_shares.lanes_of(numbers, records))
         epochs = numbers // records
         for epoch in dict.fromkeys(epochs.tolist()):
             chosen = epochs == epoch
@@ -193,16 +252,10 @@ class _RepeatingSource:
         return self._epochs[epoch]
 
 
-def mux_lanes(lanes: int | None, *, sources: int, world_size: int) -> int:
-    """Lanes of each source, by default so few that the containers held do not grow with the number of sources."""
-    if lanes is None:
-        return -(-max(1, MIN_LANES // sources) // world_size) * world_size
-    return lanes
-
-
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
-    """Read how many samples each source has given before a state, and how many of a rank's next batch were read."""
-    if state["version"] == 1:  # counts are of a rank's batch, and its samples of all sources together
+    """Return the samples that each source has given before a state, and the samples read of a rank's next batch."""
+    if state["version"] == 1:
+        # The counts are those of a rank's batch, and the samples are the rank's samples of all sources together.
         counts, (samples,) = _numbers(state, "counts", sources), check_position(samples=state.get("samples"))
         if not any(counts):
             raise UsageError(f"the state has counts {counts}; one above 0 is needed")

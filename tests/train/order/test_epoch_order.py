@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from picstore import rng
-from picstore.train.order import container_order
-from picstore.train.order.epoch import EpochOrder
+from picstore.train.order import epoch_order
+from picstore.train.order.epoch_order import EpochOrder
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=30)
 SEED = st.integers(0, 2**64 - 1)
@@ -21,7 +21,7 @@ SEED = st.integers(0, 2**64 - 1)
 def _part(request: pytest.FixtureRequest) -> Any:
     """Containers that are sorted at a time: few, or all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(container_order, "_PART", request.param)
+        patch.setattr(epoch_order, "_PART", request.param)
         yield
 
 

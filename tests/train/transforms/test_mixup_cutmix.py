@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 import picstore
 from picstore.errors import UsageError
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.mix import symmetric_beta
+from picstore.train.transforms.mixup_cutmix import symmetric_beta
 
 Make = Callable[..., Path]
 CROP: list[Any] = [picstore.RandomResizedCrop(32)]
@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_refused_when_the_loader_is_made(make_dataset: Make
             writer.add(record.jpeg, label=9)
     mix = picstore.MixUp()
     for options, text in (
-        ({"transform": [*FLOATS, picstore.MixUp(num_classes=4)]}, "the data set has 5 classes"),
+        ({"transform": [*FLOATS, picstore.MixUp(num_classes=4)]}, "the dataset has 5 classes"),
         ({"transform": [*CROP, mix]}, "mixes floats"),
         ({"transform": [picstore.Normalize(0.5, 0.2), mix]}, "images of one size"),
         ({"transform": [*FLOATS, mix], "targets": ["boxes"]}, "but not boxes"),

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from picstore.errors import UsageError
-from picstore.train.transforms import opcodes, tone
+from picstore.train.transforms import color, opcodes
 from picstore.train.transforms.batch_random import BatchRandom
 
 SIZES = [(40, 61), (7, 9), (3, 3), (2, 8), (1, 1)]
@@ -26,9 +26,9 @@ SIZES = [(40, 61), (7, 9), (3, 3), (2, 8), (1, 1)]
 @pytest.mark.parametrize("make", [noise, smooth])
 def test_equalize_and_autocontrast_are_torchvisions(make: Any, height: int, width: int) -> None:
     image = make(height, width)
-    equalized = run(program_of([tone.RandomEqualize(1)], 1), 0, image)
+    equalized = run(program_of([color.RandomEqualize(1)], 1), 0, image)
     assert (equalized == functional.equalize(torch.from_numpy(image)).numpy()).all()
-    stretched = run(program_of([tone.RandomAutocontrast(1)], 1), 0, image)
+    stretched = run(program_of([color.RandomAutocontrast(1)], 1), 0, image)
     assert (stretched == functional.autocontrast(torch.from_numpy(image)).numpy()).all()
 
 
@@ -38,8 +38,8 @@ def test_levels_of_any_range_are_equalized_as_torchvisions(low: int, high: int, 
     image = np.random.default_rng(height).integers(min(low, high), max(low, high) + 1, (3, height, width))
     image = image.astype(np.uint8)
     tensor = torch.from_numpy(image)
-    assert (run(program_of([tone.RandomEqualize(1)], 1), 0, image) == functional.equalize(tensor).numpy()).all()
-    stretched = run(program_of([tone.RandomAutocontrast(1)], 1), 0, image)
+    assert (run(program_of([color.RandomEqualize(1)], 1), 0, image) == functional.equalize(tensor).numpy()).all()
+    stretched = run(program_of([color.RandomAutocontrast(1)], 1), 0, image)
     assert differences(stretched, functional.autocontrast(tensor)).max() <= 1
 
 
@@ -47,7 +47,7 @@ def test_levels_of_any_range_are_equalized_as_torchvisions(low: int, high: int, 
 @pytest.mark.parametrize("factor", [0, 0.1, 0.7, 1, 1.9, 5])
 def test_sharpness_is_torchvisions_within_one_level(factor: float, height: int, width: int) -> None:
     for image in (noise(height, width), smooth(height, width)):
-        ours = run(program_of([tone.RandomAdjustSharpness(factor, 1)], 1), 0, image)
+        ours = run(program_of([color.RandomAdjustSharpness(factor, 1)], 1), 0, image)
         difference = differences(ours, functional.adjust_sharpness(torch.from_numpy(image), factor))
         assert difference.max() <= 1
         assert (difference > 0).mean() < 0.03
@@ -55,13 +55,13 @@ def test_sharpness_is_torchvisions_within_one_level(factor: float, height: int, 
 
 def test_grayscale_is_torchvisions() -> None:
     image = noise(20, 31)
-    ours = run(program_of([tone.Grayscale()], 1), 0, image)
+    ours = run(program_of([color.Grayscale()], 1), 0, image)
     assert differences(ours, functional.rgb_to_grayscale(torch.from_numpy(image), 3)).max() <= 1
 
 
 def test_channels_are_permuted_in_all_orders_alike() -> None:
     image = noise(3, 5)
-    program = program_of([tone.RandomChannelPermutation()], 6000)
+    program = program_of([color.RandomChannelPermutation()], 6000)
     found: dict[tuple[int, ...], int] = {}
     for slot in range(600):
         permuted = run(program, slot, image)
@@ -77,7 +77,7 @@ def test_channels_are_permuted_in_all_orders_alike() -> None:
 def test_photometric_distortion_is_drawn_as_torchvisions() -> None:
     count = 10_000
     theirs = [v2.RandomPhotometricDistort().make_params([torch.empty(3, 2, 2)]) for _ in range(count)]
-    program = program_of([tone.RandomPhotometricDistort()], count)
+    program = program_of([color.RandomPhotometricDistort()], count)
     named = {
         opcodes.SCALE: "brightness_factor",
         opcodes.CONTRAST: "contrast_factor",
@@ -97,7 +97,7 @@ def test_photometric_distortion_is_drawn_as_torchvisions() -> None:
 
 def test_photometric_distortion_makes_torchvisions_pixels() -> None:
     image = smooth(30, 41)
-    program = program_of([tone.RandomPhotometricDistort(p=1)], 20)
+    program = program_of([color.RandomPhotometricDistort(p=1)], 20)
     for slot in range(20):
         tensor = torch.from_numpy(image)
         for code, value in zip(program.opcode[slot].tolist(), program.operands[slot].tolist(), strict=True):
@@ -120,12 +120,12 @@ def test_photometric_distortion_makes_torchvisions_pixels() -> None:
 @pytest.mark.parametrize(
     ("transform", "count"),
     [
-        (tone.Grayscale(), 0),
-        (tone.RandomEqualize(), 1),
-        (tone.RandomAutocontrast(), 1),
-        (tone.RandomAdjustSharpness(2), 1),
-        (tone.RandomChannelPermutation(), 1),
-        (tone.RandomPhotometricDistort(), 11),
+        (color.Grayscale(), 0),
+        (color.RandomEqualize(), 1),
+        (color.RandomAutocontrast(), 1),
+        (color.RandomAdjustSharpness(2), 1),
+        (color.RandomChannelPermutation(), 1),
+        (color.RandomPhotometricDistort(), 11),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -141,14 +141,14 @@ def test_a_transform_of_tones_uses_the_documented_number_of_random_numbers(trans
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: tone.Grayscale(1),
-        lambda: tone.RandomEqualize(2),
-        lambda: tone.RandomAutocontrast(-1),
-        lambda: tone.RandomAdjustSharpness(-0.1),
-        lambda: tone.RandomAdjustSharpness("much"),
-        lambda: tone.RandomPhotometricDistort(hue=(-0.6, 0)),
-        lambda: tone.RandomPhotometricDistort(contrast=(2, 1)),
-        lambda: tone.RandomPhotometricDistort(p=1.1),
+        lambda: color.Grayscale(1),
+        lambda: color.RandomEqualize(2),
+        lambda: color.RandomAutocontrast(-1),
+        lambda: color.RandomAdjustSharpness(-0.1),
+        lambda: color.RandomAdjustSharpness("much"),
+        lambda: color.RandomPhotometricDistort(hue=(-0.6, 0)),
+        lambda: color.RandomPhotometricDistort(contrast=(2, 1)),
+        lambda: color.RandomPhotometricDistort(p=1.1),
     ],
 )
 def test_wrong_arguments_of_tones_are_refused_when_the_transform_is_made(make: Any) -> None:
@@ -157,4 +157,4 @@ def test_wrong_arguments_of_tones_are_refused_when_the_transform_is_made(make: A
 
 
 def test_the_channels_are_put_in_each_of_their_six_orders() -> None:
-    assert sorted(map(tuple, tone._PERMUTATIONS.tolist())) == list(itertools.permutations(range(3)))
+    assert sorted(map(tuple, color._PERMUTATIONS.tolist())) == list(itertools.permutations(range(3)))

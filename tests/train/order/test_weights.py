@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 import picstore
 from picstore.errors import UsageError
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.train.order import apportionment
-from picstore.train.order.apportionment import Apportionment
 from picstore.train.order.dataset_order import DatasetOrder
-from picstore.train.order.epoch import EpochOrder, Samples
-from picstore.train.order.sharding import RankShard
+from picstore.train.order.epoch_order import EpochOrder, Samples
+from picstore.train.order.global_batches import RankShard
+from picstore.train.order.weights import RecordShares, record_shares
 
 Make = Callable[..., Path]
 
@@ -33,7 +32,7 @@ def loader_of(dataset: Path | picstore.Dataset, **options: Any) -> picstore.Load
     return picstore.Loader(dataset, **{"batch_size": 5, "threads": 2, "isolate": False, **options})
 
 
-def epoch_of(shares: Apportionment, counts: list[int], epoch: int, *, shuffle: bool = True) -> list[tuple[int, int]]:
+def epoch_of(shares: RecordShares, counts: list[int], epoch: int, *, shuffle: bool = True) -> list[tuple[int, int]]:
     """Number and copy of the record of each sample of an epoch."""
     order = EpochOrder(shares.counts(epoch), seed=3, epoch=epoch, lanes=4 if shuffle else 1, shuffle=shuffle)
     samples = shares.to_records(order.locate(np.arange(order.records)), epoch)
@@ -55,7 +54,7 @@ def test_an_epoch_rounds_each_records_share_and_all_epochs_give_it_exactly(
     records = sum(counts)
     drawn = data.draw(st.lists(st.integers(0, 100), min_size=records, max_size=records).filter(any))
     weights, samples = np.array(drawn, dtype), data.draw(st.integers(1, 4 * records))
-    shares = Apportionment.weighted(np.array(counts), weights, samples, seed=seed)
+    shares = RecordShares.weighted(np.array(counts), weights, samples, seed=seed)
     expected = weights.astype(np.float64) / weights.sum(dtype=np.float64) * samples
     totals: Counter[int] = Counter()
     epochs = 20
@@ -77,7 +76,7 @@ def test_an_epoch_rounds_each_records_share_and_all_epochs_give_it_exactly(
 
 @given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any), repeat=st.integers(1, 4))
 def test_repeating_gives_each_record_equally_often(counts: list[int], repeat: int) -> None:
-    shares = Apportionment.equal(np.array(counts), repeat * sum(counts), seed=1)
+    shares = RecordShares.equal(np.array(counts), repeat * sum(counts), seed=1)
     times = Counter(epoch_of(shares, counts, 5))
     assert times == {(record, copy): 1 for record in range(sum(counts)) for copy in range(repeat)}
     assert shares.copies == repeat
@@ -85,7 +84,7 @@ def test_repeating_gives_each_record_equally_often(counts: list[int], repeat: in
 
 def test_short_epochs_give_each_record_equally_often_over_time() -> None:
     counts = [7, 0, 12, 31]
-    shares = Apportionment.equal(np.array(counts), 15, seed=1)
+    shares = RecordShares.equal(np.array(counts), 15, seed=1)
     times = Counter(record for epoch in range(100) for record, _ in epoch_of(shares, counts, epoch))
     assert set(times) == set(range(50))
     assert all(abs(times[record] - 30) < 2.5 for record in range(50))
@@ -96,9 +95,9 @@ def test_shares_do_not_depend_on_how_many_weights_are_added_at_a_time(monkeypatc
     counts = generator.integers(0, 9, 40)
     weights = generator.random(counts.sum())
     weights[[0, -1]] = 0, 200
-    whole = Apportionment.weighted(counts, weights, len(weights), seed=0)
-    monkeypatch.setattr(apportionment, "_CHUNK", 7)
-    pieces = Apportionment.weighted(counts, weights, len(weights), seed=0)
+    whole = RecordShares.weighted(counts, weights, len(weights), seed=0)
+    monkeypatch.setattr("picstore.train.order.weights._CHUNK", 7)
+    pieces = RecordShares.weighted(counts, weights, len(weights), seed=0)
     assert whole.bounds.tolist() == pieces.bounds.tolist()
     assert whole.bounds[-1] == len(weights) << 30
     assert (whole.digest, whole.copies) == (pieces.digest, pieces.copies)
@@ -108,8 +107,8 @@ def test_shares_do_not_depend_on_how_many_weights_are_added_at_a_time(monkeypatc
 @given(numbers=st.lists(st.integers(0, 4), min_size=20, max_size=20).filter(any))
 def test_weights_that_are_numbers_of_values_are_those_values(numbers: list[int]) -> None:
     counts, values = np.array([7, 0, 4, 9]), np.array([0, 0.3, 1, 5, 1e-9])
-    listed = Apportionment.weighted(counts, values[numbers], 30, seed=1)
-    numbered = Apportionment.weighted(counts, np.array(numbers, np.uint8), 30, seed=1, values=values)
+    listed = RecordShares.weighted(counts, values[numbers], 30, seed=1)
+    numbered = RecordShares.weighted(counts, np.array(numbers, np.uint8), 30, seed=1, values=values)
     assert (numbered.digest, numbered.copies) == (listed.digest, listed.copies)
     assert epoch_of(numbered, counts, 2) == epoch_of(listed, counts, 2)
 
@@ -126,9 +125,9 @@ def test_the_samples_of_a_record_are_those_that_the_epoch_maps_to_it(
 ) -> None:
     records, starts = sum(counts), np.cumsum([0, *counts])
     weights = np.random.default_rng(records).random(records)
-    shares = Apportionment.weighted(np.array(counts), weights, repeat * records, seed=7)
+    shares = RecordShares.weighted(np.array(counts), weights, repeat * records, seed=7)
     if equal:
-        shares = Apportionment.equal(np.array(counts), 2 * records // 3 + 1, seed=7)
+        shares = RecordShares.equal(np.array(counts), 2 * records // 3 + 1, seed=7)
     epoch_counts, found = shares.counts(epoch), []
     for container, count in enumerate(epoch_counts.tolist()):
         samples = Samples(*np.array([[container] * count, range(count), [0] * count], np.int64), np.zeros(count, bool))
@@ -172,7 +171,7 @@ def test_weighted_global_batches_do_not_depend_on_world_size_or_resume(
 ) -> None:
     live = LiveRecords.from_deleted(counts, np.array([0, 4]), file="here")
     weights = np.random.default_rng(seed).random(len(live)) ** 3
-    shares = Apportionment.weighted(live.counts, weights, 2 * len(live), seed=seed)
+    shares = RecordShares.weighted(live.counts, weights, 2 * len(live), seed=seed)
     source: Any = SimpleNamespace(dataset=SimpleNamespace(live=live))
 
     def batches(rank: int, world_size: int, first: int = 0) -> list[Counter[tuple[int, int, int]]]:
@@ -301,5 +300,5 @@ def test_weights_that_say_nothing_are_refused_when_the_loader_is_made(
 
 def test_an_epoch_may_be_a_single_sample(make_dataset: Make) -> None:
     dataset = picstore.Dataset(make_dataset(10))
-    shares = apportionment.apportion(dataset, weights=None, balance=None, repeat=0.1, seed=0)
+    shares = record_shares(dataset, weights=None, balance=None, repeat=0.1, seed=0)
     assert shares is not None and shares.samples == 1

@@ -1,7 +1,7 @@
 """Gaussian weights of blurs: constants of ``train/cpu/blur.py``, and the same weights in NumPy for a GPU.
 
-Weight k is q^(k²) with q = exp(-0.5 / sigma²): each follows from the one before by two multiplications. All operations
-are rounded exactly (IEEE 754), so that weights depend on no machine's exponential function.
+Weight k is q^(k²) with q = exp(-0.5 / sigma²). Each weight follows from the weight before by two multiplications. All
+operations are rounded exactly (IEEE 754), so that weights do not depend on a machine's exponential function.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Array
 
-NEGLIGIBLE = 2.0**-16  # of the sum of the weights, on either side: less is left out
-GROUP = 4  # pairs of taps that are added up at once
-TERMS = 16  # of the exponential series, whose error is below 1e-16
-MOST_EXPONENT = 700.0  # of which the exponential function is as good as 0
+# Outer taps are left out while their weights on either side are at most this part of the sum of all weights.
+NEGLIGIBLE = 2.0**-16
+GROUP = 4  # pairs of taps added up at once
+TERMS = 16  # terms of the exponential series; error below 1e-16
+# exp(-700) is as good as 0.
+MOST_EXPONENT = 700.0
 
 
 def first_ratio(sigma: Any) -> Any:
-    """Compute exp(-0.5 / sigma²) by its series at a 1024th of the exponent, of arrays, and of numbers in a kernel."""
+    """Compute exp(-0.5 / sigma²), for arrays and for numbers in a kernel, by its series at a 1024th of the exponent."""
     t = np.minimum(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
     ratio = 1.0 - t / TERMS
     for k in range(TERMS - 1, 0, -1):
@@ -30,10 +32,10 @@ def first_ratio(sigma: Any) -> Any:
 
 
 def smoothing_rows(radius: I64, sigma: F64) -> Array:
-    """Compute the weights of blurs: float32 (m, width), the same width for all, which is even.
+    """Compute the weights of blurs: float32 (m, width) with one even width.
 
     Args:
-        radius: int64 (m,), taps on either side of the middle one.
+        radius: int64 (m,), taps on either side of the middle tap.
         sigma: float64 (m,), deviation in pixels, above 0.
 
     Returns:

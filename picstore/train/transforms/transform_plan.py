@@ -1,4 +1,4 @@
-"""Transform plans: a user's list of transforms, split into geometry, color and callables; names of targets."""
+"""Transform plans: a user's list of transforms, split into geometry, color and callables, with names of targets."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ from typing import Any, TypeAlias
 from picstore.errors import UsageError
 from picstore.jpeg.reducing import check_reducing_gap
 from picstore.storage.dataset import Dataset
-from picstore.train.transforms import containers
-from picstore.train.transforms.buckets import AspectRatios, Buckets
-from picstore.train.transforms.callables import name_of
+from picstore.train.transforms import choices
+from picstore.train.transforms.arguments import name_of
+from picstore.train.transforms.buckets import AspectRatios, Buckets, Sequences
 from picstore.train.transforms.color_program import ColorTransform, check_color
 from picstore.train.transforms.from_torchvision import Steps
 from picstore.train.transforms.geometry import check_borders, common_fill
-from picstore.train.transforms.mix import BatchTransform
+from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.progressive import EpochStages, Progressive
-from picstore.train.transforms.sequences import Sequences
 from picstore.train.transforms.views import ViewCallables, ViewGroup, Views
 
-UserTransform: TypeAlias = Any  # a geometric or color transform, torchvision's, or a callable that takes a batch
-Transforms: TypeAlias = "Sequence[UserTransform] | UserTransform"  # a list, a Compose, an nn.Sequential, or one alone
+# A geometric or color transform, a transform of torchvision, or a callable that takes a batch.
+UserTransform: TypeAlias = Any
+# A list, a Compose, an nn.Sequential, or a single transform.
+Transforms: TypeAlias = "Sequence[UserTransform] | UserTransform"
 LoaderTransform: TypeAlias = "Transforms | Views | Buckets | Sequences | Progressive"
 
-TARGETS = ("boxes", "keypoints", "polygons", "extra")  # besides attachments and columns
-_COMPANIONS = ("labels", "visibility", "index")  # come with boxes and keypoints
+TARGETS = ("boxes", "keypoints", "polygons", "extra")  # targets besides attachments and columns
+_COMPANIONS = ("labels", "visibility", "index")  # names that come with boxes or keypoints
 
 
 @dataclass(frozen=True, slots=True)
 class TransformPlan:
-    """How the images of a data set are transformed, and what accompanies them.
+    """The transforms of a dataset's images, and the targets and columns that accompany images.
 
     Attributes:
-        groups: the views of each image; of a list of transforms one group without a name.
+        groups: the views of each image; a list of transforms is one group without a name.
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
-        columns: names of the data set's columns in batches.
-        reducing_gap: of the resampling, if the images may be decoded smaller before it, see ``jpeg/reducing.py``.
-        dtype: name of the floats that a conversion among the transforms makes of images, as ``ToDtype`` does.
+        columns: names of the dataset's columns in batches.
+        reducing_gap: gap of the resampling, if images may be decoded smaller before it, see ``jpeg/reducing.py``.
+        dtype: name of the floats to which a conversion among the transforms, as ``ToDtype``, converts images.
     """
 
     groups: tuple[ViewGroup, ...] = (ViewGroup(),)
@@ -53,19 +54,19 @@ class TransformPlan:
 
     @property
     def view_count(self) -> int:
-        """Images that are made of each record."""
+        """Number of images made of each record."""
         return sum(group.count for group in self.groups)
 
 
 def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[str] = ()) -> tuple[str, ...]:
-    """Check names of targets and drop repeated ones.
+    """Check names of targets, and drop repetitions.
 
     Args:
         names: fields of the extra, attachments or columns.
-        columns: columns that other data sets of a mux have; this one need not.
+        columns: columns of other datasets of a mux, which this dataset need not have.
 
     Raises:
-        UsageError: the data set has no such target, or a name is an attachment of one data set of a mux and a column of
+        UsageError: the dataset has no such target, or a name is an attachment of one dataset of a mux and a column of
             another.
     """
     attachments = dataset.manifest.attachments
@@ -73,7 +74,7 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
         if name in columns:
             if name in attachments:
                 raise UsageError(
-                    f"target {name!r} is an attachment of {dataset.path} and a column of another data set; rename one"
+                    f"target {name!r} is an attachment of {dataset.path} and a column of another dataset; rename one"
                 )
             continue
         if name not in (*TARGETS, *dataset.columns) and (name not in attachments or name in _COMPANIONS):
@@ -98,13 +99,13 @@ def plan_transforms(
 
     Args:
         targets: names of targets and columns.
-        columns: the data set's columns.
-        aug_repeats: images that a list makes of each record.
-        reducing_gap: of a loader.
+        columns: the dataset's columns.
+        aug_repeats: number of images that a list makes of each record.
+        reducing_gap: the loader's option.
 
     Raises:
-        UsageError: the order is not geometry, color, callables; an element is none of these; transforms contradict
-            each other; or ``reducing_gap`` is no such number.
+        UsageError: the order is not geometry, color, callables; an element is not a transform; transforms contradict
+            each other; or ``reducing_gap`` is wrong.
     """
     callables: tuple[UserTransform, ...]
     if isinstance(transforms, (Buckets, Sequences, Progressive)):
@@ -137,13 +138,13 @@ def plan_transforms(
 def plan_loader(
     transform: LoaderTransform, **options: Any
 ) -> tuple[tuple[TransformPlan, ...], Sequence[Sequence[UserTransform]], AspectRatios | EpochStages | None]:
-    """Plan each list of a loader's transforms, as :func:`plan_transforms` does with these options.
+    """Plan each list of a loader's transforms by :func:`plan_transforms` with ``options``.
 
     Returns:
         The plans; the callables by stage of the epochs; and the rule by which images get one of several plans.
 
     Raises:
-        UsageError: :func:`plan_transforms` raises it, or a bucket has callables or gives images of another size.
+        UsageError: see :func:`plan_transforms`; or a bucket has callables, or makes images of another size.
     """
     if isinstance(transform, (Buckets, Sequences)):
         return _plan_lists(transform, **options), [transform.callables], transform.choice
@@ -168,7 +169,7 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
 
 
 def common_dtype(names: Sequence[str | None]) -> str | None:
-    """The dtype that conversions in several lists name, None if none does; UsageError for several."""
+    """Return the dtype to which conversions in several lists convert, None without any; UsageError for several."""
     named = sorted({name for name in names if name is not None})
     if len(named) > 1:
         raise UsageError(f"lists of transforms convert to {', '.join(named)}; give all the same dtype")
@@ -176,12 +177,12 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 
 
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
-    """Split transforms into geometry, color and callables, and name the floats that they convert to."""
+    """Split transforms into geometry, color and callables, and return the floats to which the list converts."""
     read = Steps()
     read.read(() if transforms is None else transforms)
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])
     latest = 0
-    for transform in map(containers.unfolded, read.steps):
+    for transform in map(choices.unfolded, read.steps):
         stage = _stage_of(transform)
         if stage < latest:
             raise UsageError(
@@ -198,7 +199,7 @@ def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ..
 
 
 def _check_pixels_stay(color: Sequence[ColorTransform], targets: Sequence[str]) -> None:
-    """Raise UsageError if there are targets that would have to follow a color transform that moves pixels."""
+    """Raise UsageError if a color transform moves pixels, and there are targets, which do not follow."""
     following = [name for name in targets if name != "extra"]
     for transform in color:
         if transform.moves_pixels and following:

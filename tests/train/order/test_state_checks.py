@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from picstore.errors import UsageError
-from picstore.train.order.dealing import MAX_LANES
-from picstore.train.order.states import VERSION, check_state, position_in_epochs, read_lanes
+from picstore.train.order.rank_shares import MAX_LANES
+from picstore.train.order.state_checks import VERSION, check_state, position_in_epochs, read_lanes
 
 OWN = {"version": VERSION, "seed": 3, "lanes": 4, "shuffle": False, "world_size": 2}
 

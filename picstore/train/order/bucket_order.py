@@ -1,4 +1,4 @@
-"""The order of a Loader whose transform is Buckets: all images of a batch are of one bucket, on all ranks."""
+"""The order of a Loader whose transform is Buckets or Sequences: all images of a batch are of one bucket."""
 
 from __future__ import annotations
 
@@ -14,40 +14,39 @@ from picstore.arrays import I64, U8, Table
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.train.order.bucket_plan import BucketPlan, PlannedBatches
-from picstore.train.order.bucket_table import BucketTable
-from picstore.train.order.dealing import Dealing
-from picstore.train.order.division import Division, divide
-from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder, Samples
+from picstore.train.order.bucket_plan import BucketPlan, BucketTable, PlannedBatches
+from picstore.train.order.epoch_order import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder, Samples
+from picstore.train.order.global_batches import Division, check_global_batch, divide
+from picstore.train.order.rank_shares import RankShares, check_rank
 from picstore.train.order.requests import BatchRequest, LeavingRun, OpenRuns, SourceRequest, TrainingSource
-from picstore.train.order.sharding import check_global_batch, check_rank
-from picstore.train.order.states import VERSION, check_state, position_in_epochs
+from picstore.train.order.state_checks import VERSION, check_state, position_in_epochs
 
 _FIXED = ("dataset", "seed", "shuffle", "lanes", "buckets")  # fields of a state that a loader must share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketOrder:
-    """Batches of records that are in the same bucket, epoch after epoch of one data set."""
+    """Batches of records in the same bucket, epoch after epoch of one dataset; see :class:`Order`."""
 
     table: BucketTable = field(repr=False)
-    batch_sizes: tuple[tuple[int, ...], ...]  # of all ranks, by bucket and plan; plans are counted through the buckets
-    lanes: int  # of an epoch
+    # Samples of a global batch, by bucket and plan. Plans are numbered on from bucket to bucket.
+    batch_sizes: tuple[tuple[int, ...], ...]
+    lanes: int
     seed: int
     rank: int = 0
     world_size: int = 1
     shuffle: bool = True
     drop_last: bool = True
-    uuid: str = ""  # of the data set, with its selection
+    uuid: str = ""  # identifier of the dataset and its selection
     counts: tuple[int, ...] = field(init=False)  # records by bucket
-    batches: int = field(init=False)  # in an epoch
-    digest: str = field(init=False)  # of the buckets and of the global batches in them: 16 hexadecimal digits
-    dealing: Dealing = field(init=False, repr=False)
+    batches: int = field(init=False)  # batches an epoch
+    digest: str = field(init=False)  # hash of buckets and global batches
+    rank_shares: RankShares = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_rank(self.rank, self.world_size)
         check_global_batch(min(map(min, self.batch_sizes)), self.world_size)
-        object.__setattr__(self, "dealing", Dealing(self.lanes, self.world_size))
+        object.__setattr__(self, "rank_shares", RankShares(self.lanes, self.world_size))
         counts = self.table.tally.sum(axis=0, dtype=np.int64).tolist()
         object.__setattr__(self, "counts", tuple(counts))
         fewest = min((count for count in counts if count), default=0)
@@ -66,35 +65,31 @@ class BucketOrder:
 
     @property
     def lanes_read(self) -> int:
-        """Lanes that this rank reads at a time."""
-        return self.dealing.count_lanes(self.rank)
+        return self.rank_shares.count_lanes(self.rank)
 
     @property
     def samples_of_rank(self) -> int:
-        """A rank's part of an epoch's samples, incomplete batches included, rounded up."""
+        """Samples of a rank in an epoch, incomplete batches included, rounded up."""
         return -(-len(self.table.buckets) // self.world_size)
 
     def with_lanes(self, lanes: int) -> BucketOrder:
-        """The same order but for its lanes."""
         return replace(self, lanes=lanes)
 
     def stage(self, epoch: int) -> int:
-        """The number of an epoch's stage: there is one."""
         return 0
 
     def length(self, epoch: int) -> int:
-        """Batches in an epoch."""
         return self.batches
 
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield requests as ``Order.requests`` says; with a ``step``, of one epoch."""
+        """Yield requests, see :meth:`Order.requests`."""
         live = sources[0].dataset.live
         while True:
             plan = self._plan(live, epoch)
             start = plan.start(first)
-            reading = _RankReading(self.rank, self.dealing, epoch=epoch, start=start, step=step)
+            reading = _RankReading(self.rank, self.rank_shares, epoch=epoch, start=start, step=step)
             for planned in plan.chunks(start):
                 for request in reading.requests(planned):
                     yield [request]
@@ -103,7 +98,7 @@ class BucketOrder:
             epoch, first = epoch + 1, 0
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """Rank, batch and slot of the sample of an epoch that is ``dataset[position]``; none if it is left out."""
+        """Find the rank, batch and slot of ``dataset[position]`` in an epoch; an empty list if it is left out."""
         ((container,), _), plan = dataset.live.find(np.array([position])), self._plan(dataset.live, epoch)
         sample = plan.order.find(int(container), position - int(self.table.starts[container]))
         batches = plan.complete(sample)
@@ -114,7 +109,7 @@ class BucketOrder:
                 break
             mine = group[found[0]]
             if planned.complete[mine]:
-                owners = planned.owners(self.dealing)
+                owners = planned.owners(self.rank_shares)
                 rank = int(owners[found[0]])
                 slot = (group == mine) & (owners == rank) & (samples["number"] < sample)
                 stops = samples["number"][planned.last]
@@ -124,11 +119,9 @@ class BucketOrder:
         return []
 
     def batch_seed(self, epoch: int, batch: int) -> int:
-        """The seed of a batch's callables."""
         return rng.key(rng.AUGMENT, self.seed, epoch, batch, self.rank)
 
     def state(self, epoch: int, batch: int) -> dict[str, Any]:
-        """The state before a batch."""
         return {
             "version": VERSION,
             "dataset": self.uuid,
@@ -142,7 +135,7 @@ class BucketOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Epoch and batch at which a state goes on; UsageError for one of other buckets or other global batches."""
+        """Return where a state goes on; UsageError if its buckets or global batches are others."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, batch = position_in_epochs(state, "batches")
         if batch > self.length(epoch) and "worker" not in state:
@@ -157,7 +150,7 @@ class BucketOrder:
         return BucketPlan(order, live, self.table, self._divide(epoch))
 
     def _divide(self, epoch: int) -> list[Division]:
-        """The batches of each bucket."""
+        """Divide each bucket into batches."""
         found, plans = [], 0
         for bucket, (count, sizes) in enumerate(zip(self.counts, self.batch_sizes, strict=True)):
             keys = rng.key(rng.BUCKET, self.seed, bucket), rng.key(rng.BUCKET, self.seed, bucket, epoch)
@@ -168,33 +161,39 @@ class BucketOrder:
 
 
 class _RankReading:
-    """The requests of one rank for the planned batches of an epoch, from one on.
+    """Makes the requests of one rank for the planned batches of an epoch, from sample ``start`` on.
 
-    A container is requested while its lane reads it. When the lane is done with it, after a batch, the records that
-    later batches of this rank need are set aside. Records are read alone if they were to be set aside before the first
-    batch, if only other ranks read their lane, or if a lane that ranks share was done with the container before their
-    batch told their rank. A DataLoader's worker cannot know which batches will be its own, so it sets nothing aside.
+    A container is requested while its lane reads it. When the lane is done with the container, the records that later
+    batches of this rank need are set aside. A record is read alone in three cases: it should have been set aside before
+    the first batch; only other ranks read its lane; or several ranks share its lane, which was done with the container
+    before the record's batch, and so its rank, was known. A DataLoader's worker does not know which batches will be its
+    own, so it sets nothing aside.
     """
 
-    def __init__(self, rank: int, dealing: Dealing, *, epoch: int, start: int, step: int) -> None:
-        self._rank, self._dealing, self._epoch = rank, dealing, epoch
-        self._step, self._passed = step, 0  # batches passed, of all that ranks or workers make
-        self._start = start  # the sample at which the first batch is next to be complete
-        self._previous = start - 1  # last sample of the batch before the next of this rank
+    def __init__(self, rank: int, rank_shares: RankShares, *, epoch: int, start: int, step: int) -> None:
+        self._rank, self._shares, self._epoch = rank, rank_shares, epoch
+        # ``_passed`` counts the complete batches so far, including those of other workers.
+        self._step, self._passed = step, 0
+        self._start = start
+        # Last sample of the batch before the next one of this rank.
+        self._previous = start - 1
         self._runs = OpenRuns()
 
     def requests(self, planned: PlannedBatches) -> Iterator[SourceRequest]:
-        """Yield the requests for the batches that are complete in a chunk."""
+        """Yield the requests for the batches that become complete in a chunk."""
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
-        turns = np.where(planned.complete, -1, len(groups))  # of a batch, by its index; incomplete ones come later
+        # For each batch its place among this rank's batches of the chunk: -1 for other workers' batches, and a place
+        # after all others for incomplete batches.
+        turns = np.where(planned.complete, -1, len(groups))
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]
-        own = (planned.owners(self._dealing) == self._rank) & (turn >= 0)
+        own = (planned.owners(self._shares) == self._rank) & (turn >= 0)
         samples, turn = planned.samples[own], turn[own]
-        leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1  # the batch that lanes end with
-        first, last = self._dealing.find_readers(samples["lane"])
+        # For each sample the place of the batch with which its lane is done with its container; -1 before all.
+        leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1
+        first, last = self._shares.find_readers(samples["lane"])
         others = (self._rank < first) | (self._rank > last) | ((first < last) & (leaves < 0))
         aside = (leaves >= 0) & (leaves < turn) & ~others & (self._step <= 1)
         left = np.flatnonzero(aside)[np.argsort(leaves[aside], kind="stable")]
@@ -213,7 +212,7 @@ class _RankReading:
         self._previous = int(stops[-1])
 
     def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
-        """Find the complete batches that this rank is to make, in their order: their indices and last samples."""
+        """Return the indices and last samples of the complete batches that this process makes, in their order."""
         groups = np.flatnonzero(planned.complete)
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)
@@ -223,7 +222,7 @@ class _RankReading:
         return groups[mine], stops[mine]
 
     def _leave(self, read: Table, kept: Table, stop: int) -> tuple[LeavingRun, ...]:
-        """Find the containers that lanes are done with at sample ``stop``, and list records of these to set aside."""
+        """Return the containers that lanes are done with at sample ``stop``, and the records to set aside of each."""
         records: dict[tuple[int, int], list[int]] = {}
         for container, lane, record in kept[["container", "lane", "record"]].tolist():
             records.setdefault((container, lane), []).append(record)
@@ -236,5 +235,5 @@ class _RankReading:
         names = ("container", "record", "lane", "end")
         chosen = Samples(**{name: np.ascontiguousarray(samples[name]) for name in names}, held=held)
         plan, size = int(samples["plan"][0]), int(samples["size"][0])
-        weight = self._dealing.world_size * len(samples) / size
+        weight = self._shares.world_size * len(samples) / size
         return SourceRequest(0, self._epoch, chosen, np.arange(len(samples)), plan, leaving, weight)

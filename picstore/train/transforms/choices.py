@@ -1,14 +1,15 @@
 """RandomApply, RandomChoice and RandomOrder: transforms of one kind, of which each image gets some.
 
-A container becomes one transform of its content's kind, its ``step``. Its own random numbers choose; each transform
-inside draws from a child generator, so an image's numbers do not depend on what others get.
+A choice becomes one transform of the kind of the transforms inside, its ``step``. The choice draws which transforms an
+image gets. Each transform inside draws from a child generator, so the random numbers of an image do not depend on the
+transforms of other images.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,21 +18,22 @@ from picstore.errors import UsageError
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.arguments import checked_numbers, checked_probability
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.borders import CONSTANT
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.geometry import Geometry, Transform, common_fill
-from picstore.train.transforms.mix import BatchTransform
+from picstore.train.transforms.image_edges import CONSTANT
+from picstore.train.transforms.mixup_cutmix import BatchTransform
 
 _NONE = -1
-_TRIAL_SIZES = [(97, 61), (53, 89)]  # of canvases that show whether a transform keeps sizes
+# Sizes of canvases on which a transform is tried, to find out whether it keeps sizes.
+_TRIAL_SIZES = [(97, 61), (53, 89)]
 
 
-class Container(ABC):
-    """Transforms of one kind: all of geometry, all of color, or all of the batch.
+class Choice(ABC):
+    """A choice among transforms of one kind: all of geometry, all of color, or all of the batch.
 
     Attributes:
-        transforms: in the order given.
-        step: these as one transform of their kind.
+        transforms: the transforms in the order given.
+        step: the choice as one transform of their kind.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
@@ -43,7 +45,7 @@ class Container(ABC):
 
     @abstractmethod
     def order(self, random: BatchRandom) -> I64:
-        """Numbers of the transforms that each image gets, in turn: int64 (n, k), −1 for none."""
+        """Draw the numbers of the transforms that each image gets, in turn: int64 (n, k), −1 for none."""
 
     def _make_step(self, steps: list[Any]) -> Any:
         if all(isinstance(step, ColorTransform) for step in steps):
@@ -54,22 +56,19 @@ class Container(ABC):
             return _GeometricStep(self, steps)
         names = ", ".join(type(each).__name__ for each in self.transforms)
         raise UsageError(
-            f"{type(self).__name__} holds {names}; give each container transforms of one kind, all of geometry or "
-            "all of color. For callables of your own write picstore.PerImage(container), with torchvision's container"
+            f"{type(self).__name__} holds {names}; give transforms of one kind, all of geometry or all of color. For "
+            "callables of your own write picstore.PerImage(choice), with torchvision's class for the choice"
         )
 
 
-class RandomApply(Container):
-    """Apply all of a list of transforms, or none. Uses 1 random number, and its children's.
+class RandomApply(Choice):
+    """Apply all transforms of a list, or none. Uses 1 random number.
 
-    With a probability of 1, the list counts as one transform in another container.
+    With a probability of 1, the list counts as one transform in another choice.
 
     Args:
         transforms: all of geometry or all of color.
         p: probability.
-
-    Raises:
-        UsageError: the transforms are of several kinds, the list is empty, or ``p`` is not in 0 … 1.
     """
 
     def __init__(self, transforms: Sequence[Any], p: float = 0.5) -> None:
@@ -79,20 +78,16 @@ class RandomApply(Container):
             raise UsageError("RandomApply: transforms of the batch have a probability of their own; write MixUp(p=0.5)")
 
     def order(self, random: BatchRandom) -> I64:
-        """Numbers of the transforms that each image gets, in turn: int64 (n, k), −1 for none."""
         order: I64 = np.where(random.uniform(1) < self._p, np.arange(len(self.transforms)), _NONE)
         return order
 
 
-class RandomChoice(Container):
-    """Apply one transform of a list. Uses 1 random number, and its children's.
+class RandomChoice(Choice):
+    """Apply one transform of a list. Uses 1 random number.
 
     Args:
         transforms: all of geometry, all of color, or all of the batch.
-        p: their probabilities, which need not add up to 1; None for equal ones.
-
-    Raises:
-        UsageError: the transforms are of several kinds, the list is empty, or ``p`` is not one weight for each.
+        p: weights of the transforms, at least 0, which need not add up to 1; None for equal weights.
     """
 
     def __init__(self, transforms: Sequence[Any], p: Sequence[float] | None = None) -> None:
@@ -104,52 +99,43 @@ class RandomChoice(Container):
         self._ends = np.cumsum(weights) / sum(weights)
 
     def order(self, random: BatchRandom) -> I64:
-        """Numbers of the transforms that each image gets, in turn: int64 (n, k), −1 for none."""
         chosen: I64 = (random.uniform(1) >= self._ends[:-1]).sum(axis=1, keepdims=True)
         return chosen
 
 
-class RandomOrder(Container):
-    """Apply all transforms of a list in random order. Uses a random number for each, and its children's.
+class RandomOrder(Choice):
+    """Apply all transforms of a list in random order. Uses a random number for each.
 
     Args:
         transforms: all of geometry, all of color, or all of the batch.
-
-    Raises:
-        UsageError: the transforms are of several kinds, or the list is empty.
     """
 
     def order(self, random: BatchRandom) -> I64:
-        """Numbers of the transforms that each image gets, in turn: int64 (n, k), −1 for none."""
         return np.argsort(random.uniform(len(self.transforms)), axis=1, kind="stable")
 
 
 def unfolded(transform: Any) -> Any:
-    """A container as one transform of its content's kind; another transform as it is."""
-    return transform.step if isinstance(transform, Container) else transform
+    """Return the step of a choice, and any other transform unchanged."""
+    return transform.step if isinstance(transform, Choice) else transform
 
 
-class _HasOrder(Protocol):
-    def order(self, random: BatchRandom) -> I64: ...
-
-
-def _draw(container: _HasOrder, random: BatchRandom, count: int) -> tuple[I64, list[BatchRandom]]:
-    """The container's order, and a generator for each of ``count`` transforms."""
-    order = container.order(random)
+def _draw(choice: Choice, random: BatchRandom, count: int) -> tuple[I64, list[BatchRandom]]:
+    """Return the order that a choice draws, and a generator for each of ``count`` transforms."""
+    order = choice.order(random)
     return order, [random.child(number) for number in range(count)]
 
 
 class _GeometricStep:
-    """A container of geometric transforms as one of them."""
+    """A choice among geometric transforms, as a geometric transform."""
 
-    def __init__(self, container: Container, steps: Sequence[Transform]) -> None:
-        self.name = type(container).__name__
+    def __init__(self, choice: Choice, steps: Sequence[Transform]) -> None:
+        self.name = type(choice).__name__
         if any(getattr(step, "border", CONSTANT) != CONSTANT for step in steps):
             raise UsageError(f"{self.name} holds a transform with a padding_mode; only 'constant' is possible there")
-        self._container, self._steps = container, steps
+        self._choice, self._steps = choice, steps
         self.needs_boxes = any(getattr(step, "needs_boxes", False) for step in steps)
         sizes = {step.fixes_size for step in steps}
-        one = isinstance(container, RandomChoice) and len(sizes) == 1 and not any(map(_varies, steps))
+        one = isinstance(choice, RandomChoice) and len(sizes) == 1 and not any(map(_varies, steps))
         self.fixes_size = sizes.pop() if one else None
         self.varies_size = self.fixes_size is None and not all(map(_keeps_sizes, steps))
         fill = common_fill(steps)
@@ -157,7 +143,7 @@ class _GeometricStep:
             self.fill = fill
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        order, generators = _draw(self._container, random, len(self._steps))
+        order, generators = _draw(self._choice, random, len(self._steps))
         if hasattr(self, "fill"):
             geometry = geometry.with_fill(self.fill)
         for column in order.T:
@@ -174,25 +160,21 @@ class _GeometricStep:
 
 
 class _ColorStep(ColorTransform):
-    """A container of color transforms as one of them."""
+    """A choice among color transforms, as a color transform."""
 
-    def __init__(self, container: Container, steps: Sequence[ColorTransform]) -> None:
+    def __init__(self, choice: Choice, steps: Sequence[ColorTransform]) -> None:
         if any(step.normalizes for step in steps):
-            raise UsageError(f"{type(container).__name__} holds Normalize; put it after {type(container).__name__}")
-        self._container, self._steps = container, steps
+            raise UsageError(f"{type(choice).__name__} holds Normalize; put it after {type(choice).__name__}")
+        self._choice, self._steps, self.name = choice, steps, type(choice).__name__
         self.erases = all(step.erases for step in steps)
         self.moves_pixels = any(step.moves_pixels for step in steps)
 
-    @property
-    def name(self) -> str:
-        """The container's, for messages."""
-        return type(self._container).__name__
-
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        order, generators = _draw(self._container, random, len(self._steps))
+        order, generators = _draw(self._choice, random, len(self._steps))
         n = len(sizes)
         programs = [step(sizes, generator) for step, generator in zip(self._steps, generators, strict=True)]
-        programs.append(ColorProgram.from_step(opcodes.NOTHING, [], count=n))  # what −1 takes
+        # The last program stands for −1.
+        programs.append(ColorProgram.from_step(opcodes.NOTHING, [], count=n))
         rows = order % len(programs) * n + np.arange(n)[:, None]
         return ColorProgram.chain([ColorProgram.concatenate(programs, column) for column in rows.T])
 
@@ -202,22 +184,17 @@ class _ColorStep(ColorTransform):
 
 
 class _BatchStep(BatchTransform):
-    """A container of transforms of the batch as one of them."""
+    """A choice among transforms of the batch, as a transform of the batch."""
 
-    def __init__(self, container: Container, steps: Sequence[BatchTransform]) -> None:
-        self._container, self._steps = container, steps
+    def __init__(self, choice: Choice, steps: Sequence[BatchTransform]) -> None:
+        self._choice, self._steps, self.name = choice, steps, type(choice).__name__
         self.needs_floats = any(step.needs_floats for step in steps)
 
-    @property
-    def name(self) -> str:
-        """The container's, for messages."""
-        return type(self._container).__name__
-
     def for_classes(self, count: int) -> BatchTransform:
-        return _BatchStep(self._container, [step.for_classes(count) for step in self._steps])
+        return _BatchStep(self._choice, [step.for_classes(count) for step in self._steps])
 
     def __call__(self, images: Any, labels: Any, random: BatchRandom) -> tuple[Any, Any]:
-        order, generators = _draw(self._container, random, len(self._steps))
+        order, generators = _draw(self._choice, random, len(self._steps))
         for number in order[0].tolist():
             images, labels = self._steps[number](images, labels, generators[number])
         return images, labels
@@ -228,7 +205,7 @@ def _varies(transform: Transform) -> bool:
 
 
 def _keeps_sizes(transform: Transform) -> bool:
-    """Whether a transform leaves canvases of any size at their size."""
+    """Return whether a transform leaves canvases of any size at their size."""
     canvases = Geometry.identity(*np.transpose(_TRIAL_SIZES))
     try:
         size = transform(canvases, BatchRandom(0, 0, np.arange(len(_TRIAL_SIZES)))).size

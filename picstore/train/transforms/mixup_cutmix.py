@@ -1,4 +1,4 @@
-"""MixUp and CutMix: transforms of a whole batch, its images and labels, on its device."""
+"""MixUp and CutMix: transforms of the images and labels of a whole batch, on the device of the batch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from picstore.errors import UsageError
-from picstore.train.transforms.arguments import checked_probability, is_number
+from picstore.train.transforms.arguments import checked_integer, checked_probability, is_number, name_of
 from picstore.train.transforms.batch_random import BatchRandom
 
-if TYPE_CHECKING:  # the loader's process imports this module, and no torch
+# The loader's process imports this module and does without torch.
+if TYPE_CHECKING:
     from torch import Tensor
 
 
@@ -20,19 +21,14 @@ class BatchTransform(ABC):
     """A step on the images (N, 3, H, W) and labels of a batch; the base of :class:`MixUp` and :class:`CutMix`.
 
     Attributes:
-        needs_floats: whether it averages images, which bytes would round.
+        needs_floats: whether the step averages images, so that bytes would be rounded.
     """
 
     needs_floats = False
 
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return type(self).__name__
-
     @abstractmethod
     def for_classes(self, count: int) -> BatchTransform:
-        """A copy for a data set with ``count`` class names, 0 for none; UsageError if the number does not fit."""
+        """Return a copy for a dataset with ``count`` class names, 0 for none; UsageError if the number does not fit."""
 
     @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
@@ -40,7 +36,7 @@ class BatchTransform(ABC):
 
 
 class _Mix(BatchTransform):
-    """What MixUp and CutMix share: labels, and each image mixed with the one before it in the batch."""
+    """The common base of MixUp and CutMix: soft labels, and each image mixed with its predecessor in the batch."""
 
     def __init__(
         self, alpha: float = 1.0, num_classes: int | None = None, *, p: float = 1.0, label_smoothing: float = 0.0
@@ -48,26 +44,25 @@ class _Mix(BatchTransform):
         name = type(self).__name__
         if not is_number(alpha) or alpha <= 0:
             raise UsageError(f"{name}: alpha is {alpha}; give a number above 0")
-        if num_classes is not None and (not isinstance(num_classes, int) or num_classes < 1):
-            raise UsageError(f"{name}: num_classes is {num_classes}; give an integer of at least 1")
+        if num_classes is not None:
+            num_classes = checked_integer(num_classes, f"{name}: num_classes", 1)
         if not is_number(label_smoothing) or not 0 <= label_smoothing < 1:
             raise UsageError(f"{name}: label_smoothing is {label_smoothing}; give a number from 0 to below 1")
         self._alpha, self._classes = float(alpha), num_classes
         self._p, self._smoothing = checked_probability(p, name), float(label_smoothing)
 
     def for_classes(self, count: int) -> BatchTransform:
-        """A copy for a data set with ``count`` class names, 0 for none; UsageError if the number does not fit."""
         name = type(self).__name__
         if not (self._classes or count):
-            raise UsageError(f"{name}: the data set has no names of classes; give num_classes")
+            raise UsageError(f"{name}: the dataset has no class names; give num_classes")
         if self._classes is not None and self._classes < count:
-            raise UsageError(f"{name}: num_classes is {self._classes}, and the data set has {count} classes; give more")
+            raise UsageError(f"{name}: num_classes is {self._classes}, and the dataset has {count} classes; give more")
         bound = copy.copy(self)
         bound._classes = self._classes or count
         return bound
 
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
-        """Mix a batch, with probability p; labels become float32 (N, classes) in any case."""
+        """Mix a batch with probability ``p``; labels become float32 (N, classes) in any case."""
         if isinstance(images, list) or (self.needs_floats and not images.is_floating_point()):
             found = "images of several sizes" if isinstance(images, list) else f"images of {images.dtype}"
             raise UsageError(f"{type(self).__name__} takes a batch of floats of one size, not {found}")
@@ -80,16 +75,20 @@ class _Mix(BatchTransform):
 
     @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
-        """Mix images, given the weight of each and two more uniform numbers; returns the weight that it has then."""
+        """Mix each image, with its weight, with its predecessor, and return the weight that the image has then.
+
+        ``x`` and ``y`` are uniform random numbers.
+        """
 
     def _soft_labels(self, labels: Tensor) -> Tensor:
-        """Labels as probabilities of classes; −1, unknown, has none."""
+        """Return labels as probabilities of classes, all 0 for an unknown label, −1."""
         import torch
 
         if labels.ndim == 2:
             return labels
         classes = self._classes or 0
-        if labels.device.type == "cpu" and int(labels.max()) >= classes:  # on a GPU the check would wait for it
+        # On a GPU this check would wait for the device.
+        if labels.device.type == "cpu" and int(labels.max()) >= classes:
             text = f"{type(self).__name__}: num_classes is {classes}, and a label is {int(labels.max())}"
             raise UsageError(f"{text}; give num_classes above all labels")
         soft = (labels[:, None] == torch.arange(classes, device=labels.device)).float()
@@ -104,13 +103,10 @@ class MixUp(_Mix):
     distribution. An image's partner is the one before it in the batch, as in torchvision.
 
     Args:
-        alpha: of the beta distribution.
-        num_classes: the length of a label; by default the data set's number of classes.
-        p: probability of mixing a batch; labels of others become float32 (N, classes) too.
-        label_smoothing: taken from each label and spread evenly over the classes, before mixing.
-
-    Raises:
-        UsageError: an argument has another value.
+        alpha: parameter of the beta distribution, above 0.
+        num_classes: length of a label; by default the number of classes of the dataset.
+        p: probability of mixing a batch; labels of other batches become float32 (N, classes) too.
+        label_smoothing: part of each label that is spread evenly over the classes, before mixing; 0 to below 1.
     """
 
     needs_floats = True
@@ -122,8 +118,8 @@ class MixUp(_Mix):
 class CutMix(_Mix):
     """Replace a box of each image by another image's ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers of a batch.
 
-    Arguments and labels: see :class:`MixUp`; images may be uint8. All images of a batch have the same box: its area is
-    1 − weight of the image's before it is clipped to the image, its center uniform in the image.
+    Arguments and labels: see :class:`MixUp`; images may be uint8. All images of a batch have the same box. Its area is
+    1 − weight of the image's area, before the box is clipped to the image; its center is uniform in the image.
     """
 
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
@@ -136,24 +132,25 @@ class CutMix(_Mix):
 
 
 def _average(values: Tensor, weight: float) -> Tensor:
-    """Weigh each row and the one before it; each product and each sum is rounded by itself.
+    """Average each row with the row before it, by ``weight``; each product and each sum is rounded by itself.
 
-    ``add_(alpha=...)`` fuses them on one device and not on another, whose batches would differ.
+    ``add_(alpha=...)`` fuses product and sum on some devices, so that batches would differ between devices.
     """
     return values.mul(weight).add_(values.roll(1, 0).mul_(1 - weight))
 
 
 def _span(center: int, extent: int, weight: float) -> tuple[int, int]:
-    """Begin and end of CutMix' box along one side, rounded as torchvision does."""
+    """Return begin and end of CutMix' box along one side, rounded as torchvision does."""
     half = int(0.5 * math.sqrt(1 - weight) * extent)
     return max(center - half, 0), min(center + half, extent)
 
 
 def symmetric_beta(alpha: float, u: float, v: float) -> float:
-    """Draw of the distribution Beta(alpha, alpha), given two uniform numbers in [0, 1).
+    """Draw from the distribution Beta(alpha, alpha) by two uniform numbers in [0, 1).
 
-    If T has Student's distribution of 2 α degrees, then T / sqrt(2 α + T²) is 2 X − 1 of such an X. Bailey's formula
-    for T ("Polar generation of random variates with the t-distribution", 1994) takes two numbers and rejects none.
+    If T has Student's distribution of 2 α degrees, and X that beta distribution, then T / sqrt(2 α + T²) is distributed
+    as 2 X − 1. Bailey's formula for T ("Polar generation of random variates with the t-distribution", 1994) takes two
+    numbers and rejects none.
     """
     power, cosine = (1 - u) ** (1 / alpha), math.cos(2 * math.pi * v)
     spread = (1 - power) * cosine**2
@@ -163,24 +160,24 @@ def symmetric_beta(alpha: float, u: float, v: float) -> float:
 def bind_batch_transforms(
     callables: Sequence[Any], *, classes: int, one_size: bool, floats: bool, targets: Sequence[str]
 ) -> tuple[Any, ...]:
-    """Fit the batch transforms among a loader's callables to its data set and images.
+    """Fit the batch transforms among a loader's callables to the dataset and its images.
 
     Args:
-        classes: number of names of classes, 0 for none.
-        one_size, floats: of the images before the first callable.
+        classes: number of class names, 0 for none.
+        one_size, floats: whether the images before the first callable have one size, and are floats.
         targets: names of the targets that move with the images.
 
     Raises:
-        UsageError: one does not fit.
+        UsageError: a transform does not fit.
     """
     mixing = [each for each in callables if isinstance(each, BatchTransform)]
     if mixing and targets:
         raise UsageError(
-            f"{mixing[0].name} mixes images and labels, but not {', '.join(targets)}; leave out one or the other"
+            f"{name_of(mixing[0])} mixes images and labels, but not {', '.join(targets)}; leave out one or the other"
         )
     first = callables[0] if callables else None
     if isinstance(first, BatchTransform) and not one_size:
-        raise UsageError(f"{first.name} mixes images of one size; add a crop, or Resize((height, width))")
+        raise UsageError(f"{name_of(first)} mixes images of one size; add a crop, or Resize((height, width))")
     if isinstance(first, BatchTransform) and first.needs_floats and not floats:
-        raise UsageError(f"{first.name} mixes floats; add Normalize, or give the loader dtype=torch.float16")
+        raise UsageError(f"{name_of(first)} mixes floats; add Normalize, or give the loader dtype=torch.float16")
     return tuple(each.for_classes(classes) if isinstance(each, BatchTransform) else each for each in callables)

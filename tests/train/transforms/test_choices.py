@@ -13,11 +13,11 @@ from picstore import rng
 from picstore.errors import UsageError
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.by_name import transform_from_config
+from picstore.train.transforms.choices import RandomApply, RandomChoice, RandomOrder
 from picstore.train.transforms.color_program import ColorProgram, compose_color
-from picstore.train.transforms.compose import plan_transforms
-from picstore.train.transforms.containers import RandomApply, RandomChoice, RandomOrder
+from picstore.train.transforms.from_torchvision import transform_from_config
 from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.transform_plan import plan_transforms
 
 N = 4000
 JITTER = picstore.ColorJitter(0.4, 0.4, 0.2, 0.1)

@@ -1,24 +1,41 @@
-"""States of loaders: what the state of an order must share with the order that loads it."""
+"""Checks of loaders' states on resume: version, equal fields, and positions in an endless training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from picstore.errors import UsageError
-from picstore.train.order.dealing import MAX_LANES
-from picstore.train.order.position import check_position
+from picstore.train.order.rank_shares import MAX_LANES
 from picstore.train.transforms.arguments import checked_integer
 
-# Of the order, raised by any change of which records a batch has; docs/order.md, "States", tells what earlier
-# versions differ in, and tests/test_versions.py fails where it was forgotten.
+# Version of the order. Any change of the records in a batch raises it. docs/order.md, "States", lists the
+# differences of earlier versions, and tests/test_versions.py fails if a raise was forgotten.
 VERSION = 2
+# Largest number of an epoch, batch or sample. Times 2**20 ranks it stays within 63 bits, and a rank that takes 10,000
+# samples a second gets there after 14 years.
+MAX_POSITION = 1 << 42
+
+
+class Position(NamedTuple):
+    """A position in a training: an epoch, and the number of a batch in the epoch."""
+
+    epoch: int
+    batch: int
+
+
+def check_position(**numbers: Any) -> tuple[int, ...]:
+    """Return numbers of epochs, batches or samples as Python's integers, in the order given.
+
+    UsageError, with the name of the number, unless each is an integer from 0 to 2**42.
+    """
+    return tuple(checked_integer(value, name, 0, MAX_POSITION) for name, value in numbers.items())
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
-    """Raise UsageError if a state differs in one of its fields from the loader or mux that loads it.
+    """Raise UsageError if a state differs in one of the fields ``names`` from the loader or mux that loads the state.
 
-    A state of version 1 has the same order, but for the stored order on several ranks.
+    Version 1 has the same order, except for the stored order on several ranks.
     """
     version = state.get("version")
     if version not in (1, VERSION) or isinstance(version, bool):
@@ -38,11 +55,11 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequenc
 
 
 def position_in_epochs(state: Mapping[str, Any], unit: str) -> tuple[int, int]:
-    """Read the epoch of a state and its position there, ``"samples"`` or ``"batches"``; UsageError for other values."""
+    """Return the epoch of a state, and the position there in ``unit``, ``"samples"`` or ``"batches"``."""
     epoch, position = check_position(**{name: state.get(name) for name in ("epoch", unit)})
     return epoch, position
 
 
 def read_lanes(state: Mapping[str, Any]) -> int:
-    """Read the lanes of a state; UsageError for a number that no order has."""
+    """Return the lanes of a state; UsageError for a number that no order has."""
     return checked_integer(state.get("lanes"), "lanes of the state", 1, MAX_LANES)

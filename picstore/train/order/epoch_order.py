@@ -1,0 +1,214 @@
+"""Order of an epoch: the container and record of each sample, as arithmetic on (seed, epoch, manifest).
+
+Nothing is stored or communicated.
+
+The containers are permuted, the records in each container are permuted, and all are joined into one sequence of N
+records. The sequence is cut into L lanes, contiguous runs; lane l has ceil((N - l) / L) records. Sample g of the epoch
+is record g // L of lane g mod L. So a batch mixes as many runs of the dataset as there are lanes, while each lane reads
+its containers one after the other. ``rank_shares.py`` decides which rank makes which samples. docs/order.md has the
+formulas.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore import rng
+from picstore.arrays import I64, U8, Array, Bools
+
+# Where a sample's bytes are when its batch is made: in a container that the sample's lane still reads; in a copy made
+# when the lane was done with the container; or nowhere, so that the record is read alone.
+IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
+# Permutations of containers of at most this many records are drawn together.
+_SMALL = 256
+# Containers of a part on average. Sorting takes longer with twice or half as many.
+_PART = 1 << 13
+_MAX_PARTS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples of an epoch: arrays (n,)."""
+
+    container: I64  # numbers of containers in stored order
+    record: I64  # numbers of live records in their containers
+    lane: I64
+    # For each sample, the last sample of the epoch that its lane takes from its container.
+    end: I64
+    # Times that the record came before in the epoch; None if each record comes once.
+    copy: I64 | None = None
+    held: U8 | None = None  # IN_CONTAINER, SET_ASIDE or ALONE; None: all IN_CONTAINER
+
+    def __len__(self) -> int:
+        return len(self.container)
+
+
+class ContainerOrder:
+    """Containers of ``counts`` records, permuted by the bits of a key, or in stored order without a key.
+
+    Sorting all of 10**7 containers takes longer than a loader may take to resume, and a batch needs one container of
+    each lane. So the containers are divided into parts by the high bits of the values that they are sorted by. The sums
+    of the parts' records tell in which part a record is. Only the parts that are asked for are sorted.
+    """
+
+    def __init__(self, counts: I64, key: int | None) -> None:
+        self._counts, self._key = counts, key
+        parts = min(_MAX_PARTS, 1 + len(counts) // _PART)
+        # Part of each container. Parts never fall in the order of the containers.
+        self._part = np.empty(len(counts), dtype=np.uint16)
+        for start in range(0, len(counts), _PART):
+            numbers = np.arange(start, min(start + _PART, len(counts)))
+            # ``below`` scales the high bits, so its values never fall as the bits rise.
+            part = self._part[start : start + _PART]
+            part[:] = numbers * parts // len(counts) if key is None else rng.below(key, numbers, parts)
+        self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
+        self._records = self.sum_parts(counts[:, None])[:, 0]
+        self._part_ends = np.cumsum(self._records)
+        # Containers of the parts at hand in their order, and the ends of the containers in the joined sequence.
+        self._sorted = self._ends = np.zeros(0, dtype=np.int64)
+
+    @property
+    def records(self) -> int:
+        """Number of records in all containers."""
+        return int(self._part_ends[-1])
+
+    def locate(self, index: I64) -> tuple[I64, I64]:
+        """Return the containers of records of the joined sequence, and the index of each container's first record."""
+        self._sort(np.searchsorted(self._part_ends, index, side="right"))
+        turn = np.searchsorted(self._ends, index, side="right")
+        container = self._sorted[turn]
+        return container, self._ends[turn] - self._counts[container]
+
+    def start(self, container: int) -> int:
+        """Return the index of a container's first record in the joined sequence."""
+        self._sort(self._part[[container]])
+        return int((self._ends - self._counts[self._sorted])[self._sorted == container][0])
+
+    def sum_parts(self, values: Array) -> I64:
+        """Sum values of containers, (containers, n), by part: int64 (parts, n)."""
+        sums = np.zeros((values.shape[1], len(self._at_hand)))
+        for start in range(0, len(values), _PART):
+            part, some = self._part[start : start + _PART], values[start : start + _PART]
+            for column, total in zip(some.T, sums, strict=True):
+                total += np.bincount(part, column, len(total))
+        # float64 has all integers up to 2**53.
+        exact: I64 = sums.T.astype(np.int64)
+        return exact
+
+    def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
+        """Yield for each record of the joined sequence its part, and the part's containers before its container."""
+        parts = np.searchsorted(self._part_ends, index, side="right")
+        self._sort(parts)
+        begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
+        turns = np.searchsorted(self._ends, index, side="right")
+        for part, begin, turn in zip(parts.tolist(), begins.tolist(), turns.tolist(), strict=True):
+            yield part, self._sorted[begin:turn]
+
+    def between(self, starts: I64, stops: I64) -> Iterator[tuple[I64, I64]]:
+        """Yield for each run of records of the joined sequence its containers and their first records' indices."""
+        first, last = (np.searchsorted(self._part_ends, index, side="right") for index in (starts, stops - 1))
+        self._sort(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))
+        begins = np.searchsorted(self._ends, starts, side="right")
+        ends = np.searchsorted(self._ends, stops - 1, side="right") + 1
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            containers = self._sorted[begin:end]
+            yield containers, self._ends[begin:end] - self._counts[containers]
+
+    def _sort(self, parts: Array) -> None:
+        """Sort the containers of ``parts``, which replace the parts at hand, unless all are at hand."""
+        if self._at_hand[parts].all():
+            return
+        self._at_hand[:] = False
+        self._at_hand[parts] = True
+        found: I64 = np.flatnonzero(self._at_hand[self._part])
+        if self._key is not None:
+            found = found[rng.stable_argsort(rng.bits(self._key, found))]
+        records = np.where(self._at_hand, self._records, 0)
+        # For each part, the records before its end that belong to parts not at hand.
+        others = self._part_ends - np.cumsum(records)
+        self._sorted, self._ends = found, np.cumsum(self._counts[found]) + others[self._part[found]]
+
+
+class EpochOrder:
+    """The order of one epoch over containers of ``counts`` records, a function of the arguments.
+
+    With ``shuffle=False`` each lane keeps the stored order.
+    """
+
+    def __init__(self, counts: npt.ArrayLike, *, seed: int, epoch: int, lanes: int, shuffle: bool = True) -> None:
+        counts = np.asarray(counts, dtype=np.int64)
+        self.lanes = lanes
+        self._counts, self._shuffle = counts, shuffle
+        self._key = rng.key(rng.PLAN, seed, epoch)
+        self.containers = ContainerOrder(counts, self._key if shuffle else None)
+        self.records = self.containers.records
+        base, longer = divmod(self.records, lanes)
+        lane = np.arange(lanes + 1)
+        self._lane_starts = lane * base + np.minimum(lane, longer)
+        self._permutations: OrderedDict[int, I64] = OrderedDict()
+
+    def locate(self, samples: I64) -> Samples:
+        """Find the containers and records of samples, int64 (n,) numbers g in the epoch, in [0, records)."""
+        lane = samples % self.lanes
+        index = self._lane_starts[lane] + samples // self.lanes
+        container, start = self.containers.locate(index)
+        record = index - start
+        stop = np.minimum(start + self._counts[container], self._lane_starts[lane + 1])
+        end = (stop - 1 - self._lane_starts[lane]) * self.lanes + lane
+        if self._shuffle:
+            self._draw_permutations(container)
+            grouped = np.argsort(container, kind="stable")
+            bounds = np.flatnonzero(np.diff(container[grouped], prepend=-1, append=-1))
+            for first, after in pairwise(bounds.tolist()):
+                mine = grouped[first:after]
+                record[mine] = self.records_of(int(container[mine[0]]))[record[mine]]
+        return Samples(container, record, lane, end)
+
+    def find(self, container: int, record: int) -> int:
+        """Return the number of the sample that is a record of a container; the inverse of :meth:`locate`."""
+        if self._shuffle:
+            record = int(np.flatnonzero(self.records_of(container) == record)[0])
+        index = self.containers.start(container) + record
+        lane = int(np.searchsorted(self._lane_starts, index, side="right")) - 1
+        return (index - int(self._lane_starts[lane])) * self.lanes + lane
+
+    def records_of(self, container: int) -> I64:
+        """Return the records of a container in the order of the epoch."""
+        found = self._permutations.get(container)
+        if found is None:
+            key, count = rng.key(self._key, container), int(self._counts[container])
+            found = rng.permutation(key, count) if self._shuffle else np.arange(count)
+            self._keep({container: found})
+        self._permutations.move_to_end(container)
+        return found
+
+    def lane_positions(self, sample: int) -> I64:
+        """Return each lane's index in the joined sequence before a sample of the epoch, int64 (lanes,)."""
+        return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
+
+    def numbers(self, lane: int, index: I64) -> I64:
+        """Return the samples of a lane that are records ``index`` of the joined sequence."""
+        numbers: I64 = (index - self._lane_starts[lane]) * self.lanes + lane
+        return numbers
+
+    def _draw_permutations(self, containers: I64) -> None:
+        """Draw the missing permutations of small containers together, which takes a sixth of the time."""
+        each = np.unique(containers)
+        missing = np.array([number for number in each.tolist() if number not in self._permutations], np.int64)
+        missing = missing[self._counts[missing] <= _SMALL]
+        # ``_keep`` holds 4 * lanes permutations; more would evict each other.
+        if 1 < len(missing) <= 4 * self.lanes:
+            keys = rng.keys(rng.key(self._key), missing.astype(np.uint64))
+            drawn = rng.permutations(keys, self._counts[missing])
+            self._keep(dict(zip(missing.tolist(), drawn, strict=True)))
+
+    def _keep(self, permutations: Mapping[int, I64]) -> None:
+        self._permutations.update(permutations)
+        while len(self._permutations) > 4 * self.lanes:
+            self._permutations.popitem(last=False)

@@ -1,0 +1,194 @@
+"""Global batches: the division of an epoch into batches that all ranks make together, and a rank's shard of them.
+
+The number of ranks changes no global batch, except as the last sentence says. With ``drop_last``, samples that fill no
+batch are left out. Otherwise every sample is in one batch. The last batch then has at least half of the usual size, and
+takes what it lacks from the batch before. So no rank's part of it is empty at any world size that has two samples or
+more on each rank. Where ranks have one sample each, a last batch that is too small for them joins the batch before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from picstore import rng
+from picstore.arrays import I64, Array, Bools
+from picstore.errors import UsageError
+from picstore.train.order.rank_shares import RankShares, check_rank, divide_samples
+
+
+def least_of_last(size: int) -> int:
+    """Return the least number of samples in a last batch, if other batches have ``size``."""
+    return size // 2
+
+
+@dataclass(frozen=True)
+class EvenDivision:
+    """The division of ``samples`` samples into batches of ``size``, as arithmetic."""
+
+    samples: int
+    size: int
+    world_size: int
+    drop_last: bool
+
+    @cached_property
+    def batches(self) -> int:
+        """Number of batches."""
+        full, rest = divmod(self.samples, self.size)
+        if self.drop_last or not rest:
+            return full
+        return full if full and max(rest, least_of_last(self.size)) < self.world_size else full + 1
+
+    def start(self, batch: int) -> int:
+        """Return the first sample of a batch; after the last batch as if batches of the usual size followed."""
+        usual, least = batch * self.size, least_of_last(self.size)
+        if self.drop_last or batch < self.batches - 1:
+            return usual
+        if batch >= self.batches:
+            return self.samples + (batch - self.batches) * self.size
+        return usual if self.samples - usual >= least else max(0, self.samples - least)
+
+    def batch_of(self, sample: int) -> int:
+        """Return the number of the batch that holds a sample, the inverse of :meth:`start`."""
+        end = self.start(self.batches)
+        if sample >= end:
+            return self.batches + (sample - end) // self.size
+        batch = min(sample // self.size, self.batches - 1)
+        return batch + 1 if batch + 1 < self.batches and sample >= self.start(batch + 1) else batch
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The batches of a bucket in an epoch."""
+
+    ends: I64  # (batches,), ends among the bucket's samples
+    plans: Array  # (batches,), numbers of plans
+
+    def complete(self, count: int) -> int:
+        """Return the number of batches that ``count`` samples complete."""
+        return int(np.searchsorted(self.ends, count, side="right"))
+
+    def begin(self, count: int) -> int:
+        """Return the start of the batch that holds sample ``count``; ``count`` itself after the last batch."""
+        batch = self.complete(count)
+        if batch == len(self.ends):
+            return count
+        return int(self.ends[batch - 1]) if batch else 0
+
+
+def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_size: int, drop_last: bool) -> Division:
+    """Divide the ``count`` samples of a bucket into global batches; their number is the same in all epochs.
+
+    Args:
+        sizes: size of a global batch, by plan. If there are several, the first key draws a plan for each batch until
+            the samples are used up, and the second key permutes the plans. So all epochs have the same sizes.
+        keys: a key that all epochs share, and a key of the epoch.
+        world_size: number of ranks that share a batch.
+        drop_last: leave out samples that fill no batch.
+    """
+    whole = np.array(sizes)
+    drawn: Array
+    if len(sizes) == 1:
+        full = count // int(whole[0])
+        drawn = np.zeros(full + 1, dtype=np.int16)
+        plans, ends = drawn[:full], np.arange(whole[0], full * whole[0] + 1, whole[0])
+    else:
+        drawn = rng.below(keys[0], np.arange(count // int(whole.min()) + 1), len(sizes))
+        full = int(np.searchsorted(np.cumsum(whole[drawn]), count, side="right"))
+        plans = drawn[:full][rng.permutation(keys[1], full)]
+        ends = np.cumsum(whole[plans])
+    rest, least = count - int(ends[-1]) if full else count, least_of_last(int(whole.min()))
+    if drop_last or not rest:
+        return Division(ends, plans)
+    if full and max(rest, least) < world_size:
+        ends[-1] = count
+        return Division(ends, plans)
+    if full:
+        ends[-1] -= max(0, least - rest)
+    return Division(np.append(ends, count), np.append(plans, drawn[full]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankShard:
+    """A rank's samples of an epoch of ``records`` samples, in global batches of ``batch`` samples.
+
+    Every rank has the same number of batches, none of which is empty. ``drop_last`` leaves out samples that fill no
+    batch.
+    """
+
+    records: int
+    lanes: int
+    batch: int
+    rank: int = 0
+    world_size: int = 1
+    drop_last: bool = True
+    division: EvenDivision = field(init=False, repr=False)
+    rank_shares: RankShares = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_rank(self.rank, self.world_size)
+        check_global_batch(self.batch, self.world_size)
+        if self.records < self.world_size:
+            raise UsageError(f"{self.records} records are too few for {self.world_size} ranks; use fewer ranks")
+        division = EvenDivision(self.records, self.batch, self.world_size, self.drop_last)
+        if division.batches == 0:
+            raise UsageError(
+                f"{self.records} records make no batch of {self.batch} on all {self.world_size} ranks together; "
+                "use a smaller batch or drop_last=False"
+            )
+        object.__setattr__(self, "division", division)
+        object.__setattr__(self, "rank_shares", RankShares(self.lanes, self.world_size))
+
+    @property
+    def batches(self) -> int:
+        """Number of batches in an epoch."""
+        return self.division.batches
+
+    @property
+    def samples_of_rank(self) -> int:
+        """Samples of a rank in an epoch, incomplete batch included, rounded up."""
+        return -(-self.records // self.world_size)
+
+    def samples(self, batch: int) -> I64:
+        """Return the numbers of this rank's samples of a batch in the epoch, ascending."""
+        start, stop, first = self._bounds(batch)
+        return self.rank_shares.find_samples(self.rank, start, stop, records=self.records, first=first)
+
+    def reads(self, samples: I64) -> Bools:
+        """Mark the samples whose lanes this rank reads, bool (n,)."""
+        return self.rank_shares.reads(self.rank, samples % self.lanes)
+
+    def weight(self, batch: int) -> float:
+        """Return the weight of this rank's batch, see :attr:`picstore.train.batch.Batch.weight`."""
+        start, stop, first = self._bounds(batch)
+        share = int(divide_samples(stop - start, self.rank, self.world_size, first=first))
+        return self.world_size * share / (stop - start)
+
+    def find(self, sample: int) -> tuple[int, int, int] | None:
+        """Find the rank, batch and slot of a sample, the inverse of :meth:`samples`; None for a sample left out."""
+        batch = self.division.batch_of(sample)
+        if batch >= self.batches:
+            return None
+        start, stop, first = self._bounds(batch)
+        lanes, turns = self.rank_shares.lanes_of(np.arange(start, stop), self.records)
+        owners = self.rank_shares.deal(lanes, turns, first=first)
+        rank = int(owners[sample - start])
+        return rank, batch, int((owners[: sample - start] == rank).sum())
+
+    def _bounds(self, batch: int) -> tuple[int, int, int]:
+        """Return start and stop of a batch in the epoch, and the first of the ranks that get one sample more.
+
+        A rank's part has the same size in all whole batches, for programs that are compiled for one size. In an
+        incomplete batch ranks get the samples of their own lanes.
+        """
+        start, stop = self.division.start(batch), self.division.start(batch + 1)
+        return start, stop, 0 if stop - start == self.batch else start
+
+
+def check_global_batch(batch: int, world_size: int) -> None:
+    """Raise UsageError unless every rank has a sample of a global batch."""
+    if batch < world_size:
+        raise UsageError(f"a global batch of {batch} leaves some of {world_size} ranks without a sample; give more")

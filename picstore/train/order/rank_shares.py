@@ -1,0 +1,208 @@
+"""How ranks share the lanes of an epoch and the samples of a global batch, and which rank this process is.
+
+One rule holds for all orders. Each rank reads L // W whole lanes, with L lanes and W ranks. The remaining lanes are
+shared: ranks in turn have equal parts of them, so a rank reads parts of two shared lanes at most. L + W - gcd(L, W)
+pairs of a lane and a rank read. If W divides L, no lane is shared.
+
+The ranks' shares of a global batch differ by one sample at most. A rank takes the samples of its whole lanes, up to its
+share. Samples of shared lanes go to those readers of the lanes that lack samples, lowest rank first. The remaining
+samples go to the ranks that still lack some. A rank that gets a sample of a lane that it does not read reads the record
+alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from picstore.arrays import I64, Bools
+from picstore.errors import UsageError
+
+MAX_LANES = 1 << 16
+# A batch of 256 samples takes 8 records from each of 32 lanes.
+MIN_LANES = 32
+
+
+@dataclass(frozen=True)
+class RankShares:
+    """The rule by which ``world_size`` ranks share the lanes and samples of an epoch."""
+
+    lanes: int
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lanes <= MAX_LANES:
+            raise UsageError(f"lanes is {self.lanes}; give 1 to {MAX_LANES:,}")
+
+    @property
+    def shared(self) -> int:
+        """Number of lanes that several ranks share; they are the last lanes."""
+        return self.lanes % self.world_size
+
+    def count_lanes(self, rank: int) -> int:
+        """Return the number of lanes that a rank reads, whole or in part."""
+        first, last = self._shared_readers
+        return self.lanes // self.world_size + int(((first <= rank) & (rank <= last)).sum())
+
+    def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
+        """Return the first and the last rank that reads each lane, int64 (n,); all ranks between read the lane too.
+
+        ``turns`` are added to the ranks of lanes with one reader, modulo the world size.
+        """
+        rank = (lanes + turns) % self.world_size
+        if not self.shared:
+            return rank, rank
+        number = lanes - (self.lanes - self.shared)
+        first, last = (each[np.maximum(number, 0)] for each in self._shared_readers)
+        return np.where(number < 0, rank, first), np.where(number < 0, rank, last)
+
+    def find_samples(self, rank: int, start: int, stop: int, *, records: int, first: int = 0) -> I64:
+        """Return a rank's samples of a global batch, int64 (share,), ascending.
+
+        Args:
+            start, stop: bounds of the global batch; samples are numbered through all epochs.
+            records: samples of an epoch.
+            first: see :func:`divide_samples`.
+        """
+        if not self.shared and not start % self.world_size and not stop % self.world_size:
+            # No lane is shared, and the batch starts and ends at a multiple of the world size, so this rank has every
+            # world_size-th sample.
+            return np.arange(start + rank, stop, self.world_size)
+        numbers = np.arange(start, stop)
+        mine: I64 = numbers[self.deal(*self.lanes_of(numbers, records), first=first) == rank]
+        return mine
+
+    def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
+        """Return lanes and turns of samples that are numbered through all epochs: int64 (n,) each.
+
+        With these turns, and if no lane is shared, sample t is of a lane of rank t mod W, in every epoch.
+        """
+        epoch, index = np.divmod(numbers, records)
+        return index % self.lanes, epoch * records % self.world_size
+
+    def deal(self, lanes: I64, turns: I64, *, first: int = 0) -> I64:
+        """Return the rank of each sample of a global batch, (n,).
+
+        Args:
+            lanes, turns: lanes and turns of the samples in order, see :meth:`lanes_of`.
+            first: see :func:`divide_samples`.
+        """
+        if self.world_size == 1:
+            return np.zeros(len(lanes), dtype=np.int64)
+        shares = divide_samples(len(lanes), np.arange(self.world_size), self.world_size, first=first)
+        readers = self.find_readers(lanes, turns)
+        return self.deal_rest(keep_own(*readers, shares[readers[0]]), readers, shares)
+
+    def deal_rest(self, owners: I64, readers: tuple[I64, I64], shares: I64) -> I64:
+        """Give the samples of a global batch that have no owner yet to ranks that lack samples.
+
+        Args:
+            owners: rank of each sample in order, −1 for none; changed in place, and returned.
+            readers: first and last reader of each sample's lane.
+            shares: number of samples of each rank, int64 (world size,).
+        """
+        left = shares - np.bincount(owners[owners >= 0], minlength=self.world_size)
+        shared = np.flatnonzero(readers[0] < readers[1])
+        for low, high in zip(*(each.tolist() for each in self._shared_readers), strict=True):
+            lane = shared[readers[0][shared] == low]
+            taken = np.diff(np.minimum(np.cumsum(left[low : high + 1]), len(lane)), prepend=0)
+            owners[lane[: taken.sum()]] = np.repeat(np.arange(low, high + 1), taken)
+            left[low : high + 1] -= taken
+        owners[owners < 0] = np.repeat(np.arange(self.world_size), left)
+        return owners
+
+    def reads(self, rank: int, lanes: I64, turns: I64 | int = 0) -> Bools:
+        """Mark the lanes that a rank reads, bool (n,); see :meth:`find_readers` for ``turns``."""
+        first, last = self.find_readers(lanes, turns)
+        marks: Bools = (first <= rank) & (rank <= last)
+        return marks
+
+    @cached_property
+    def _shared_readers(self) -> tuple[I64, I64]:
+        """First and last reader of each shared lane, int64 (shared,)."""
+        number, ranks, shared = np.arange(self.shared), self.world_size, max(self.shared, 1)
+        return number * ranks // shared, ((number + 1) * ranks - 1) // shared
+
+
+def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: I64 | int = 0) -> I64:
+    """Return the size of a rank's share of a global batch; ranks from ``first`` on, in turn, have one sample more."""
+    turn = (np.asarray(rank) - first) % world_size
+    share: I64 = np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)
+    return share
+
+
+def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
+    """Give each rank the samples of the lanes that it alone reads, up to its share.
+
+    Args:
+        first, last: first and last reader of each sample's lane, in order, int64 (n,).
+        shares: share of each sample's first reader in the sample's global batch, int64 (n,).
+        group: number of each sample's global batch, int64 (n,), or one number for all.
+
+    Returns:
+        The rank of each sample, −1 for samples without an owner.
+    """
+    own = np.flatnonzero(first == last)
+    cell = (group * (int(first.max(initial=0)) + 1) + first)[own]
+    # NumPy sorts numbers of 16 bits in one pass.
+    order = np.argsort(cell.astype(np.min_scalar_type(int(cell.max(initial=0)))), kind="stable")
+    begins = np.flatnonzero(np.diff(cell[order], prepend=-1))
+    earlier = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    kept = own[order[earlier < shares[own[order]]]]
+    owners = np.full(len(first), -1, dtype=np.int64)
+    owners[kept] = first[kept]
+    return owners
+
+
+def default_lanes(world_size: int, sources: int = 1) -> int:
+    """Return the lanes of each source: MIN_LANES / ``sources``, rounded up to a multiple of the world size.
+
+    So ranks share no lane, and memory does not grow with the number of sources.
+    """
+    return -(-max(1, MIN_LANES // sources) // world_size) * world_size
+
+
+def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Return the rank and world size of this process.
+
+    They are the arguments, else torch.distributed's, else those of the environment's RANK and WORLD_SIZE, else 0 and 1.
+    UsageError if one of the two is missing, not an integer, or out of range.
+    """
+    if (rank is None) != (world_size is None):
+        raise UsageError("rank and world_size belong together: give both or neither")
+    if rank is None or world_size is None:
+        rank, world_size = _distributed_rank() or _environment_rank(environment)
+    check_rank(rank, world_size)
+    return rank, world_size
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    """Raise UsageError unless ``rank`` is one of ``world_size`` ranks."""
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} of world size {world_size}; give a rank from 0 to world size - 1")
+
+
+def _distributed_rank() -> tuple[int, int] | None:
+    # The loader's process does without torch.
+    from torch import distributed
+
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _environment_rank(environment: Mapping[str, str]) -> tuple[int, int]:
+    rank, world_size = environment.get("RANK"), environment.get("WORLD_SIZE")
+    if rank is None and world_size is None:
+        return 0, 1
+    try:
+        return int(rank or ""), int(world_size or "")
+    except ValueError as error:
+        raise UsageError(
+            f"the environment's RANK is {rank!r} and its WORLD_SIZE {world_size!r}; set both to integers or neither, "
+            "or give rank and world_size"
+        ) from error
