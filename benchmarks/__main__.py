@@ -20,7 +20,7 @@ from benchmarks.harness import Table, say
 from benchmarks.options import ON_DISK, SUITES, WITHOUT_GPU, Options, memory_folder
 from picstore.cores import count_cores
 
-GPU_WEIGHTS = {"checks": 1.5, "probe": 0.2, "decoders": 2.5, "standard": 2.5, "training": 1.5, "peers": 1.2}
+GPU_WEIGHTS = {"checks": 1.5, "standard": 2.5, "training": 1.5, "peers": 1.2}
 _LATE = 90  # seconds after the gpu suite's time in which its last table has to end
 
 

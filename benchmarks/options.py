@@ -14,11 +14,9 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - benchmarks work in a folder of their o
 SUITES: Mapping[str, Mapping[str, str]] = {
     "kernels": {
         "insertion": "benchmarks.kernels.markers:insertion",
-        "size": "benchmarks.kernels.markers:size",
         "cut": "benchmarks.kernels.cutting:cut",
         "decode-cuts": "benchmarks.kernels.cutting:decode_cuts",
         "decode": "benchmarks.kernels.decoding:decode",
-        "resample": "benchmarks.kernels.resampling:resample",
         "color": "benchmarks.kernels.coloring:color",
     },
     "loaders": {
@@ -27,10 +25,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "index": "benchmarks.loaders.standard_job:index",
         "recipes": "benchmarks.loaders.recipes:run",
         "accuracy": "benchmarks.loaders.accuracy:accuracy",
-        "isolate": "benchmarks.loaders.isolation:isolate",
-        "python": "benchmarks.loaders.python_time:python",
         "startup": "benchmarks.loaders.startup:startup",
-        "compile": "benchmarks.loaders.startup:compile_kernels",
         "first-batch": "benchmarks.loaders.startup:first_batch",
         "ray": "benchmarks.loaders.remote:remote",
     },
@@ -40,8 +35,6 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "shorter": "benchmarks.convert.writers:shorter",
         "longer": "benchmarks.convert.writers:longer",
         "shuffle": "benchmarks.convert.copying:shuffle",
-        "read": "benchmarks.convert.copying:read",
-        "resume": "benchmarks.convert.resuming:resume",
         "imagenet": "benchmarks.convert.imagenet:imagenet",
     },
     "runtime": {
@@ -70,8 +63,6 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "checks": "benchmarks.gpu.checks:checks",
         "kernels": "benchmarks.gpu.kernels:kernels",
         "beside": "benchmarks.gpu.training:beside",
-        "probe": "benchmarks.gpu.decoders:probe",
-        "decoders": "benchmarks.gpu.decoders:decoders",
         "standard": "benchmarks.gpu.standard_job:standard",
         "training": "benchmarks.gpu.training:training",
         "peers": "benchmarks.gpu.peers:peers",

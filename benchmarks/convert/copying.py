@@ -14,7 +14,6 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-import picstore
 from benchmarks.command import command_seconds
 from benchmarks.dataset import write_dataset
 from benchmarks.harness import GIGABYTES_PER_SECOND, Case, Sample, Table, measure, tabulate
@@ -53,35 +52,6 @@ def shuffle(options: Options) -> Table:
     results = measure(cases, rounds=options.round_count(5), warmups=0)
     about = f"{size_of(source) / 1e9:.2f} GB, in {options.work}; {options.workers} processes"
     return tabulate(results, about, unit=GIGABYTES_PER_SECOND, first="picstore")
-
-
-def read(options: Options) -> Table:
-    """Containers read as the loader does, every checksum compared, against the same files read; one core."""
-    source = _source(options)
-    size, files = size_of(source), files_of(source)
-    dataset = picstore.Dataset(source)
-    buffer = memoryview(bytearray(int(dataset.rows["size"].max())))
-
-    def read_containers(_: None) -> int:
-        for number in range(len(dataset.rows)):
-            container = dataset.containers.read(number, allocate=lambda length: buffer[:length])
-            if not container.good.all():
-                raise ValueError(f"container {number} is damaged")
-        return size
-
-    def read_files(_: None) -> int:
-        block = memoryview(bytearray(BLOCK))
-        for path in files:
-            with (source / path).open("rb", buffering=0) as file:
-                while file.readinto(block):
-                    pass
-        return size
-
-    cases = [Case("containers, all checksums compared", read_containers), Case("files", read_files)]
-    results = measure(cases, rounds=options.round_count(5))
-    return tabulate(
-        results, f"{size / 1e9:.2f} GB, in {options.work}; one core", unit=GIGABYTES_PER_SECOND, first="the first"
-    )
 
 
 def _source(options: Options) -> Path:

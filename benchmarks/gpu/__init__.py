@@ -1,1 +1,1 @@
-"""GPU: checks of decoded batches, what nvJPEG takes, decoders, the standard job, training, peers."""
+"""GPU: checks of decoded batches, kernels, the standard job, training, peers."""

@@ -13,7 +13,7 @@ from PIL import Image
 from benchmarks.child import MissingError
 from benchmarks.harness import MEGABYTES_PER_SECOND, Case, Table, cpu_time, measure, tabulate
 from benchmarks.options import Options
-from benchmarks.photographs import mark, read_markable, summary, tile
+from benchmarks.photographs import read_markable, summary, tile
 from picstore import add_restart_markers
 from picstore.jpeg.markers import parse_header
 
@@ -64,15 +64,3 @@ def _run_jpegtran(*arguments: str) -> None:
         subprocess.run(["jpegtran", *arguments], check=True)
     except FileNotFoundError as error:
         raise MissingError("Debian: libjpeg-turbo-progs") from error
-
-
-def size(options: Options) -> Table:
-    """Bytes that markers add at the default tile."""
-    jpegs = read_markable(options.photographs, options.image_count(400))
-    tiled, rows = mark(jpegs, "tile"), []
-    for name, before in (("the source", jpegs), ("the source without what decoders skip", mark(jpegs, "none"))):
-        each = [len(new) / len(old) - 1 for old, new in zip(before, tiled, strict=True)]
-        total = sum(map(len, tiled)) / sum(map(len, before)) - 1
-        figures = {"mean": statistics.mean(each), "in total": total, "least": min(each), "most": max(each)}
-        rows.append({"against": name} | {column: f"{value:+.2%}" for column, value in figures.items()})
-    return Table(summary(jpegs), rows)

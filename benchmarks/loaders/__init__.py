@@ -1,1 +1,1 @@
-"""Loaders: the standard job against peers, memory, the interpreter's time, processes against threads, startup."""
+"""Loaders: the standard job against peers, recipes, accuracy, remote workers, startup."""
