@@ -83,7 +83,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("ours", "theirs"), slow_except(CASES[:1], CASES), ids=lambda case: type(case).__name__)
-def test_operations_and_magnitudes_have_torchvisions_distribution(
+def test_operations_and_magnitudes_are_distributed_as_in_torchvision(
     ours: Any, theirs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 10_000
@@ -102,7 +102,7 @@ def test_operations_of_one_image_are_independent() -> None:
 
 
 @pytest.mark.parametrize(("make", "theirs"), [(AugMix, v2.AugMix), (lambda **k: AugMix(alpha=0.4, **k), None)])
-def test_mixtures_have_torchvisions_weights_and_depths(make: Callable[..., Any], theirs: Any) -> None:
+def test_mixtures_have_weights_and_depths_as_in_torchvision(make: Callable[..., Any], theirs: Any) -> None:
     count = 10_000
     program = program_of([make()], count)
     weights = program.operands[:, :, 0][program.opcode == opcodes.MIX].reshape(count, 4)
@@ -115,7 +115,7 @@ def test_mixtures_have_torchvisions_weights_and_depths(make: Callable[..., Any],
         assert same_distribution(ours, drawn.numpy())
 
 
-def test_chains_of_a_mixture_have_torchvisions_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chains_of_a_mixture_have_operations_as_in_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 6000
     program = program_of([AugMix(mixture_width=1)], count, width=WIDTH, height=HEIGHT)
     chains = [tuple(step for step in own_steps(program, slot) if step[0] != opcodes.MIX)[:1] for slot in range(count)]
@@ -149,7 +149,7 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_an_operation_makes_torchvisions_pixels(name: str, interpolation: str) -> None:
+def test_an_operation_makes_the_pixels_of_torchvision(name: str, interpolation: str) -> None:
     sampling = {"nearest": opcodes.NEAREST, "bilinear": opcodes.BILINEAR}[interpolation]
     theirs = v2.RandAugment(interpolation=v2.InterpolationMode(interpolation))
     for magnitude in ARGUMENTS[name]:
@@ -188,7 +188,7 @@ def test_a_mixture_is_the_weighted_sum_of_its_chains() -> None:
         assert differences(run(program, slot, image), np.floor(total + 1e-3).astype(np.uint8)).max() <= 1
 
 
-def test_policies_are_torchvisions() -> None:
+def test_policies_match_torchvision() -> None:
     for policy in v2.AutoAugmentPolicy:
         ours = getattr(augment_operations, policy.name)
         theirs = v2.AutoAugment(policy)._policies

@@ -132,7 +132,7 @@ SINGLE = [
 
 @pytest.mark.parametrize("transform", SINGLE, ids=lambda transform: type(transform).__name__)
 @pytest.mark.parametrize("make", [noise, smooth])
-def test_a_single_step_is_torchvisions_within_one_level(transform: Any, make: Any) -> None:
+def test_a_single_step_matches_torchvision_within_one_level(transform: Any, make: Any) -> None:
     image = make(40, 61)
     program = program_of([transform], 12, width=61, height=40)
     for slot in range(12):
@@ -143,7 +143,7 @@ def test_a_single_step_is_torchvisions_within_one_level(transform: Any, make: An
 
 @examples(80)
 @given(sides, sides, seeds, st.permutations(SINGLE[:8]))
-def test_steps_are_torchvisions_on_images_of_any_size(height: int, width: int, seed: int, transforms: list) -> None:
+def test_steps_match_torchvision_on_images_of_any_size(height: int, width: int, seed: int, transforms: list) -> None:
     image = noise(height, width, seed)
     program = program_of([transforms[0]], 2, width=width, height=height, seed=seed)
     assert differences(run(program, 1, image), torchs(program, 1, image)).max() <= 1
@@ -163,7 +163,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("name", slow_except(["simclr", "erase first"], LISTS))
-def test_a_list_is_torchvisions_sequence_within_six_levels(name: str) -> None:
+def test_a_list_matches_torchvision_within_six_levels(name: str) -> None:
     program = program_of(LISTS[name], 24, width=97, height=64)
     for slot in range(24):
         for image in (noise(64, 97, slot), smooth(64, 97, slot)):
@@ -182,7 +182,7 @@ def test_photographs_become_what_torchvision_makes_of_them(photographs: list[Pat
         assert difference.float().mean() < 0.05
 
 
-def test_all_hues_of_all_corners_turn_as_torchvisions() -> None:
+def test_all_hues_of_all_corners_turn_as_in_torchvision() -> None:
     levels = [0, 1, 2, 127, 128, 254, 255]
     image = np.array(list(itertools.product(levels, repeat=3)), dtype=np.uint8).T.reshape(3, 1, -1).copy()
     for turns in np.linspace(-0.5, 0.5, 25):
@@ -285,7 +285,7 @@ def expected_floats(image: np.ndarray, dtype: torch.dtype, mean: Any = None, std
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_floats_are_torchs_to_the_bit(dtype: torch.dtype, last: bool) -> None:
+def test_floats_match_torch_to_the_bit(dtype: torch.dtype, last: bool) -> None:
     image = noise(33, 17)
     assert torch.equal(run(program_of([], 1), 0, image, dtype, last), expected_floats(image, dtype))
     assert torch.equal(
@@ -301,7 +301,7 @@ tiny_to_huge = st.floats(1e-7, 1e5)
 
 @examples(100)
 @given(st.tuples(moderate, moderate, moderate), st.tuples(tiny_to_huge, tiny_to_huge, tiny_to_huge))
-def test_normalized_values_are_torchs_for_all_levels(mean: tuple, std: tuple) -> None:
+def test_normalized_values_match_torch_for_all_levels(mean: tuple, std: tuple) -> None:
     image = np.tile(np.arange(256, dtype=np.uint8), (3, 1, 1))
     program = program_of([Normalize(mean, std)], 1)
     for dtype in DTYPES:  # with infinities and subnormal numbers
@@ -501,7 +501,7 @@ def test_sigma_is_uniform_in_its_range() -> None:
     assert np.abs(sigma - np.linspace(0.5, 2.5, 4000)).max() < 0.06
 
 
-def test_boxes_have_torchvisions_areas_ratios_and_places() -> None:
+def test_boxes_have_areas_ratios_and_places_as_in_torchvision() -> None:
     count, width, height = 2000, 300, 200
     program = program_of([RandomErasing(1, (0.05, 0.4), (0.3, 3.3))], count, width=width, height=height)
     box = program.operands[:, 0, :4]

@@ -24,7 +24,7 @@ SIZES = [(40, 61), (7, 9), (3, 3), (2, 8), (1, 1)]
 
 @pytest.mark.parametrize(("height", "width"), SIZES)
 @pytest.mark.parametrize("make", [noise, smooth])
-def test_equalize_and_autocontrast_are_torchvisions(make: Any, height: int, width: int) -> None:
+def test_equalize_and_autocontrast_match_torchvision(make: Any, height: int, width: int) -> None:
     image = make(height, width)
     equalized = run(program_of([color.RandomEqualize(1)], 1), 0, image)
     assert (equalized == functional.equalize(torch.from_numpy(image)).numpy()).all()
@@ -34,7 +34,7 @@ def test_equalize_and_autocontrast_are_torchvisions(make: Any, height: int, widt
 
 @examples(60)
 @given(st.integers(0, 255), st.integers(0, 255), st.integers(1, 40), st.integers(1, 300))
-def test_levels_of_any_range_are_equalized_as_torchvisions(low: int, high: int, height: int, width: int) -> None:
+def test_levels_of_any_range_are_equalized_as_in_torchvision(low: int, high: int, height: int, width: int) -> None:
     image = np.random.default_rng(height).integers(min(low, high), max(low, high) + 1, (3, height, width))
     image = image.astype(np.uint8)
     tensor = torch.from_numpy(image)
@@ -45,7 +45,7 @@ def test_levels_of_any_range_are_equalized_as_torchvisions(low: int, high: int, 
 
 @pytest.mark.parametrize(("height", "width"), SIZES)
 @pytest.mark.parametrize("factor", [0, 0.1, 0.7, 1, 1.9, 5])
-def test_sharpness_is_torchvisions_within_one_level(factor: float, height: int, width: int) -> None:
+def test_sharpness_matches_torchvision_within_one_level(factor: float, height: int, width: int) -> None:
     for image in (noise(height, width), smooth(height, width)):
         ours = run(program_of([color.RandomAdjustSharpness(factor, 1)], 1), 0, image)
         difference = differences(ours, functional.adjust_sharpness(torch.from_numpy(image), factor))
@@ -53,7 +53,7 @@ def test_sharpness_is_torchvisions_within_one_level(factor: float, height: int, 
         assert (difference > 0).mean() < 0.03
 
 
-def test_grayscale_is_torchvisions() -> None:
+def test_grayscale_matches_torchvision() -> None:
     image = noise(20, 31)
     ours = run(program_of([color.Grayscale()], 1), 0, image)
     assert differences(ours, functional.rgb_to_grayscale(torch.from_numpy(image), 3)).max() <= 1
@@ -74,7 +74,7 @@ def test_channels_are_permuted_in_all_orders_alike() -> None:
 
 
 @pytest.mark.slow
-def test_photometric_distortion_is_drawn_as_torchvisions() -> None:
+def test_photometric_distortion_is_drawn_as_in_torchvision() -> None:
     count = 10_000
     theirs = [v2.RandomPhotometricDistort().make_params([torch.empty(3, 2, 2)]) for _ in range(count)]
     program = program_of([color.RandomPhotometricDistort()], count)
@@ -95,7 +95,7 @@ def test_photometric_distortion_is_drawn_as_torchvisions() -> None:
     assert np.mean([row[-1] == opcodes.PERMUTE for row in steps if row]) == pytest.approx(5 / 12, abs=0.03)
 
 
-def test_photometric_distortion_makes_torchvisions_pixels() -> None:
+def test_photometric_distortion_makes_the_pixels_of_torchvision() -> None:
     image = smooth(30, 41)
     program = program_of([color.RandomPhotometricDistort(p=1)], 20)
     for slot in range(20):

@@ -53,7 +53,7 @@ def theirs(transform: v2.Transform, height: int, width: int, numbers: Numbers) -
 
 
 @given(sides, sides, st.integers(0, 1000))
-def test_jittered_scales_are_torchvisions(height, width, seed):
+def test_jittered_scales_match_torchvision(height, width, seed):
     u = BatchRandom(seed, 0, [0]).uniform(1)[0]
     size = theirs(v2.ScaleJitter((300, 200), (0.4, 1.7)), height, width, Numbers(*u))["size"]
     made = ours(picstore.ScaleJitter((300, 200), (0.4, 1.7)), height, width, seed)
@@ -61,7 +61,7 @@ def test_jittered_scales_are_torchvisions(height, width, seed):
 
 
 @given(sides, sides, st.integers(0, 1000), st.sampled_from([None, 400]))
-def test_shortest_sizes_are_torchvisions(height, width, seed, longest):
+def test_shortest_sizes_match_torchvision(height, width, seed, longest):
     u = BatchRandom(seed, 0, [0]).uniform(1)[0]
     sizes = [200, 224, 333]
     size = theirs(v2.RandomShortestSize(sizes, longest), height, width, Numbers(*u))["size"]
@@ -70,7 +70,7 @@ def test_shortest_sizes_are_torchvisions(height, width, seed, longest):
 
 
 @given(sides, sides, st.integers(0, 1000))
-def test_random_sizes_are_torchvisions(height, width, seed):
+def test_random_sizes_match_torchvision(height, width, seed):
     u = BatchRandom(seed, 0, [0]).uniform(1)[0]
     (shorter,) = theirs(v2.RandomResize(20, 90), height, width, Numbers(*u))["size"]
     expected = v2.functional.resize(torch.zeros(1, height, width, dtype=torch.uint8), [shorter], antialias=True)
@@ -78,7 +78,7 @@ def test_random_sizes_are_torchvisions(height, width, seed):
 
 
 @given(sides, sides, st.integers(0, 1000))
-def test_an_image_lies_on_its_canvas_where_torchvisions_does(height, width, seed):
+def test_an_image_lies_on_its_canvas_as_in_torchvision(height, width, seed):
     u = BatchRandom(seed, 0, [0]).uniform(4)[0]
     made = ours(picstore.RandomZoomOut(7, (1.2, 3.0)), height, width, seed)
     if u[0] >= 0.5:
@@ -159,7 +159,7 @@ def their_crops(transform: Callable[[Any, Any], Any], boxes: F64) -> tuple[np.nd
 
 
 @pytest.mark.parametrize("options", slow_except([], [None, [0.3], [0.7, 1.0]]), ids=str)
-def test_crops_around_objects_are_distributed_as_torchvisions(options: Any) -> None:
+def test_crops_around_objects_are_distributed_as_in_torchvision(options: Any) -> None:
     from scipy import stats  # 1 s of each test process, if imported above
 
     geometry = drawn(picstore.RandomIoUCrop(sampler_options=options), BOXES)

@@ -44,7 +44,7 @@ def rotation(degrees: float, width: int, height: int) -> list[float]:
 @pytest.mark.parametrize(("given", "operands"), FILLS)
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (33, 50), (3, 4), (1, 1)])
 @pytest.mark.parametrize("make", [noise, smooth])
-def test_a_rotated_canvas_is_torchvisions(make: Any, height: int, width: int, given: Any, operands: Any) -> None:
+def test_a_rotated_canvas_matches_torchvision(make: Any, height: int, width: int, given: Any, operands: Any) -> None:
     image = make(height, width)
     for degrees in (-30.0, 7.3, 141.0, *([90.0] if height == width else [])):  # pixels stay pixels
         coefficients = rotation(degrees, width, height)
@@ -59,7 +59,7 @@ def test_a_rotated_canvas_is_torchvisions(make: Any, height: int, width: int, gi
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (33, 50), (3, 4), (1, 1)])
 @pytest.mark.parametrize("make", [noise, smooth])
-def test_a_canvas_rotated_as_pillow_does_is_pillows(make: Any, height: int, width: int) -> None:
+def test_a_canvas_rotated_as_in_pillow_matches_pillow(make: Any, height: int, width: int) -> None:
     image = make(height, width)
     picture = Image.fromarray(image.transpose(1, 2, 0))
     for degrees in (-30.0, 7.3, 141.0):
@@ -92,7 +92,7 @@ corner = st.tuples(st.integers(0, 20), st.integers(0, 14))
 
 @examples(60)
 @given(st.tuples(corner, corner, corner, corner), st.sampled_from(FILLS), st.integers(0, 99))
-def test_any_perspective_is_torchvisions(corners: Any, fills: Any, seed: int) -> None:
+def test_any_perspective_matches_torchvision(corners: Any, fills: Any, seed: int) -> None:
     height, width = 30, 42
     image = noise(height, width, seed)
     (a, b), (c, d), (e, f), (g, h) = corners
@@ -108,7 +108,7 @@ def test_any_perspective_is_torchvisions(corners: Any, fills: Any, seed: int) ->
 
 
 @pytest.mark.slow
-def test_perspectives_have_torchvisions_corners() -> None:
+def test_perspectives_have_the_corners_of_torchvision() -> None:
     count, width, height = 10_000, 90, 61
     program = program_of([RandomPerspective(0.4, 1)], count, width=width, height=height)
     theirs = v2.RandomPerspective(0.4, 1)
@@ -140,7 +140,7 @@ def test_a_perspective_has_its_probability_and_leaves_lines_alone() -> None:
 
 @pytest.mark.parametrize(("alpha", "sigma"), [(50.0, 5.0), ((80.0, 20.0), (2.0, 6.0)), (6.0, 0.0)])
 @pytest.mark.parametrize(("height", "width"), [(48, 64), (31, 9)])
-def test_an_elastic_canvas_is_torchvisions_of_the_same_displacements(
+def test_an_elastic_canvas_matches_torchvision_with_the_same_displacements(
     alpha: Any, sigma: Any, height: int, width: int
 ) -> None:
     alphas = alpha if isinstance(alpha, tuple) else (alpha, alpha)

@@ -105,7 +105,7 @@ def decoded(dataset: picstore.Dataset, k: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))
-def test_a_transform_becomes_ours_of_its_parameters(name: str) -> None:
+def test_a_transform_becomes_a_class_of_picstore_with_its_parameters(name: str) -> None:
     given = ARGUMENTS[name]
     expected = plain(getattr(picstore, name)(**given))
     assert plain(only(getattr(v2, name)(**given))) == expected
@@ -137,7 +137,7 @@ def test_every_transform_of_both_is_translated_taken_or_refused() -> None:
 
 
 @pytest.mark.parametrize("library", [v1, v2])
-def test_containers_hold_what_theirs_hold(library: Any) -> None:
+def test_choices_hold_the_transforms_that_torchvision_holds(library: Any) -> None:
     jitter, gray = library.ColorJitter(0.4), library.RandomGrayscale(0.5)
     ours = picstore.ColorJitter(0.4), picstore.RandomGrayscale(0.5)
     assert plain(only(library.RandomApply([jitter, gray], p=0.8))) == plain(picstore.RandomApply(ours, p=0.8))
@@ -252,7 +252,9 @@ EVALUATIONS = [
 
 
 @pytest.mark.parametrize(("listed", "levels"), EVALUATIONS, ids=lambda case: None)
-def test_what_draws_nothing_makes_torchvisions_pixels(dataset: picstore.Dataset, listed: Any, levels: int) -> None:
+def test_transforms_without_draws_make_the_pixels_of_torchvision(
+    dataset: picstore.Dataset, listed: Any, levels: int
+) -> None:
     """Within the levels that docs/reference/transforms.md states; bicubic overshoots, which torch clips twice."""
     made = picstore.MapDataset(dataset, transform=listed)
     for k in range(3):
@@ -285,7 +287,7 @@ def test_a_batch_has_a_crop_of_its_own_for_each_image_and_flips_of_half(dataset:
     assert 96 < flipped < 160  # 128 ± 4 deviations
 
 
-def test_a_loader_a_mux_views_and_stages_take_torchvisions(dataset: picstore.Dataset) -> None:
+def test_a_loader_a_mux_views_and_stages_take_torchvision_transforms(dataset: picstore.Dataset) -> None:
     listed = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(16), FLOATS, v2.Normalize(MEAN, STD)])
     ours = [picstore.RandomResizedCrop(16), picstore.Normalize(MEAN, STD)]
     options: dict[str, Any] = {"isolate": False, "threads": 1}

@@ -118,7 +118,7 @@ def torchvision_box(transform: v2.RandomResizedCrop, width: int, height: int) ->
     ("scale", "ratio"),
     [((0.08, 1.0), (3 / 4, 4 / 3)), ((0.9, 1.0), (2.0, 3.0)), ((1.0, 1.0), (1.0, 1.0)), ((0.5, 2.0), (0.1, 0.2))],
 )
-def test_from_the_same_numbers_a_crop_is_torchvisions(scale, ratio, monkeypatch):
+def test_from_the_same_numbers_a_crop_matches_torchvision(scale, ratio, monkeypatch):
     n = 400
     geometry = images(n)
     crop = RandomResizedCrop(224, scale=scale, ratio=ratio)
@@ -159,7 +159,7 @@ def ks_distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (300, 900)])
-def test_crops_are_distributed_as_torchvisions(width, height):
+def test_crops_are_distributed_as_in_torchvision(width, height):
     n = 6000
     crop = RandomResizedCrop(224)
     ours = crop(Geometry.identity([width] * n, [height] * n), BatchRandom(11, 0, np.arange(n))).box
@@ -404,7 +404,7 @@ def test_an_affine_maps_parameters_are_uniform_and_its_shifts_whole_pixels():
     assert ks_distance(-angles_of(turned), np.linspace(10, 50, n)) < 0.03  # clockwise
 
 
-def test_from_the_same_numbers_an_affine_map_is_torchvisions(monkeypatch):
+def test_from_the_same_numbers_an_affine_map_matches_torchvision(monkeypatch):
     n = 200
     options = {"translate": (0.2, 0.7), "scale": (0.3, 2.5), "shear": (-20, 10, 5, 40), "center": [31, 7]}
     geometry = images(n)
@@ -532,7 +532,7 @@ def test_arguments_that_torchvision_refuses_or_picstore_lacks_are_refused(make):
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", v2.InterpolationMode.BILINEAR, 2])
-def test_bilinear_may_be_asked_for_by_any_of_torchvisions_names(interpolation):
+def test_bilinear_may_be_asked_for_by_any_name_of_torchvision(interpolation):
     assert RandomRotation(3, interpolation).fill == (0, 0, 0)
     assert RandomAffine(3, None, None, None, interpolation, (1, 2, 3), (4, 5)).fill == (1, 2, 3)
 

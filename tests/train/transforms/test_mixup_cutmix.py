@@ -42,7 +42,7 @@ def weight_of(labels: torch.Tensor, images: torch.Tensor, mixed: torch.Tensor) -
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_mixup_has_torchvisions_arithmetic(make_dataset: Make, dtype: torch.dtype) -> None:
+def test_mixup_has_the_arithmetic_of_torchvision(make_dataset: Make, dtype: torch.dtype) -> None:
     path = make_dataset(40)
     theirs = v2.MixUp(num_classes=5)
     weights = set()
@@ -84,7 +84,7 @@ def test_mixup_rounds_each_product_and_each_sum_by_itself(device: str, dtype: to
 
 
 @pytest.mark.parametrize("transform", [CROP, FLOATS])
-def test_cutmix_has_torchvisions_arithmetic(make_dataset: Make, transform: list[Any]) -> None:
+def test_cutmix_has_the_arithmetic_of_torchvision(make_dataset: Make, transform: list[Any]) -> None:
     path = make_dataset(80)
     theirs = v2.CutMix(num_classes=5)
     boxes = set()
@@ -102,7 +102,7 @@ def test_cutmix_has_torchvisions_arithmetic(make_dataset: Make, transform: list[
     assert len(boxes) > 5
 
 
-def test_boxes_of_cutmix_are_torchvisions_for_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boxes_of_cutmix_match_torchvision_for_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.zeros(2, 3, 37, 53)
     images[1] = 1
     mix = picstore.CutMix(0.7, 2)
@@ -186,7 +186,7 @@ def test_labels_are_smoothed_as_timm_does_and_unknown_ones_have_no_class(make_da
         assert torch.equal(batch.labels, torch.zeros(8, 5))
 
 
-def test_callables_stand_before_and_after_and_the_loaders_own_images_stay(make_dataset: Make) -> None:
+def test_callables_stand_before_and_after_and_images_of_the_loader_stay(make_dataset: Make) -> None:
     path = make_dataset(16)
     seen: list[torch.Tensor] = []
 

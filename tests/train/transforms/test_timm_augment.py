@@ -107,7 +107,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("config", slow_except(CONFIGS[:1], CONFIGS))
-def test_operations_and_arguments_have_timms_distribution(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_and_arguments_are_distributed_as_in_timm(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 10_000
     ours, theirs = applied_by_us(config, count, monkeypatch), applied_by_timm(config, count)
     assert same_frequencies([len(image) for image in ours], [len(image) for image in theirs])
@@ -127,7 +127,7 @@ def test_weighted_operations_of_an_image_differ(monkeypatch: pytest.MonkeyPatch)
         assert len(names) == len(set(names)) == 6
 
 
-def test_sets_of_operations_are_timms() -> None:
+def test_sets_of_operations_match_timm() -> None:
     assert set(RANDOM) == set(auto_augment._RAND_TRANSFORMS)
     assert set(INCREASING) == set(auto_augment._RAND_INCREASING_TRANSFORMS)
     assert set(AUGMIX) == set(auto_augment._AUGMIX_TRANSFORMS)
@@ -158,7 +158,7 @@ ARGUMENTS: dict[str, list[tuple[float, ...]]] = {
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_an_operation_makes_timms_pixels(name: str) -> None:
+def test_an_operation_makes_the_pixels_of_timm(name: str) -> None:
     for arguments in ARGUMENTS[name]:
         for image in (noise(HEIGHT, WIDTH), smooth(HEIGHT, WIDTH)):
             for sampling, mode in SAMPLINGS.items():

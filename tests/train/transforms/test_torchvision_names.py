@@ -49,7 +49,7 @@ def test_every_transform_of_torchvision_is_here_or_left_out_with_a_reason():
 
 
 @pytest.mark.parametrize("name", sorted(set(names()) & set(picstore.__all__)))
-def test_its_parameters_have_torchvisions_names_order_and_defaults(name: str):
+def test_parameters_have_names_order_and_defaults_of_torchvision(name: str):
     differing = DIFFERENCES.get(name, {})
     ours, theirs = getattr(picstore, name), getattr(v2, name)
     assert parameters(ours, list(differing)) == parameters(theirs, list(differing))
@@ -58,7 +58,7 @@ def test_its_parameters_have_torchvisions_names_order_and_defaults(name: str):
 
 
 @pytest.mark.parametrize("name", ["NEAREST", "NEAREST_EXACT", "BOX", "BILINEAR", "BICUBIC", "LANCZOS"])
-def test_torchvisions_interpolations_are_taken(name: str):
+def test_interpolations_of_torchvision_are_taken(name: str):
     mode = v2.InterpolationMode[name]
     for transform in (
         picstore.Resize(9, mode),
