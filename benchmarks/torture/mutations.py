@@ -176,7 +176,7 @@ def _executed(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _is_skipped(parent: ast.AST, node: ast.AST) -> bool:
-    """Whether no test is expected to notice a change of a node: docs/reliability.md names each of these."""
+    """Whether no test is expected to notice a change of a node: docs/archive/torture-2026-11.md names each of these."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return True
     if isinstance(parent, ast.Raise):  # the wording of its message; what is raised, and when, stays
