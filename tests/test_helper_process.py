@@ -37,7 +37,7 @@ print(len(list(picstore.Loader(sys.argv[1], batch_size=8, transform=[picstore.Re
 COMPILE = """
 from picstore.kernels.ahead import compile_ahead
 from picstore.train.cpu.canvas_positions import map_positions
-from picstore.train.cpu.mixture import add_weighted
+from picstore.train.cpu.augmix_sum import add_weighted
 print(compile_ahead([map_positions, add_weighted], processes=2).compiled)
 """
 # As a notebook: the working directory is on the path, but all that this process imports is there already.

@@ -44,28 +44,29 @@ def compiling(options: Options) -> Table:
 
 
 def _decoding() -> list[Compiled]:
-    from picstore.train.cuda.segments import decode
-    from picstore.train.cuda.segments.color import to_rgb
-    from picstore.train.cuda.segments.entropy import decode_segments, make_tables, sum_differences
-    from picstore.train.cuda.segments.samples import inverse_dct
+    from picstore.train.cuda import decode_tiles
+    from picstore.train.cuda.gpu_huffman import decode_segments, make_tables, sum_differences
+    from picstore.train.cuda.gpu_inverse_dct import inverse_dct
+    from picstore.train.cuda.gpu_rgb import to_rgb
 
     tables = {"codes": "*u8", "places": "*i32", **_IMAGES, "tables": "*i32"}
-    rounds = {"LANES": decode.LANES, "ROUNDS": decode.ROUNDS, "SYMBOLS": decode.SYMBOLS}
+    rounds = {"LANES": decode_tiles.LANES, "ROUNDS": decode_tiles.ROUNDS, "SYMBOLS": decode_tiles.SYMBOLS}
     counts = {"count": "i32", "image_count": "i32"}
     sums = {"segments": "*i32", **_IMAGES, "coefficients": "*i16", **counts}
-    summed = {"SEGMENTS": decode.SEGMENTS, "BLOCKS": decode.SUMMED}
+    summed = {"SEGMENTS": decode_tiles.SEGMENTS, "BLOCKS": decode_tiles.SUMMED}
     samples = {**_IMAGES, "coefficients": "*i16", "quantization": "*i16", "planes": "*u8"}
-    pixels, tile = {**_IMAGES, "planes": "*u8", "pixels": "*u8"}, {"ROWS": decode.ROWS, "COLUMNS": decode.COLUMNS}
+    pixels = {**_IMAGES, "planes": "*u8", "pixels": "*u8"}
+    tile = {"ROWS": decode_tiles.ROWS, "COLUMNS": decode_tiles.COLUMNS}
     return [
-        (name, kernel, types, constants, {"num_warps": decode.WARPS[name.partition(",")[0]]})
+        (name, kernel, types, constants, {"num_warps": decode_tiles.WARPS[name.partition(",")[0]]})
         for name, kernel, types, constants in (
-            ("make_tables", make_tables, tables, {"LANES": decode.ENTRIES}),
+            ("make_tables", make_tables, tables, {"LANES": decode_tiles.ENTRIES}),
             ("decode_segments", decode_segments, {**_STREAMS, **counts}, rounds),
             ("sum_differences", sum_differences, sums, summed),
-            ("inverse_dct", inverse_dct, samples, {"SIDE": 8, "LANES": decode.BLOCKS}),
+            ("inverse_dct", inverse_dct, samples, {"SIDE": 8, "LANES": decode_tiles.BLOCKS}),
             ("to_rgb", to_rgb, pixels, tile),
             *(
-                (f"inverse_dct, {side} × {side}", inverse_dct, samples, {"SIDE": side, "LANES": decode.BLOCKS})
+                (f"inverse_dct, {side} × {side}", inverse_dct, samples, {"SIDE": side, "LANES": decode_tiles.BLOCKS})
                 for side in (4, 2, 1)
             ),
         )
@@ -74,8 +75,8 @@ def _decoding() -> list[Compiled]:
 
 def _augmentation() -> list[Compiled]:
     from picstore.train.cuda.augment import FIRST_OPTIONS, OPTIONS
-    from picstore.train.cuda.filter_weights import LANES, make_weights
-    from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
+    from picstore.train.cuda.augment_kernels import blur_rows, displace_rows, make_tables, run_phase
+    from picstore.train.cuda.gpu_filter_weights import LANES, make_weights
 
     phase, scratch = {"table": "*i64", "phase": "i32"}, {"levels": "*u8", "rows": "*fp32"}
 

@@ -209,7 +209,7 @@ def _upload(_: Any, images: Any, __: Any, *, starts: Sequence[int], **___: Any) 
     """Allocate what batches are copied to, without a copy, which a GPU makes by itself."""
     import torch
 
-    from picstore.train.cuda.segments.decode import _UPLOADED
+    from picstore.train.cuda.decode_tiles import _UPLOADED
 
     block = torch.empty(starts[-1], dtype=torch.uint8)
     return {name: block.view(dtype) for name, dtype in _UPLOADED.items()} | {"images": images}
@@ -218,18 +218,17 @@ def _upload(_: Any, images: Any, __: Any, *, starts: Sequence[int], **___: Any) 
 @contextmanager
 def without_gpu() -> Iterator[None]:
     """Replace launches by some that return at once, and let all memory count as page-locked."""
-    from picstore.train.cuda import augment, page_locked
-    from picstore.train.cuda.segments import decode
+    from picstore.train.cuda import augment, decode_tiles, page_locked
     from picstore.train.pipeline import device_decoding
 
     kernels, colors = (
         {name: _Launch() for name, value in vars(module).items() if type(value).__name__ == "InterpretedFunction"}
-        for module in (decode, augment)
+        for module in (decode_tiles, augment)
     )
     gpu = torch_device("cuda:0")
     locking = patch.object(device_decoding, "lock_pages", lambda block, _: page_locked.lock_pages(block, gpu))
     with ExitStack() as stack:
-        stack.enter_context(patch.multiple(decode, torch=_torch(), _upload=_upload, **kernels))
+        stack.enter_context(patch.multiple(decode_tiles, torch=_torch(), _upload=_upload, **kernels))
         stack.enter_context(patch.multiple(augment, torch=_torch(), **colors))
         stack.enter_context(patch.object(page_locked, "_register", lambda *_: ""))
         stack.enter_context(locking)
@@ -276,18 +275,18 @@ class _Clock:
 
 def _run_whole(path: Path, quick: bool) -> Sample:
     """Take batches of a loader with a process of its own, whose GPU takes the times that an H100 took."""
-    from picstore.train.cuda.segments import decode
+    from picstore.train.cuda import decode_tiles
     from picstore.train.pipeline import runner
 
-    clock, queued = _Clock(), decode.decode_tiles
+    clock, queued = _Clock(), decode_tiles.decode_tiles
 
-    def decode_tiles(tables: Sequence[Any], **options: Any) -> Any:
+    def decode_timed(tables: Sequence[Any], **options: Any) -> Any:
         images, status = queued(tables, **options)
         seconds = READING + LINEAR * sum(len(each.count) for each in tables)
-        return images, decode.DecodeStatus(status._status, clock.queue(seconds))  # type: ignore[arg-type]
+        return images, decode_tiles.DecodeStatus(status._status, clock.queue(seconds))  # type: ignore[arg-type]
 
     with without_gpu(), ExitStack() as stack:
-        stack.enter_context(patch.object(decode, "decode_tiles", decode_tiles))
+        stack.enter_context(patch.object(decode_tiles, "decode_tiles", decode_timed))
         stack.enter_context(patch.object(runner, "choose_decoder", lambda name, _: name))
         stack.enter_context(patch("picstore.train.pipeline.device_decoding._check_pixels", lambda *_: None))
         loader = picstore.Loader(path, batch_size=BATCH, transform=STANDARD, decoder="picstore", seed=1)

@@ -141,17 +141,16 @@ def _measure(device: Device, path: Path, photographs: str) -> list[Row]:
 
 def record(device: Device, path: Path) -> tuple[dict[str, Callable[[], Any]], object]:
     """Launches of all kernels that a batch takes, by name, and what keeps the memory that they work on."""
-    from picstore.train.cuda import augment
-    from picstore.train.cuda.segments import decode
+    from picstore.train.cuda import augment, decode_tiles
 
     launches: dict[str, Callable[[], Any]] = {}
     described, kept = Described(device, path), _KeptTorch()
     with ExitStack() as stack:
-        for module in (decode, augment):
+        for module in (decode_tiles, augment):
             stack.enter_context(patch.object(module, "torch", kept))
             for name, kernel in list(vars(module).items()):
                 if hasattr(kernel, "__getitem__") and hasattr(kernel, "arg_names"):
-                    title = name if module is decode else f"{_AUGMENTATION}{name}"
+                    title = name if module is decode_tiles else f"{_AUGMENTATION}{name}"
                     stack.enter_context(patch.object(module, name, _Recorder(title, kernel, launches)))
         described.run()
     return launches, kept

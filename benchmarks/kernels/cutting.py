@@ -15,7 +15,7 @@ from benchmarks.photographs import crop_geometry, encode, mark, pillow, read_mar
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import find_restart_segments
-from picstore.train.cpu.decode import decode_rgb
+from picstore.train.cpu.decode_crop import decode_rgb
 
 BATCH = 128  # cuts in one call
 SIZES = {"in memory": 256 << 20, "in cache": 8 << 20}  # bytes of streams; 8 MiB stay in most last-level caches

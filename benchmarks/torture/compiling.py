@@ -55,7 +55,7 @@ def compiling(options: Options) -> Table:
         "computes, the next process too, and the one after that must load it. Flips are of single bits of a file: it "
         "is never used."
     )
-    from picstore.train.cpu import mixture  # noqa: F401 - imported before the forks
+    from picstore.train.cpu import augmix_sum  # noqa: F401 - imported before the forks
 
     folder = options.work / "compiling"
     count = options.rounds or (1 if options.quick else 30)
@@ -71,7 +71,7 @@ def compiling(options: Options) -> Table:
 
 def _add() -> str:
     """Add by a kernel; returns whether it was compiled or loaded, or what is wrong."""
-    from picstore.train.cpu.mixture import MIX_FIRST, add_weighted
+    from picstore.train.cpu.augmix_sum import MIX_FIRST, add_weighted
 
     total = np.zeros(4, np.float32)
     add_weighted(np.full(4, 100, np.uint8), np.full(4, 100, np.uint8), total, 0.5, int(MIX_FIRST))
@@ -177,7 +177,7 @@ def _flipped(folder: Path, count: int) -> Row:
     """Flip bits of a kernel's file, without a process each: what is refused is never unpickled."""
     from picstore.kernels import kernel_cache as cache
     from picstore.kernels.jit import arguments_of
-    from picstore.train.cpu.mixture import add_weighted
+    from picstore.train.cpu.augmix_sum import add_weighted
 
     into = Compilations("flipped bits", count)
     (path,) = folder.rglob("*.kernel")

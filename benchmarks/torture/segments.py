@@ -142,7 +142,7 @@ def decode_interpreted(
     from described import describe
 
     from benchmarks.torture import stacked
-    from picstore.train.cuda.segments import decode
+    from picstore.train.cuda import decode_tiles
 
     jpegs, tilings = [image.jpeg for image in images], np.array([image.tiling for image in images])
     lengths, entries = [image.lengths for image in images], [image.entries for image in images]
@@ -153,9 +153,9 @@ def decode_interpreted(
         name: stacked.Stacked(getattr(stacked, name), guarded) for name in ("make_tables", "inverse_dct", "to_rgb")
     }
     replaced["_upload"] = upload = stacked.GuardedUpload(guarded)
-    replaced["decode_segments"] = stacked.Spaced(decode.decode_segments, guarded)
-    with patch.multiple(decode, torch=guarded, **replaced):
-        made, queued = decode.decode_tiles([tables], device=torch.device("cpu"))
+    replaced["decode_segments"] = stacked.Spaced(decode_tiles.decode_segments, guarded)
+    with patch.multiple(decode_tiles, torch=guarded, **replaced):
+        made, queued = decode_tiles.decode_tiles([tables], device=torch.device("cpu"))
         status = queued.wait()
     if not np.array_equal(upload.data, described.data):
         raise AssertionError("the kernels changed the streams")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from picstore.jpeg import gpu_segment_layout as words
-from picstore.train.cuda.segments import color, entropy, samples
+from picstore.train.cuda import gpu_huffman, gpu_inverse_dct, gpu_rgb
 
 _LANES, _ROWS = 1 << 16, 1 << 12  # of a program, at most
 _UNTOUCHED = 0x5A5A
@@ -132,7 +132,7 @@ def _ranges(firsts: Any, counts: Any) -> np.ndarray[Any, Any]:
 
 
 def make_tables(guarded: Any, codes: Any, places: Any, images: Any, entries: Any) -> None:
-    """Make lookup tables, the arguments of ``entropy.make_tables``; equal ones once."""
+    """Make lookup tables, the arguments of ``gpu_huffman.make_tables``; equal ones once."""
     rows, at, out = codes.numpy().reshape(-1, words.HUFFMAN_BYTES), places.numpy().reshape(-1, 4), entries.numpy()
     begins = np.repeat(_rows(images)[:, words.TABLES], words.HUFFMAN_TABLES) + at[:, words.FIRST_ENTRY]
     raw = np.concatenate([rows, at[:, words.ENTRY_COUNT :].view(np.uint8)], axis=1)
@@ -145,13 +145,13 @@ def make_tables(guarded: Any, codes: Any, places: Any, images: Any, entries: Any
     from_first[:, words.CODES] = words.HUFFMAN_TABLES * words.HUFFMAN_BYTES * np.arange(len(from_first))
     from_first[:, words.PLACES] = words.HUFFMAN_TABLES * 4 * np.arange(len(from_first))
     tables = (guarded.from_numpy(each) for each in (rows[one], first_of, from_first))
-    entropy.make_tables[(len(one),)](*tables, made, LANES=1024)
+    gpu_huffman.make_tables[(len(one),)](*tables, made, LANES=1024)
     sizes = counts[inverse]
     out[_ranges(begins, sizes)] = made.numpy()[_ranges(first_of[inverse, words.FIRST_ENTRY], sizes)]
 
 
 def inverse_dct(guarded: Any, images: Any, coefficients: Any, quantization: Any, planes: Any) -> None:
-    """Make the samples of all images, the arguments of ``samples.inverse_dct``; images of a kind in one launch."""
+    """Make the samples of all images, given the kernel's arguments; images of a kind in one launch."""
     rows, factors, out = _rows(images), quantization.numpy().reshape(-1, 64), planes.numpy()
     components = np.minimum(np.arange(3), rows[:, [words.COMPONENTS]] - 1)
     tables = np.take_along_axis(rows[:, words.QUANTIZATION : words.PLANE], components, axis=1)
@@ -173,13 +173,14 @@ def inverse_dct(guarded: Any, images: Any, coefficients: Any, quantization: Any,
         made = guarded.empty(at, dtype=torch.uint8, device=None)
         lanes = min(1 << int(counts.sum() - 1).bit_length(), _LANES)
         table = guarded.from_numpy(one[None])
-        samples.inverse_dct[(-(-int(counts.sum()) // lanes), 1)](table, blocks, quantization, made, SIDE=8, LANES=lanes)
+        launch = gpu_inverse_dct.inverse_dct[(-(-int(counts.sum()) // lanes), 1)]
+        launch(table, blocks, quantization, made, SIDE=8, LANES=lanes)
         for part, target in places:
             out[target] = made.numpy()[part]
 
 
 def to_rgb(guarded: Any, images: Any, planes: Any, pixels: Any) -> None:
-    """Make the pixels of all images, the arguments of ``color.to_rgb``; images of a size in one launch."""
+    """Make the pixels of all images, the arguments of ``gpu_rgb.to_rgb``; images of a size in one launch."""
     rows, levels, out = _rows(images), planes.numpy(), pixels.numpy()
     for members in _groups(rows[:, _SIZES]):
         one, n = rows[members[0]].copy(), len(members)
@@ -200,7 +201,7 @@ def to_rgb(guarded: Any, images: Any, planes: Any, pixels: Any) -> None:
         columns = 1 << (-(-int(one[words.WIDTH]) // 4) - 1).bit_length()
         grid = (-(-n * tall // _ROWS), 1)
         sources = guarded.from_numpy(one[None]), guarded.from_numpy(np.concatenate(stacked))
-        color.to_rgb[grid](*sources, made, ROWS=_ROWS, COLUMNS=columns)
+        gpu_rgb.to_rgb[grid](*sources, made, ROWS=_ROWS, COLUMNS=columns)
         each = made.numpy().reshape(3, n, tall, pitch)[:, :, down : down + height]
         size = 3 * height * pitch
         out[_ranges(rows[members, words.PIXELS], np.full(n, size))] = each.transpose(1, 0, 2, 3).ravel()

@@ -19,7 +19,7 @@ from picstore.train.batching.parameters import TransformParams, make_params
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.batching.views_reach import align_reach, joint_factors
 from picstore.train.buffers import BufferPools
-from picstore.train.cpu.decode import decode_slot
+from picstore.train.cpu.decode_crop import decode_slot
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.render import render
 from picstore.train.cpu.run_color import run_color

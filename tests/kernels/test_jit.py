@@ -94,7 +94,7 @@ def test_a_change_in_any_file_of_kernels_makes_compiled_code_stale(compiled: Pat
 
 @pytest.mark.slow  # tests/kernels/test_kernel_cache.py has what it rests on
 def test_after_an_upgrade_on_a_full_disk_no_earlier_code_runs(tmp_path: Path) -> None:
-    path = copy_package(tmp_path) / "picstore" / "train" / "cpu" / "mixture.py"
+    path = copy_package(tmp_path) / "picstore" / "train" / "cpu" / "augmix_sum.py"
     assert mix(tmp_path) == "50.0"
     before = path.read_text()
     path.write_text(before.replace("factor = _f32(weight)", "factor = _f32(weight) * _f32(10)"))
@@ -109,7 +109,7 @@ def mix(folder: Path, limit: int = 1 << 30) -> str:
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)\n"
         "import numpy as np\n"
-        "from picstore.train.cpu.mixture import MIX_FIRST, add_weighted\n"
+        "from picstore.train.cpu.augmix_sum import MIX_FIRST, add_weighted\n"
         "total = np.zeros(4, np.float32)\n"
         "add_weighted(np.full(4, 100, np.uint8), np.full(4, 100, np.uint8), total, 0.5, int(MIX_FIRST))\n"
         "print(total[0])\n"

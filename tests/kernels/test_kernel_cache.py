@@ -14,7 +14,7 @@ from grids import slow_except
 
 from picstore.kernels import kernel_cache as cache
 from picstore.kernels.kernel_cache import Unusable, read_trusted
-from picstore.train.cpu.mixture import add_weighted
+from picstore.train.cpu.augmix_sum import add_weighted
 
 # Adds by the smallest kernel, in a second or less; the last word is whether it was compiled.
 ADD = """
@@ -26,7 +26,7 @@ if len(sys.argv) > 1:
 from numba.core import event
 import numpy as np
 with event.install_recorder("numba:compile") as compiled:
-    from picstore.train.cpu.mixture import MIX_FIRST, add_weighted
+    from picstore.train.cpu.augmix_sum import MIX_FIRST, add_weighted
     total = np.zeros(4, np.float32)
     add_weighted(np.full(4, 100, np.uint8), np.full(4, 100, np.uint8), total, 0.5, int(MIX_FIRST))
 print(total[0], len(compiled.buffer) > 0)

@@ -24,7 +24,7 @@ from picstore.kernels.numba_names import CACHE, CALLS, LINKING, available
 """
 ADD = """
 import numpy as np
-from picstore.train.cpu.mixture import MIX_FIRST, add_weighted
+from picstore.train.cpu.augmix_sum import MIX_FIRST, add_weighted
 total = np.zeros(4, np.float32)
 add_weighted(np.full(4, 100, np.uint8), np.full(4, 100, np.uint8), total, 0.5, int(MIX_FIRST))
 print([each for each in (CACHE, LINKING, CALLS) if not available(each)], total[0])

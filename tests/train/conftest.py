@@ -21,7 +21,7 @@ def stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
         return np.zeros(len(geometry.size), dtype=np.bool_)
 
     monkeypatch.setattr("picstore.train.cpu.fused.can_fuse", none)
-    monkeypatch.setattr("picstore.train.cpu.decode.decode_box", lambda *_, **__: None)
+    monkeypatch.setattr("picstore.train.cpu.decode_crop.decode_box", lambda *_, **__: None)
 
 
 @pytest.fixture(autouse=True)

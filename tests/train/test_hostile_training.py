@@ -21,8 +21,8 @@ from picstore.errors import Corrupt, Damage, ImageError
 from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.annotations import MAX_OBJECTS, read_objects
 from picstore.storage.format.record import Record
-from picstore.train.cpu import decode as cpu_decode
-from picstore.train.cpu.decode import decode_rgb
+from picstore.train.cpu import decode_crop
+from picstore.train.cpu.decode_crop import decode_rgb
 
 GOOD = [good_record(number) for number in range(8)]
 CROP = [picstore.RandomResizedCrop(32)]
@@ -118,8 +118,8 @@ def test_an_image_that_takes_more_memory_than_there_is_is_damage(
             raise MemoryError
         return cpu_decode_rgb(*args, width=width, **rest)
 
-    cpu_decode_rgb = cpu_decode.decode_rgb
-    monkeypatch.setattr(cpu_decode, "decode_rgb", out_of_memory)
+    cpu_decode_rgb = decode_crop.decode_rgb
+    monkeypatch.setattr(decode_crop, "decode_rgb", out_of_memory)
     monkeypatch.setattr("picstore.train.cpu.fused.can_fuse", lambda geometry: np.zeros(len(geometry.size), bool))
     if fused:
         monkeypatch.undo()

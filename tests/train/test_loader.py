@@ -26,7 +26,7 @@ from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.train.batch import Batch
 from picstore.train.batching import spec
-from picstore.train.cpu import decode as cpu_decode
+from picstore.train.cpu import decode_crop
 
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
 Make = Callable[..., Path]
@@ -637,7 +637,7 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
     entry = dataset.entries(number)[k]
     at = int(dataset.rows[number]["offset"]) + int(entry["offset"])
     broken = bytes(dataset.containers.read(number).jpeg(k))
-    decode = cpu_decode.decode_rgb
+    decode = decode_crop.decode_rgb
 
     def decode_rgb(jpeg: memoryview, **size: int) -> np.ndarray:
         # The loader decodes a cut: the same headers up to the size, the same tail of segments.
@@ -647,7 +647,7 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
 
     expected = list(loader_of(path, drop_last=False))
     request.getfixturevalue("stage_by_stage")
-    monkeypatch.setattr(cpu_decode, "decode_rgb", decode_rgb)
+    monkeypatch.setattr(decode_crop, "decode_rgb", decode_rgb)
     loader = loader_of(path, drop_last=False)
     for one, other in zip(expected, loader, strict=True):
         slots = (one.ids == 33).nonzero()[:, 0].tolist()

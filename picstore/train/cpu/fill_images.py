@@ -16,7 +16,7 @@ from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.batching.views_reach import align_reach, joint_factors, joint_reach
 from picstore.train.buffers import PLAIN, BufferPool
-from picstore.train.cpu.decode import decode_slot
+from picstore.train.cpu.decode_crop import decode_slot
 from picstore.train.cpu.fused import FusedKernel
 from picstore.train.cpu.render import render
 from picstore.train.cpu.run_color import run_color

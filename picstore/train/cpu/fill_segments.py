@@ -37,7 +37,7 @@ from picstore.train.batching.views_reach import (
     joint_reach,
 )
 from picstore.train.buffers import BufferPool, round_coarsely
-from picstore.train.cpu.decode import decode_slot
+from picstore.train.cpu.decode_crop import decode_slot
 from picstore.train.cpu.targets import add_targets, empty_targets
 
 _NO_TILES = "its segments form no rows of tiles"

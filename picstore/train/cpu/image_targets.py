@@ -15,7 +15,7 @@ from picstore.jpeg.cut import cut
 from picstore.jpeg.markers import SOI, parse_header
 from picstore.kernels.filters import BILINEAR
 from picstore.train.batching.views_reach import boxes_to_cut
-from picstore.train.cpu.decode import decode_rgb
+from picstore.train.cpu.decode_crop import decode_rgb
 from picstore.train.cpu.render import render
 from picstore.train.transforms.geometry import Geometry
 

@@ -19,7 +19,7 @@ from picstore.train.batching.crop_kernels import draw_numbers, place_crops
 from picstore.train.batching.parameters import draws_by_kernel
 from picstore.train.batching.record_kernels import choose_boxes, enter_records
 from picstore.train.batching.spec import OutputSpec, PipelineSpec
-from picstore.train.cpu import canvas, mixture, noise, normalize, pointwise_color, tone
+from picstore.train.cpu import augmix_sum, canvas, noise, normalize, pointwise_color, tone
 from picstore.train.cpu.blur import blur
 from picstore.train.cpu.canvas_positions import displace_positions, map_positions
 from picstore.train.cpu.fill_images import ImageFiller
@@ -46,7 +46,7 @@ _OF_STEPS = {
     opcodes.SHARPNESS: [tone.sharpen],
     opcodes.WARP: [map_positions],
     opcodes.ELASTIC: [displace_positions],
-    opcodes.MIX: [mixture.add_weighted],
+    opcodes.MIX: [augmix_sum.add_weighted],
     opcodes.NOISE: [noise.add_noise],
     opcodes.BLUR: [blur],
 }

@@ -14,9 +14,9 @@ from picstore import rng
 from picstore.arrays import F64, U8, Array
 from picstore.errors import UsageError
 from picstore.kernels.strided import strided_image
+from picstore.train.cpu.augmix_sum import Mixture
 from picstore.train.cpu.blur import blur
 from picstore.train.cpu.canvas import move_pixels
-from picstore.train.cpu.mixture import Mixture
 from picstore.train.cpu.noise import add_noise, standard_normals
 from picstore.train.cpu.normalize import bit_patterns, normalize_image
 from picstore.train.cpu.pointwise_color import run_pointwise

@@ -20,12 +20,12 @@ import torch
 
 from picstore.arrays import I64
 from picstore.errors import UsageError
+from picstore.train.cuda.augment_kernels import blur_rows, displace_rows, make_tables, run_phase
+from picstore.train.cuda.augment_layout import COUNTS, MIXED, ORIGINALS, TABLES, WEIGHTS
+from picstore.train.cuda.augment_table import DescriptorTable, make_descriptor_table
 from picstore.train.cuda.color_phases import CANVAS_STEPS, ROW_STEPS, TABLE_STEPS, ColorPhases
 from picstore.train.cuda.decoded import MAX_VALUES, DecodedImages
-from picstore.train.cuda.descriptor import COUNTS, MIXED, ORIGINALS, TABLES, WEIGHTS
-from picstore.train.cuda.descriptor_table import DescriptorTable, make_descriptor_table
-from picstore.train.cuda.filter_weights import LANES, make_weights
-from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
+from picstore.train.cuda.gpu_filter_weights import LANES, make_weights
 from picstore.train.cuda.resample_params import ResampleParams, make_resample_params, minify_slanted
 from picstore.train.cuda.triton_jit import launching
 from picstore.train.transforms import opcodes

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from picstore.arrays import F64, I64, Array, Bools
-from picstore.train.cuda.color import ERASE_NORMALS, SMOOTHING_ROW
-from picstore.train.cuda.descriptor import OPERANDS, STEP
+from picstore.train.cuda.augment_layout import OPERANDS, STEP
+from picstore.train.cuda.gpu_color import ERASE_NORMALS, SMOOTHING_ROW
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.blur_weights import smoothing_rows
 from picstore.train.transforms.color_program import ColorProgram

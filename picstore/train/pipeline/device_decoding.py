@@ -23,13 +23,13 @@ from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.host_batch import EncodedBatch, HostBatch, SegmentTables
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.batching.views_reach import box_of_decoded
-from picstore.train.cuda.decode import Decode, decode_all
+from picstore.train.cuda.nvjpeg import Decode, decode_all
 from picstore.train.cuda.page_locked import lock_pages
 from picstore.train.pipeline.device_augment import augment_batches
 
 if TYPE_CHECKING:
+    from picstore.train.cuda.decode_tiles import DecodeStatus
     from picstore.train.cuda.decoded import DecodedImages
-    from picstore.train.cuda.segments.decode import DecodeStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class DecodeTiles:
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
         """Return whether the batches have at most ``MOST_BLOCKS`` of coefficients and ``_MOST_VALUES``."""
-        from picstore.train.cuda.segments.decode import MOST_BLOCKS
+        from picstore.train.cuda.decode_tiles import MOST_BLOCKS
 
         if len(hosts) > TOGETHER:
             return False
@@ -186,7 +186,7 @@ class DecodeTiles:
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
         """Queue the decoding and augmentation of batches together; return functions that finish them."""
-        from picstore.train.cuda.segments.decode import decode_tiles
+        from picstore.train.cuda.decode_tiles import decode_tiles
 
         begun = [_BegunTiles(self, host) for host in hosts]
         if described := [each for each in begun if each.tables.count.any()]:
@@ -277,7 +277,7 @@ class _BegunTiles:
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
         """Wait for the decoding; decode refused images on the CPU, and make the batch again with them."""
-        from picstore.train.cuda.segments.decode import explain  # It imports Triton.
+        from picstore.train.cuda.decode_tiles import explain  # It imports Triton.
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables
         wrong, broken = self.wait(), {}
@@ -300,7 +300,7 @@ class _BegunTiles:
 
 def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
     """Decode the tiles of a slot on the CPU, (3, h, w), and note their box in ``encoded``; ImageError for damage."""
-    from picstore.train.cpu.decode import decode_held  # Kernels are seldom needed beside a GPU.
+    from picstore.train.cpu.decode_crop import decode_held  # Kernels are seldom needed beside a GPU.
 
     arrays, first = tables.arrays, int(tables.first[slot])
     start, stop = encoded.bounds[slot].tolist()

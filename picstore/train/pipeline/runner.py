@@ -33,7 +33,7 @@ from picstore.train.batch import Batch
 from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
-from picstore.train.cuda.decode import Decode, check_decoder, choose_decoder, load_decoder, with_index
+from picstore.train.cuda.nvjpeg import Decode, check_decoder, choose_decoder, load_decoder, with_index
 from picstore.train.loader_options import check_main_guard
 from picstore.train.order.cursor import Worker
 from picstore.train.order.spans import Span

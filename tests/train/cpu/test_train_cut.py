@@ -14,8 +14,7 @@ from samples import picture
 
 import picstore
 from picstore.jpeg import decode_any
-from picstore.train.cpu import decode as cpu_decode
-from picstore.train.cpu import fused
+from picstore.train.cpu import decode_crop, fused
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
@@ -57,19 +56,19 @@ def test_cutting_changes_no_pixel_of_any_batch(
     in_one_go = batches(dataset, transform)
     request.getfixturevalue("stage_by_stage")
     decoded: dict[str, list[int]] = {"cut": [], "whole": []}  # of the epoch, and of what of the next is made
-    decode = cpu_decode.decode_rgb
+    decode = decode_crop.decode_rgb
 
     def count(how: str) -> None:
         def decode_rgb(jpeg: object, **size: int) -> np.ndarray:
             decoded[how].append(size["width"] * size["height"])
             return decode(jpeg, **size)
 
-        monkeypatch.setattr(cpu_decode, "decode_rgb", decode_rgb)
+        monkeypatch.setattr(decode_crop, "decode_rgb", decode_rgb)
 
     count("cut")
     cut = batches(dataset, transform)
     count("whole")
-    monkeypatch.setattr(cpu_decode, "decode_part", lambda *_, **__: None)
+    monkeypatch.setattr(decode_crop, "decode_part", lambda *_, **__: None)
     whole = batches(dataset, transform)
     assert np.mean(decoded["cut"]) < 0.7 * np.mean(decoded["whole"])
     for a, b, c in zip(cut, whole, in_one_go, strict=True):
@@ -82,7 +81,7 @@ def test_transforms_that_need_the_whole_image_cut_nothing(dataset: Path, monkeyp
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("nothing is to be cut")
 
-    monkeypatch.setattr(cpu_decode, "cut_batch", fail)
+    monkeypatch.setattr(decode_crop, "cut_batch", fail)
     assert len(batches(dataset, [picstore.Resize((96, 96))])) == 3
     images = batches(dataset, [])
     assert all(isinstance(batch.images, list) for batch in images)
@@ -126,7 +125,7 @@ def test_cutting_changes_no_pixel_of_images_that_are_decoded_smaller(
 ) -> None:
     cut = batches(wide, steps, reducing_gap=gap)
     monkeypatch.setattr(fused, "can_fuse", lambda geometry: np.zeros(len(geometry.size), np.bool_))
-    monkeypatch.setattr(cpu_decode, "decode_part", lambda *_, **__: None)
+    monkeypatch.setattr(decode_crop, "decode_part", lambda *_, **__: None)
     for a, b in zip(cut, batches(wide, steps, reducing_gap=gap), strict=True):
         assert torch.equal(a.ids, b.ids)
         assert all(map(torch.equal, a.images, b.images))

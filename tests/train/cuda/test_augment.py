@@ -470,7 +470,7 @@ def test_images_elsewhere_than_the_kernels_are_refused() -> None:
 
 
 def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("augment", "kernels", "triton_jit"):
+    for name in ("augment", "augment_kernels", "triton_jit"):
         monkeypatch.delitem(sys.modules, f"picstore.train.cuda.{name}")
     monkeypatch.setitem(sys.modules, "triton", None)  # as if it were not installed
     with pytest.raises(MissingDependency, match="pip install triton"):

@@ -33,8 +33,8 @@ from picstore.storage.format.record import Record
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.cpu import decode, fill_segments
-from picstore.train.cuda.decode import SOUND, Decode, choose_decoder, decode_all, load_decoder, with_index
+from picstore.train.cpu import decode_crop, fill_segments
+from picstore.train.cuda.nvjpeg import SOUND, Decode, choose_decoder, decode_all, load_decoder, with_index
 from picstore.train.pipeline import batch_threads, device_augment, runner
 from picstore.train.pipeline.device_decoding import DecodeTiles
 from picstore.train.transforms.batch_random import BatchRandom
@@ -237,14 +237,14 @@ def test_an_image_that_nothing_decodes_is_replaced_counted_and_named(
     plain = next(iter(picstore.Loader(path, batch_size=4, transform=CROP, isolate=False)))
     lost = int(plain.ids[2])
     bad = picstore.Dataset(path)[lost].jpeg
-    real = decode.decode_rgb
+    real = decode_crop.decode_rgb
 
     def refuse(jpeg: Any, **size: Any) -> Any:
         if bytes(jpeg) == bad:
             raise ImageError("does not decode: broken")
         return real(jpeg, **size)
 
-    monkeypatch.setattr(decode, "decode_rgb", refuse)
+    monkeypatch.setattr(decode_crop, "decode_rgb", refuse)
     use_plainly(FakeDecoder(lambda stream: stream == bad))
     whole = [picstore.Resize((12, 12))]  # of the whole image, so that the stream is the stored one
     one, other = pair(path, batch_size=4, transform=whole, on_damage="raise" if strict else "skip")

@@ -11,7 +11,7 @@ import simplejpeg
 import torch
 
 from picstore.errors import PicstoreError, UsageError
-from picstore.train.cuda.decode import SOUND, check_decoder, check_determinism, decode_all
+from picstore.train.cuda.nvjpeg import SOUND, check_decoder, check_determinism, decode_all
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
 WRAPPED = "Error while decoding JPEG images: "  # torchvision rethrows every error as a RuntimeError with these words

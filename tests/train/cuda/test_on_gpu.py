@@ -18,7 +18,7 @@ import picstore
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.record import Record
-from picstore.train.cpu import decode
+from picstore.train.cpu import decode_crop
 from picstore.train.pipeline import device_decoding, runner
 
 SIZES = [(90, 70), (60, 16), (33, 200), (64, 64), (17, 9)]
@@ -39,13 +39,13 @@ def options(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.importorskip("torchcodec")
     if decoder in NVJPEG:
         request.getfixturevalue("stage_by_stage")
-        refuse_or_decode = decode.decode_rgb
+        refuse_or_decode = decode_crop.decode_rgb
 
         def decode_rgb(jpeg: Any, **size: Any) -> np.ndarray:
             refuse_or_decode(jpeg, **size)
             return repeating(bytes(jpeg))
 
-        monkeypatch.setattr(decode, "decode_rgb", decode_rgb)
+        monkeypatch.setattr(decode_crop, "decode_rgb", decode_rgb)
     if request.param == STAND_IN.values[0]:
         request.getfixturevalue("nothing_ahead")
         monkeypatch.setattr(runner, "choose_decoder", lambda name, _: "cpu" if name == "auto" else name)

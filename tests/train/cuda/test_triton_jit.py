@@ -16,10 +16,9 @@ from picstore.errors import MissingDependency
 pytest.importorskip("triton")
 
 from picstore.jpeg import gpu_segment_layout as words
-from picstore.train.cuda import augment, triton_jit
+from picstore.train.cuda import augment, decode_tiles, triton_jit
+from picstore.train.cuda.augment_table import DescriptorTable
 from picstore.train.cuda.color_phases import ColorPhases
-from picstore.train.cuda.descriptor_table import DescriptorTable
-from picstore.train.cuda.segments import decode
 from picstore.train.cuda.triton_jit import launching, tl
 
 
@@ -97,8 +96,8 @@ def test_the_decoders_kernels_are_launched_in_turn_with_a_compiler(monkeypatch: 
         alone.append(triton_jit._LAUNCHING.locked())
         raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
 
-    monkeypatch.setattr(decode, "_launch", launch)
+    monkeypatch.setattr(decode_tiles, "_launch", launch)
     rows, sums = np.zeros((1, words.IMAGE_WORDS), np.int64), np.zeros(5, np.int64)
     with pytest.raises(MissingDependency, match="apt install gcc libc6-dev"):
-        decode._decode_part({"data": torch.empty(0, dtype=torch.uint8)}, rows, slice(0, 1), sums)
+        decode_tiles._decode_part({"data": torch.empty(0, dtype=torch.uint8)}, rows, slice(0, 1), sums)
     assert alone == [True]

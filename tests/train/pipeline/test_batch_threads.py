@@ -35,8 +35,7 @@ from picstore.train.batching.gather import BatchRecords, gather_records
 from picstore.train.batching.host_batch import RecordFiles
 from picstore.train.batching.spec import GroupSpec, OutputSpec, PipelineSpec, Resources
 from picstore.train.buffers import BufferPool
-from picstore.train.cpu import decode as cpu_decode
-from picstore.train.cpu import fill_images, needed_kernels
+from picstore.train.cpu import decode_crop, fill_images, needed_kernels
 from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import RankShard
@@ -785,7 +784,7 @@ def test_closing_while_the_planner_waits_for_room_in_the_budget_ends_it(
         go_on.wait()
         return np.zeros((1, 1, 3), dtype=np.uint8)
 
-    monkeypatch.setattr(cpu_decode, "decode_rgb", decode_late)
+    monkeypatch.setattr(decode_crop, "decode_rgb", decode_late)
     pipeline = pipeline_of(make_dataset(100), batch_size=2, budget=1)
     pipeline.start()
     decoding.wait()

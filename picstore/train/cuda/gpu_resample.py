@@ -12,7 +12,7 @@ Positions are float64 and sums are integers, with the operations of the CPU in t
 from __future__ import annotations
 
 from picstore.kernels import filters
-from picstore.train.cuda.descriptor import (
+from picstore.train.cuda.augment_layout import (
     ADDRESS,
     AXES,
     CLIP,
@@ -32,7 +32,7 @@ from picstore.train.cuda.descriptor import (
     load_f64,
     load_i32,
 )
-from picstore.train.cuda.filter_weights import FIRSTS, cubic
+from picstore.train.cuda.gpu_filter_weights import FIRSTS, cubic
 from picstore.train.cuda.triton_jit import device_function, tl
 
 _BILINEAR = tl.constexpr(filters.BILINEAR)  # less is of one pixel or a box

@@ -22,8 +22,8 @@ from picstore.jpeg.transcode import add_restart_markers
 
 pytest.importorskip("triton")
 
-from picstore.train.cuda.segments import decode as decoding
-from picstore.train.cuda.segments.decode import decode_tiles
+from picstore.train.cuda import decode_tiles as decoding
+from picstore.train.cuda.decode_tiles import decode_tiles
 
 pytestmark = pytest.mark.interpreted
 CPU = torch.device("cpu")

@@ -212,7 +212,7 @@ def _kind_of(error: RuntimeError) -> str:
 
 def _decode_on_cpu(stream: torch.Tensor, width: int, height: int) -> torch.Tensor:
     """Decode one stream on the CPU: uint8 (3, height, width)."""
-    from picstore.train.cpu.decode import decode_rgb  # loads kernels, which are seldom needed beside a GPU
+    from picstore.train.cpu.decode_crop import decode_rgb  # loads kernels, which are seldom needed beside a GPU
 
     pixels = decode_rgb(stream.numpy(), width=width, height=height)
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

@@ -8,9 +8,7 @@ phases than others are finished earlier.
 
 from __future__ import annotations
 
-from picstore.train.cuda.canvas import displaced_row, looked_up, mixed, moved, sharpened
-from picstore.train.cuda.color import blended, grey_of, rounded, run_steps, smoothed, smoothing_row
-from picstore.train.cuda.descriptor import (
+from picstore.train.cuda.augment_layout import (
     COUNTS,
     IMAGES,
     MIXED,
@@ -31,7 +29,9 @@ from picstore.train.cuda.descriptor import (
     load_f32,
     load_i32,
 )
-from picstore.train.cuda.resample import sampled
+from picstore.train.cuda.gpu_canvas import displaced_row, looked_up, mixed, moved, sharpened
+from picstore.train.cuda.gpu_color import blended, grey_of, rounded, run_steps, smoothed, smoothing_row
+from picstore.train.cuda.gpu_resample import sampled
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 from picstore.train.transforms import opcodes
 
@@ -48,17 +48,17 @@ _PER_LEVEL = tl.constexpr(1 / 255)
 
 
 @kernel
-def run_phase(  # noqa: PLR0913
+def run_phase(
     table,
     phase,
     out,
     levels,
     rows,
     sums,
-    FIRST: tl.constexpr,  # noqa: N803 - constexpr parameters are in capitals
-    CHANNELS_LAST: tl.constexpr,  # noqa: N803
-    CANVAS: tl.constexpr,  # noqa: N803
-    COUNTED: tl.constexpr,  # noqa: N803
+    FIRST: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr,
+    CANVAS: tl.constexpr,
+    COUNTED: tl.constexpr,
 ):
     """Run one phase of a batch.
 
@@ -254,7 +254,7 @@ def _inside(descriptor, y, x):
 
 
 @device_function
-def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):  # noqa: N803
+def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):
     """Store a tile, rounded to the dtype of ``out``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = _inside(descriptor, y, x)

@@ -5,8 +5,8 @@ Each begins a phase, and reads the levels of the phase before. All are equal to 
 
 from __future__ import annotations
 
-from picstore.train.cuda.color import reflected, rounded, smoothed, smoothing_row
-from picstore.train.cuda.descriptor import KEY, OPERANDS, SIZE, load_f32, load_f64, load_i32
+from picstore.train.cuda.augment_layout import KEY, OPERANDS, SIZE, load_f32, load_f64, load_i32
+from picstore.train.cuda.gpu_color import reflected, rounded, smoothed, smoothing_row
 from picstore.train.cuda.noise import random_bits
 from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
@@ -227,7 +227,7 @@ def _clamped(i, extent):
 
 
 @device_function
-def _cubic_row(line, x0, x1, x2, x3, p, q, r, s):  # noqa: PLR0913
+def _cubic_row(line, x0, x1, x2, x3, p, q, r, s):
     level = p * tl.load(line + x0).to(tl.float32) + q * tl.load(line + x1).to(tl.float32)
     return level + (r * tl.load(line + x2).to(tl.float32) + s * tl.load(line + x3).to(tl.float32))
 

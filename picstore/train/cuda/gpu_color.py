@@ -7,7 +7,7 @@ whole grey levels in float32.
 
 from __future__ import annotations
 
-from picstore.train.cuda.descriptor import (
+from picstore.train.cuda.augment_layout import (
     KEY,
     OPERANDS,
     SIZE,

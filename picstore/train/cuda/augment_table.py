@@ -8,9 +8,9 @@ from itertools import accumulate
 import numpy as np
 
 from picstore.arrays import I64
-from picstore.train.cuda import descriptor
+from picstore.train.cuda import augment_layout as layout
 from picstore.train.cuda.color_phases import ColorPhases
-from picstore.train.cuda.filter_weights import FIRSTS
+from picstore.train.cuda.gpu_filter_weights import FIRSTS
 from picstore.train.cuda.resample_params import ResampleParams
 
 
@@ -51,7 +51,7 @@ class DescriptorTable:
 
     def place_outputs(self, addresses: I64) -> None:
         """Note where the outputs lie, int64 (n,)."""
-        self.rows[:, descriptor.OUTPUT.value] = addresses
+        self.rows[:, layout.OUTPUT.value] = addresses
 
     def write(self, words: I64) -> None:
         """Write all to ``size`` words."""
@@ -66,12 +66,12 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
     n = len(params.size)
     values = 3 * params.size[:, 0] * params.size[:, 1]
     ends = values.cumsum()
-    tiles = -(-params.size[:, 0] // descriptor.TILE_WIDTH.value) * -(-params.size[:, 1] // descriptor.TILE_HEIGHT.value)
+    tiles = -(-params.size[:, 0] // layout.TILE_WIDTH.value) * -(-params.size[:, 1] // layout.TILE_HEIGHT.value)
     axis_sizes = FIRSTS.value + params.size * (2 + params.taps)
     axis_sizes[params.slanted] = 0
     axis_ends = axis_sizes.ravel().cumsum().reshape(n, 2)
     edges, steps, begins = _flat(params.edges), _flat(phases.words), phases.begins
-    first = list(accumulate((part.shape[1] for part in (edges, steps, begins)), initial=descriptor.FIXED.value))
+    first = list(accumulate((part.shape[1] for part in (edges, steps, begins)), initial=layout.FIXED.value))
     edge_counts = np.where(params.shows_edges, params.edges.shape[1], 0)
     rows = np.empty((n, first[3]), dtype=np.int64)
     # The fixed words in their order, as one concatenation: an assignment for each took twice as long, 28 µs a batch.
@@ -96,13 +96,13 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
         np.zeros(n, np.int64),
     ]
     columns = [part if part.ndim == 2 else part[:, None] for part in fixed]
-    np.concatenate(columns, axis=1, out=rows[:, : descriptor.FIXED.value])
+    np.concatenate(columns, axis=1, out=rows[:, : layout.FIXED.value])
     for word, part in zip(first, (edges, steps, begins), strict=False):
         if part.shape[1]:
             rows[:, word : word + part.shape[1]] = part
-    header = np.zeros(descriptor.HEADER.value, dtype=np.int64)
-    header[: descriptor.COUNTS.value] = rows.shape[1], n, ends[-1]
-    header[descriptor.SMOOTHING.value :] = header.size + rows.size, phases.smoothing.shape[1]
+    header = np.zeros(layout.HEADER.value, dtype=np.int64)
+    header[: layout.COUNTS.value] = rows.shape[1], n, ends[-1]
+    header[layout.SMOOTHING.value :] = header.size + rows.size, phases.smoothing.shape[1]
     smoothing = np.ascontiguousarray(phases.smoothing).reshape(-1).view(np.int64)
     weights = int(axis_ends[-1, -1])
     return DescriptorTable(

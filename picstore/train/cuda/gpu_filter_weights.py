@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from picstore.kernels import filters
-from picstore.train.cuda.descriptor import (
+from picstore.train.cuda.augment_layout import (
     AXES,
     CLIP,
     FILTER,
@@ -44,7 +44,7 @@ _COSINE_SERIES = tl.constexpr(filters.COSINE_SERIES)
 
 
 @kernel
-def make_weights(table, LANES: tl.constexpr):  # noqa: N803 - constexpr
+def make_weights(table, LANES: tl.constexpr):
     """Weigh the source pixels of the upright images of a table; the grid is (2 axes, images)."""
     descriptor = find_descriptor(table)
     if load_i32(descriptor, SLANTED) != 0:

@@ -23,8 +23,7 @@ from picstore.arrays import I64
 from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.batching.host_batch import SegmentTables
 from picstore.train.cuda.decoded import DecodedImages
-from picstore.train.cuda.segments.color import to_rgb
-from picstore.train.cuda.segments.entropy import (
+from picstore.train.cuda.gpu_huffman import (
     BAD_CODE,
     MARKER,
     SURPLUS,
@@ -34,7 +33,8 @@ from picstore.train.cuda.segments.entropy import (
     make_tables,
     sum_differences,
 )
-from picstore.train.cuda.segments.samples import inverse_dct
+from picstore.train.cuda.gpu_inverse_dct import inverse_dct
+from picstore.train.cuda.gpu_rgb import to_rgb
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
 
 REASONS = {
