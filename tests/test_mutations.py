@@ -57,7 +57,8 @@ def test_the_tests_of_a_module_are_the_mirrored_file_and_those_beside_it() -> No
     assert importing == [f"tests/jpeg/decoder/test_{name}.py" for name in ("box", "odd_streams", "parse")]
     assert others == ["tests/jpeg/decoder/test_describe.py"]
     groups = mirrored_tests(Path("picstore/train/batching/views_reach.py"))
-    assert groups[:2] == [[], ["tests/train/test_parameters.py"]]
+    importing = ["tests/train/test_crops_of_large_images.py", "tests/train/test_parameters.py"]
+    assert groups[:2] == [[], importing]
     assert mirrored_tests(Path("picstore/train/transforms/views.py"))[0] == ["tests/train/test_views.py"]
 
 

@@ -132,11 +132,11 @@ def host_batches(path: Path, *, batch: int = BATCH, transform: Any = STANDARD) -
 def _read(path: Path, *, batch: int = BATCH) -> Sample:
     """Take the batches of a second epoch."""
     from picstore.storage.location.local import Folder
-    from picstore.train.cpu import fill_segments
+    from picstore.train.cpu import fill_for_gpu
 
     parts = [
         ("of it reading, µs", Folder, "read"),
-        ("describing and copying rows, µs", fill_segments, "describe_tiles"),
+        ("describing and copying rows, µs", fill_for_gpu, "describe_tiles"),
     ]
     spent = dict.fromkeys((name for name, *_ in parts), 0.0)
 
@@ -152,7 +152,7 @@ def _read(path: Path, *, batch: int = BATCH) -> Sample:
     with ExitStack() as stack:
         for name, owner, attribute in parts:
             stack.enter_context(patch.object(owner, attribute, timed(name, getattr(owner, attribute))))
-        stack.enter_context(patch.object(fill_segments.SegmentFiller, "_probe"))
+        stack.enter_context(patch.object(fill_for_gpu.SegmentFiller, "_probe"))
         epoch = stack.enter_context(host_batches(path, batch=batch))
         for _ in epoch():
             pass
@@ -167,9 +167,9 @@ def _read(path: Path, *, batch: int = BATCH) -> Sample:
 
 def _keep(path: Path) -> list[Any]:
     """Batches whose memory stays."""
-    from picstore.train.cpu import fill_segments
+    from picstore.train.cpu import fill_for_gpu
 
-    with patch.object(fill_segments.SegmentFiller, "_probe"), host_batches(path) as epoch:
+    with patch.object(fill_for_gpu.SegmentFiller, "_probe"), host_batches(path) as epoch:
         return list(islice(epoch(), _KEPT))
 
 

@@ -25,7 +25,7 @@ from benchmarks.torture.objects import object_stage
 from picstore.storage import container_reader
 from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import Location, locate
-from picstore.train.cpu.needed_rows import needed_rows
+from picstore.train.batching.views_reach import needed_rows
 from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.transform_plan import plan_transforms
 

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 from picstore.cores import count_cores
 from picstore.errors import UsageError
 from picstore.train.batch import Batch, image_tensors
-from picstore.train.batching.collate import check_collate, run_collate
+from picstore.train.batching.columns_and_collate import check_collate, run_collate
 from picstore.train.batching.damage import DamageLog, replace_damaged
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_budget
 from picstore.train.buffers import BufferPool

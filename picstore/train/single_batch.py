@@ -10,15 +10,14 @@ import numpy as np
 
 from picstore.errors import Damage
 from picstore.storage.location.resolve import map_concurrently
-from picstore.train.batching.columns import look_up_columns
+from picstore.train.batching.columns_and_collate import look_up_columns
 from picstore.train.batching.gather import BatchRecords, EpochContainer, ReadResult, gather_records
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.parameters import TransformParams, make_params
-from picstore.train.batching.read_alone import read_alone
 from picstore.train.batching.spec import MAX_PIXELS, OutputSpec
+from picstore.train.batching.views_reach import needed_rows, read_alone
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu.fill_images import ImageFiller
-from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
 
 

@@ -26,7 +26,7 @@ from numba.core import event
 from picstore.kernels.ahead import compile_ahead
 from picstore.train.cpu.canvas_positions import map_positions
 from picstore.train.cpu.augmix_sum import add_weighted
-from picstore.train.cpu.polygons import clip_polygon
+from picstore.train.cpu.targets import clip_polygon
 with event.install_recorder("numba:compile") as seen:
     done = compile_ahead([map_positions, clip_polygon, add_weighted, add_weighted], processes=2)
 kernels = ("map_positions", "clip_polygon", "add_weighted")

@@ -96,7 +96,7 @@ def test_a_cut_needs_no_byte_beyond_the_header_and_its_rows(left: int, top: int,
 
 
 def test_rows_headers_and_tables_are_read_and_nothing_else(root: Path) -> None:
-    from picstore.train.batching.gather import layouts_of
+    from picstore.train.batching.views_reach import layouts_of
 
     whole, part = picstore.Dataset(root).containers.read(0), read(root)
     assert part.read_size < whole.size / 5 and len(part.buffer) < part.read_size
@@ -260,7 +260,7 @@ def test_verify_tells_of_row_checksums_that_are_wrong(tmp_path: Path, monkeypatc
 
 
 def test_layouts_of_the_index_give_the_rows_of_the_format(root: Path) -> None:
-    from picstore.train.batching.gather import layouts_of
+    from picstore.train.batching.views_reach import layouts_of
 
     entries = picstore.Dataset(root).entries(0)
     boxes = np.tile(np.array([[0, 160, 10, 223]]), (len(entries), 1))

@@ -22,7 +22,7 @@ from picstore.storage import container_reader
 from picstore.storage.format import tile_rows
 from picstore.storage.format.tile_rows import row_ends
 from picstore.storage.location.resolve import locate
-from picstore.train.cpu.needed_rows import needed_rows
+from picstore.train.batching.views_reach import needed_rows
 from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.transform_plan import plan_transforms
 

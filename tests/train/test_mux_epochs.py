@@ -24,9 +24,8 @@ from picstore.train.batch import Batch
 from picstore.train.batching.parameters import make_params
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPool
+from picstore.train.cpu.fill_for_gpu import SegmentFiller, StreamFiller
 from picstore.train.cpu.fill_images import ImageFiller
-from picstore.train.cpu.fill_segments import SegmentFiller
-from picstore.train.cpu.fill_streams import StreamFiller
 from picstore.train.order.epoch_order import Samples
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.single_batch import read_records

@@ -1,4 +1,7 @@
-"""Records of a batch: the stream, size and label of each slot, before any pixel. A slot is an index in the batch."""
+"""Gathering of a batch's records: the stream, size and label of each slot, before any pixel.
+
+A slot is an index in the batch.
+"""
 
 from __future__ import annotations
 
@@ -9,57 +12,56 @@ from typing import TypeAlias
 
 import numpy as np
 
-from picstore.arrays import I64, U16, U64, Bools, Table
+from picstore.arrays import I64, U64, Bools, Table
 from picstore.errors import Corrupt, Damage, PicstoreError
 from picstore.jpeg.tiles import HEIGHT, MAX_PIXELS_A_BYTE, MCU_HEIGHT, rows_to_cut
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
-from picstore.storage.format.layout import ENTRY, FOREIGN, MCU_SIZES
+from picstore.storage.format.layout import ENTRY, FOREIGN
 from picstore.storage.location.resolve import Root
 from picstore.train.batching.damage import next_sound, replacements
 from picstore.train.batching.host_batch import RecordFiles
 from picstore.train.batching.spec import MAX_PIXELS
-from picstore.train.batching.views_reach import boxes_to_cut
+from picstore.train.batching.views_reach import boxes_to_cut, layouts_of
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.transform_plan import TARGETS
 
-Lengths: TypeAlias = U16
-ReadResult: TypeAlias = "Container | Damage"  # a container, or why nothing of it can be read
-# Source, epoch and number. Each epoch has its own crops, and its own records that are read alone: what was read of a
-# container for one epoch is not what another epoch needs.
+ReadResult: TypeAlias = "Container | Damage"  # a container, or why nothing can be read
+# Source, epoch and number of a container. Each epoch has crops of its own, and so needs other parts of a container.
 EpochContainer: TypeAlias = tuple[int, int, int]
 ReadContainers: TypeAlias = Mapping[EpochContainer, ReadResult]
-
-_MCU_SIZES = np.array(MCU_SIZES)  # by code of sampling
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRecords:
-    """Streams, sizes and labels of a batch: arrays by slot."""
+    """Streams, sizes and labels of a batch: arrays of n slots."""
 
-    containers: list[Container]  # that hold the records; dropped once the batch is filled
-    container: I64  # (n,), index in ``containers`` of a slot's record, −1 for none
-    folders: tuple[Root, ...]  # of the data sets, by source
-    entries: Table  # ``layout.ENTRY`` (n,), of the containers' indexes; zeros for none
-    held: Table  # the same of their ``held``
-    tops: I64  # (n,), rows of pixels of the stored images above the held ones
-    addresses: U64  # of the streams and of their segments' lengths, see ``jpeg.cut.TiledJpegs``
-    sizes: I64  # of both; 0 for none
-    layouts: I64  # (n, 6), of what is held of the images, see :func:`layouts_of`
-    image_sizes: I64  # (n, 2), width and height of the stored images
-    labels: I64  # −1, as in ``ids``, where nothing of the record's container can be read
+    containers: list[Container]  # dropped when the batch is filled
+    container: I64  # (n,), index in ``containers``; −1 for none
+    folders: tuple[Root, ...]  # roots of the datasets, by source
+    entries: Table  # ``layout.ENTRY`` (n,); zeros for none
+    held: Table  # entries of the parts that were read
+    tops: I64  # (n,), rows of pixels above the held ones
+    # Addresses of each stream and of its segments' lengths, and the number of bytes and segments; 0 for none. See
+    # ``jpeg.cut.TiledJpegs``.
+    addresses: U64
+    sizes: I64
+    layouts: I64  # (n, 6), ``layouts_of`` the held parts
+    image_sizes: I64  # (n, 2), width and height of stored images
+    # −1 if nothing of the record's container can be read.
+    labels: I64
     ids: I64
-    source: I64  # number of the data set
-    extras: list[bytes]  # inputs of targets: JSON; empty without targets
-    attachments: list[dict[str, bytes | memoryview]]  # inputs of targets: fields by name
-    points: I64  # (n, 2), entry points of the held segments, as ``describe_tiles`` takes them
-    damage: list[Damage]  # the records for which another of their container was taken
-    problems: dict[int, Damage]  # by slot, why it has no image
-    weight: float = 1.0  # of the batch among all ranks' batches
+    source: I64  # (n,), number of the dataset
+    extras: list[bytes]  # JSON for targets; empty without targets
+    attachments: list[dict[str, bytes | memoryview]]  # fields for targets, by name
+    points: I64  # (n, 2), entry points, as for ``describe_tiles``
+    damage: list[Damage]  # records replaced within their container
+    problems: dict[int, Damage]  # reasons of slots without an image
+    weight: float = 1.0  # weight among all ranks' batches
 
     @classmethod
     def empty(cls, count: int, folders: Iterable[Root], *, weight: float = 1.0) -> BatchRecords:
-        """``count`` slots without records."""
+        """Make ``count`` slots without records."""
         return cls(
             containers=[],
             container=np.full(count, -1, dtype=np.int64),
@@ -87,12 +89,12 @@ class BatchRecords:
 
     @property
     def foreign(self) -> Bools:
-        """Slots whose image is no upright JPEG, bool (n,): its stream is a file of any format."""
+        """Whether a slot's stream is a file of any format, not an upright JPEG: bool (n,)."""
         foreign: Bools = (self.entries["flags"] & FOREIGN) != 0
         return foreign
 
     def jpeg(self, slot: int) -> memoryview:
-        """A slot's stream, a view of its container; empty for none."""
+        """Return a slot's stream, a view of the container; empty if the slot has none."""
         if not self.sizes[slot, 0]:
             return memoryview(b"")
         buffer: memoryview = self.containers[self.container[slot]].buffer
@@ -100,7 +102,7 @@ class BatchRecords:
         return buffer[offset : offset + int(self.sizes[slot, 0])]
 
     def address(self, slot: int) -> tuple[str, int]:
-        """File and offset of the record in a slot."""
+        """Return file and offset of the record in a slot."""
         container: Container = self.containers[self.container[slot]]
         offset = int(self.entries["offset"][slot])
         if container.origin is not None:
@@ -108,7 +110,7 @@ class BatchRecords:
         return str(self.folders[self.source[slot]] / container.ref.name), container.ref.offset + offset
 
     def files(self) -> RecordFiles:
-        """Files and offsets of all slots' records."""
+        """Return files and offsets of all slots' records."""
         slots, count = np.flatnonzero(self.container >= 0), len(self.containers)
         numbers, source = self.container[slots], np.zeros(count, np.int64)
         source[numbers] = self.source[slots]
@@ -127,12 +129,12 @@ class BatchRecords:
         return RecordFiles(names, number, offsets)
 
     def to_held(self, boxes: I64, slots: Sequence[int] | slice) -> I64:
-        """Convert boxes, int64 (n, 4), from pixels of slots' stored images to pixels of their held rows."""
+        """Convert boxes, int64 (n, 4), from pixels of the slots' stored images to pixels of the held rows."""
         moved: I64 = boxes - self.tops[slots][:, None] * np.array([0, 1, 0, 1])
         return moved
 
     def check_reach(self, reach: I64) -> None:
-        """Raise PicstoreError if rows of tiles that the views of a slot reach, int64 (n, 4), were not read."""
+        """Raise PicstoreError if a view reaches, int64 (n, 4), rows of tiles that were not read."""
         slots = np.flatnonzero((self.sizes[:, 0] > 0) & (self.layouts[:, HEIGHT] < self.image_sizes[:, 1]))
         if not len(slots):
             return
@@ -148,13 +150,13 @@ class BatchRecords:
             )
 
     def corrupt(self, problems: Mapping[int, str]) -> dict[int, Damage]:
-        """The errors of slots, given the problem of each."""
+        """Make the errors of slots from the text of each problem."""
         ids = self.ids
         return {slot: Corrupt(f"record {ids[slot]} {text}", *self.address(slot)) for slot, text in problems.items()}
 
     def release(self) -> None:
-        """Let go of the containers, which would stay in memory until the consumer takes the batch."""
-        self.sizes[:] = 0  # so that nothing follows the addresses any more
+        """Drop the containers, which would stay in memory until the consumer takes the batch."""
+        self.sizes[:] = 0  # Nothing follows the addresses any more.
         self.containers.clear()
         self.extras.clear()
         self.attachments.clear()
@@ -162,15 +164,8 @@ class BatchRecords:
 
 @lru_cache(maxsize=1 << 12)
 def _path_in(root: Root, name: str) -> str:
-    """Path of a file, as text; pathlib takes 4 µs, and a batch has 36 containers."""
+    """Return the path of a file as text; pathlib takes 4 µs, and a batch has 36 containers."""
     return str(root / name)
-
-
-def layouts_of(entries: Table) -> I64:
-    """Sizes and tiling of images, from their index entries: int64 (n, 6), as ``jpeg.cut`` takes them."""
-    sizes = _MCU_SIZES[entries["sampling"]]
-    columns = (entries["width"], entries["height"], sizes[:, 0], sizes[:, 1])
-    return np.stack([*columns, entries["restart_interval"], entries["header_length"]], axis=1).astype(np.int64)
 
 
 def gather_records(
@@ -180,10 +175,10 @@ def gather_records(
     sources: Sequence[TrainingSource],
     max_pixels: int = MAX_PIXELS,
 ) -> BatchRecords:
-    """Collect the records of a batch, each slot of which is in one request, from what was read of containers.
+    """Collect the records of a batch from containers that were read; each slot is in one request.
 
-    An image of more than ``max_pixels`` is a problem of its slot, as is one of more than its stream can hold. Slots
-    with problems have the size of the image that will replace theirs.
+    An image with more than ``max_pixels``, or with more pixels than its stream can hold, is a problem of its slot. A
+    slot with a problem has the size of the image that will replace its own.
 
     Raises:
         Damage: a source has no sound record in the batch.
@@ -198,13 +193,13 @@ def gather_records(
     if large:
         _refuse_large(records, max_pixels)
     for slot, replacement in replacements(records.source, records.problems).items():
-        # Transforms refuse some sizes, such as one smaller than a crop; the replacement's size is fine.
+        # Transforms refuse some sizes, such as one smaller than a crop; they accept the replacement's.
         records.image_sizes[slot] = records.image_sizes[replacement]
     return records
 
 
 def _refuse_large(records: BatchRecords, max_pixels: int) -> None:
-    """Empty the slots whose images claim too many pixels, so that nothing is allocated for them."""
+    """Empty the slots whose images claim too many pixels, so that no memory is allocated for these images."""
     pixels = records.image_sizes.prod(axis=1)
     held = records.entries["length"].astype(np.int64)
     limits = np.where(records.foreign, max_pixels, np.minimum(max_pixels, MAX_PIXELS_A_BYTE * held))
@@ -224,7 +219,7 @@ def _gather_source(
     source: TrainingSource,
     max_pixels: int,
 ) -> int:
-    """Fill the slots of a source, and count its images of too many pixels."""
+    """Fill the slots of a source; return the number of its images with too many pixels."""
     records.source[request.slots] = request.source
     numbers, number_of = np.unique(request.samples.container, return_inverse=True)
     read = [containers[request.source, request.epoch, number] for number in numbers.tolist()]
@@ -249,7 +244,7 @@ def _gather_source(
 def _find_sound(
     records: BatchRecords, request: SourceRequest, containers: ReadContainers, *, source: TrainingSource
 ) -> list[tuple[Container, I64, I64]]:
-    """List the containers of a source with slots and rows of their records; sound ones take damaged ones' places."""
+    """List containers of a source with slots and rows of their records; a sound record replaces a damaged one."""
     order = np.argsort(request.samples.container, kind="stable")
     numbers, wanted = request.samples.container[order], request.samples.record[order]
     slots = request.slots[order]
@@ -267,7 +262,7 @@ def _find_sound(
             sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
             sound_ones = container.good & source.dataset.live.mask(number)
             alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
-            # One of another bucket only where nothing else is left: a batch of one record.
+            # A record of another bucket is taken only if nothing else is left: in a batch of one record.
             sound = np.flatnonzero(alike if alike.any() or len(records) > 1 else sound_ones)
             if not len(sound):
                 records.problems.update(zip(here.tolist(), damage, strict=True))
@@ -281,8 +276,8 @@ def _find_sound(
 def _enter(
     records: BatchRecords, found: Sequence[Container], picks: I64, *, source: TrainingSource, max_pixels: int
 ) -> int:
-    """Fill the slots of records, given as :func:`enter_records` takes them; count the ones of too many pixels."""
-    from picstore.train.batching.record_kernels import enter_records  # with numba
+    """Fill slots, given as ``enter_records`` takes them; return the number of images with too many pixels."""
+    from picstore.train.batching.batch_kernels import enter_records  # imports numba
 
     number_of, _, slots = picks
     places = np.array([container.place() for container in found], np.uint64)
@@ -316,12 +311,12 @@ def _enter_targets(
             records.problems[slot] = type(error)(error.what, file, error.offset)
             continue
         records.extras[slot], records.attachments[slot] = extra, attachments
-    # The budget counts the container's bytes: extras that take more are decompressed for each batch.
+    # The budget counts the container's bytes. Extras that take more memory are decompressed for each batch.
     container.release_extras(above=len(container.buffer))
 
 
 def _describe_damage(container: Container, record: int, file: str) -> Damage:
-    """The error of a damaged record; it has id and offset if the index entry is sound."""
+    """Make the error of a damaged record, with the record's id and offset if the index entry is sound."""
     if cause := container.causes.get(record):
         if cause.file != container.ref.name:
             return cause

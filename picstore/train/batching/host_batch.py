@@ -1,4 +1,4 @@
-"""Batches in CPU memory: HostBatch, the EncodedBatch of a decoder on a device, and the protocol of their fillers."""
+"""Batches in CPU memory: HostBatch, the EncodedBatch for a decoder on a device, and the protocol of fillers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from picstore.train.batching.parameters import TransformParams
 T = TypeVar("T")
 
 Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or n of (3, H, W)
-ViewImages: TypeAlias = "Array | list[list[Array]]"  # of a group: (count, n, 3, H, W), or count lists of n (3, H, W)
-GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # count lists of n
+# Images of a group: (count, n, 3, H, W), or count lists of n (3, H, W); targets of a group: count lists of n.
+ViewImages: TypeAlias = "Array | list[list[Array]]"
+GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"
 
-_ALIGNMENT = 128  # bytes of a row of quantization, which kernels count in the memory of several batches
+# Bytes of a row of quantization, in which kernels count the memory of several batches.
+_ALIGNMENT = 128
 
 
 def map_images(function: Callable[[Any], T], images: Any) -> Any:
-    """Apply a function to each array of lists of lists; returns such lists of its results."""
+    """Apply a function to each array in nested lists; return the results in the same lists."""
     if isinstance(images, list):
         return [map_images(function, image) for image in images]
     return function(images)
@@ -35,10 +37,10 @@ def map_images(function: Callable[[Any], T], images: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordFiles:
-    """File and offset of each record of a batch, by slot: ``files[slot]``."""
+    """Files and offsets of the n records of a batch; ``files[slot]`` gives both."""
 
     names: list[str]
-    number: I64  # (n,), of a record's file among the names, −1 for none
+    number: I64  # (n,), index in ``names``; −1 for none
     offsets: I64  # (n,)
 
     def __getitem__(self, slot: int) -> tuple[str, int]:
@@ -48,15 +50,15 @@ class RecordFiles:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """The arrays of a batch for a GPU's decoder in one block of memory: ``data`` bytes, ``images``, ``parts``."""
+    """Layout of a batch's arrays for a GPU's decoder in one block: numbers of ``data`` bytes, images and parts."""
 
     data: int
     images: int
     parts: int
 
-    @lru_cache(maxsize=8)  # noqa: B019 - of a few numbers; a batch is divided and uploaded by the same layout
+    @lru_cache(maxsize=8)  # noqa: B019 - a layout is a few numbers
     def places(self) -> dict[str, tuple[slice, tuple[int, ...], str]]:
-        """Bytes, shape and dtype of each array by name, each from a multiple of _ALIGNMENT bytes on."""
+        """Return bytes, shape and dtype of each array by name; each begins at a multiple of ``_ALIGNMENT``."""
         n, tables = self.images, words.HUFFMAN_TABLES * self.images
         shapes: dict[str, tuple[tuple[int, ...], str]] = {
             "data": ((self.data,), "uint8"),
@@ -64,7 +66,7 @@ class SegmentLayout:
             "codes": ((tables, words.HUFFMAN_BYTES), "uint8"),
             "places": ((tables, 4), "int32"),
             "quantization": ((tables, 64), "int16"),
-            # What follows stays on the host; decoding copies words of images of several batches together.
+            # The arrays from here on stay on the host; decoding joins the images' words of several batches.
             "images": ((n, words.IMAGE_WORDS), "int64"),
             "tilings": ((n, 6), "int64"),
             "boxes": ((n, 4), "int64"),
@@ -79,32 +81,32 @@ class SegmentLayout:
 
     @property
     def uploaded(self) -> int:
-        """Bytes at the block's begin that a GPU reads, a multiple of _ALIGNMENT."""
+        """Number of bytes at the start of the block that a GPU reads, a multiple of ``_ALIGNMENT``."""
         uploaded: int = self.places()["images"][0].start
         return uploaded
 
     @property
     def size(self) -> int:
-        """Bytes of the block."""
+        """Number of bytes of the block."""
         size: int = self.places()["lengths"][0].stop
         return size
 
 
 @dataclass(slots=True, eq=False)
 class SegmentTables:
-    """Describes a batch's tiles to a GPU's decoder; their rows lie in the batch's bytes. See ``gpu_segment_layout``.
-
-    Images that the GPU does not decode have their pixels here.
-    """
+    """Description of a batch's tiles to a GPU's decoder. Rows of tiles lie in the batch's bytes."""
 
     layout: SegmentLayout
-    block: U8  # the memory of the arrays
-    arrays: dict[str, Array]  # of ``SegmentLayout``, in the block
-    first: I64  # (n,), the first of an image's parts of segments
-    count: I64  # (n,), of an image's parts of segments; 0 for images that the GPU does not decode
-    pixels: dict[int, U8] = field(default_factory=dict)  # (3, h, w), by slot
-    refused: dict[int, str] = field(default_factory=dict)  # why a slot's pixels were made on the CPU
-    probe: tuple[int, U8, I64] | None = None  # a slot, and the CPU's pixels (3, h, w) of a box in the stored image
+    block: U8  # memory of the arrays
+    arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
+    # Number of each image's first part of a segment, and of its parts: 0 for images that the GPU does not decode.
+    first: I64
+    count: I64
+    # For each slot that the GPU does not decode, the CPU's pixels (3, h, w), and the reason.
+    pixels: dict[int, U8] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    # A slot, and the CPU's pixels (3, h, w) of a box in the stored image, in the first batches of a process.
+    probe: tuple[int, U8, I64] | None = None
 
     @staticmethod
     def divide(layout: SegmentLayout, block: U8) -> dict[str, Array]:
@@ -117,42 +119,43 @@ class SegmentTables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedBatch:
-    """The streams of a batch that a device decodes, by slot."""
+    """Streams of a batch that a device decodes, by slot."""
 
-    bounds: I64  # (n, 2), start and end of each stream in the batch's bytes; 0, 0 for no stream
-    boxes: I64  # (n, 4), left, top, width and height of the decoded image, in pixels of the stored one
-    params: tuple[TransformParams, ...]  # of each group
+    bounds: I64  # (n, 2), start and end of streams; 0, 0 without
+    # Left, top, width and height of each decoded image, in pixels of the stored image.
+    boxes: I64
+    params: tuple[TransformParams, ...]  # parameters of each group
     files: RecordFiles
-    shown: I64  # (n,), the slot whose stream is decoded: another one's for a damaged record
-    factors: I64  # (n,), by which decoding divides the sides
-    segments: SegmentTables | None = None  # for picstore's own decoder
+    shown: I64  # (n,), the slot whose stream is decoded
+    factors: I64  # (n,), by how much decoding divides sides
+    segments: SegmentTables | None = None  # description for picstore's decoder
 
     @property
     def shows_all(self) -> bool:
-        """Whether each slot shows its own stream."""
+        """True if each slot shows its own stream."""
         return bool((self.shown == np.arange(len(self.shown))).all())
 
 
 @dataclass(slots=True, eq=False)
 class HostBatch:
-    """A finished batch in CPU memory, by slot: the fields of ``Batch`` as arrays, and more."""
+    """Finished batch in CPU memory: the fields of ``Batch`` as arrays, and more."""
 
-    images: list[ViewImages] | U8  # of each group; with ``encoded`` the bytes of all streams, uint8 (m,)
+    images: list[ViewImages] | U8  # bytes of all streams if ``encoded``
     labels: I64
     ids: I64
-    source: I64  # (n,), number of the data set
-    targets: list[GroupTargets] | None  # of each group
-    damage: list[Damage]  # the records that were replaced
-    encoded: EncodedBatch | None = None  # the streams, where a device decodes them
+    source: I64  # (n,), number of the dataset
+    targets: list[GroupTargets] | None  # targets of each group
+    damage: list[Damage]  # records that were replaced
+    encoded: EncodedBatch | None = None  # streams that a device decodes
     columns: dict[str, Values] = field(default_factory=dict)
     weight: float = 1.0
 
     def release(self) -> None:
-        """Let go of the images, so that their memory is free as soon as no tensor shares it."""
+        """Drop the images, so that the memory is free as soon as no tensor shares it."""
         self.images = []
 
     def take_apart(self) -> tuple[Any, HostBatch]:
-        """Divide into the arrays that lie in one block of memory, in lists, and the rest, which is pickled."""
+        """Return the arrays that lie in one block of memory, and the rest, which can be pickled."""
         if self.encoded is None or self.encoded.segments is None:
             return self.images, replace(self, images=[])
         tables = self.encoded.segments
@@ -161,7 +164,7 @@ class HostBatch:
         return tables.block, replace(self, images=[], encoded=encoded)
 
     def put_together(self, arrays: Any) -> HostBatch:
-        """The batch that was taken apart, with its arrays."""
+        """Return the batch that :meth:`take_apart` took apart, with the arrays."""
         if self.encoded is None or self.encoded.segments is None:
             return replace(self, images=arrays)
         tables = self.encoded.segments
@@ -170,11 +173,14 @@ class HostBatch:
 
 
 class BatchFiller(Protocol):
-    """The images of one batch, or its streams, while they are being made, as in :class:`HostBatch`."""
+    """Images or streams of one batch in the making.
+
+    Attributes as in :class:`HostBatch`; No targets are requested if ``targets`` is None.
+    """
 
     images: list[ViewImages] | U8
     targets: list[GroupTargets] | None
     encoded: EncodedBatch | None
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Make some slots, in any order and from any thread; returns by slot why one has no image."""
+        """Fill some slots, in any order and from any thread; return for each slot without an image the reason."""

@@ -1,4 +1,4 @@
-"""Parameters of the random transforms, drawn for all images of a batch at once."""
+"""Parameters of random transforms, drawn for all images of a batch at once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from picstore.train.transforms.views import ViewGroup
 
 @dataclass(frozen=True, slots=True)
 class TransformParams:
-    """Composed geometry and color of a group's views in a batch: row v · n + i is view v of slot i, of n slots."""
+    """Composed geometry and color of a group's views in a batch of n slots: row v · n + i is view v of slot i."""
 
     geometry: Geometry
     program: ColorProgram
 
     def equals(self, other: TransformParams) -> bool:
-        """Whether parameters of the same records make the same images; boxes are not compared."""
+        """Return whether two sets of parameters of the same records make the same images; boxes are not compared."""
         names = [each.name for each in fields(Geometry) if each.name != "boxes"]
         geometry = all(np.array_equal(getattr(self.geometry, n), getattr(other.geometry, n)) for n in names)
         names = [each.name for each in fields(ColorProgram)]
@@ -37,7 +37,7 @@ class TransformParams:
 
     @classmethod
     def concatenate(cls, parts: Sequence[TransformParams]) -> TransformParams:
-        """Parameters of the views of several batches, one batch after another."""
+        """Join the parameters of several batches, one batch after another."""
         order = np.arange(sum(len(each.geometry.size) for each in parts))
         return cls(
             Geometry.concatenate([each.geometry for each in parts], order),
@@ -45,7 +45,7 @@ class TransformParams:
         )
 
     def select_slots(self, slots: I64, *, count: int) -> TransformParams:
-        """The parameters of some slots, in this order, in each of ``count`` views; a slot may come twice."""
+        """Return the parameters of ``slots`` in each of ``count`` views; a slot may occur twice."""
         n = len(self.geometry.size) // count
         rows = view_rows(slots, count=count, n=n)
         return TransformParams(
@@ -54,7 +54,7 @@ class TransformParams:
 
 
 def view_rows(slots: I64, *, count: int, n: int) -> I64:
-    """Rows of slots in each view of a group, view after view: int64 (count · len(slots),)."""
+    """Return the rows of slots in each view of a group, view after view: int64 (count · len(slots),)."""
     rows: I64 = (n * np.arange(count)[:, None] + slots).reshape(-1)
     return rows
 
@@ -72,15 +72,17 @@ def draw_geometry(
     """Draw the geometry of a group's views of images.
 
     Args:
-        source: the data set, its seed and transforms.
-        group: one of the source's.
-        epoch: of the source.
-        ids, sizes: of the records and their images: int64 (n,), and width and height (n, 2).
-        copies: number among the copies of its record in the epoch, (n,) or one for all; views are counted on by it.
-        boxes: float64 (n, m, 4), of the records' objects, for transforms that need them.
+        source: the dataset, its seed and transforms.
+        group: a group of views of the source.
+        epoch: the source's epoch.
+        ids: int64 (n,), ids of the records.
+        sizes: int64 (n, 2), widths and heights of the images.
+        copies: number of an image among the copies of its record in the epoch, (n,) or one for all. Views are counted
+            on from copy to copy.
+        boxes: float64 (n, m, 4), boxes of the records' objects, for transforms that need them.
 
     Returns:
-        The geometry, view after view, and the numbers that follow, for colors.
+        The geometry, view after view, and the random numbers that follow, for colors.
 
     Raises:
         UsageError: a transform refuses an image.
@@ -92,7 +94,7 @@ def draw_geometry(
 
 
 def draws_by_kernel(group: ViewGroup) -> bool:
-    """Whether a group's geometry is one crop of random size, then flips, which kernels draw."""
+    """Return whether a group's geometry is one crop of random size, then flips, which kernels draw."""
     crop, *flips = group.geometry or (None,)
     if type(crop) is not RandomResizedCrop or crop.single_interpolation is None:
         return False
@@ -102,8 +104,8 @@ def draws_by_kernel(group: ViewGroup) -> bool:
 def draw_crops(
     source: TrainingSource, group: ViewGroup, epoch: int, ids: I64, sizes: I64, *, copies: I64 | int = 0
 ) -> tuple[Geometry, BatchRandom] | None:
-    """Draw by kernels what :func:`draw_geometry` draws; None where an image has no pixels."""
-    from picstore.train.batching.crop_kernels import draw_numbers, place_crops  # with numba
+    """Draw the result of :func:`draw_geometry` by kernels; return None if an image has no pixels."""
+    from picstore.train.batching.batch_kernels import draw_numbers, place_crops  # imports numba
 
     ids, views, images = _tile_views(source, group, ids, sizes, copies)
     crop, *flips = cast("tuple[Any, ...]", group.geometry)
@@ -126,14 +128,14 @@ def draw_crops(
 def _tile_views(
     source: TrainingSource, group: ViewGroup, ids: I64, sizes: I64, copies: I64 | int
 ) -> tuple[I64, I64, I64]:
-    """Ids, numbers of views and sizes of a group's views of images, view after view."""
+    """Return ids, view numbers and image sizes of a group's views, view after view."""
     earlier = source.plan.view_count * np.broadcast_to(copies, ids.shape)
     views = group.first + np.repeat(np.arange(group.count), len(ids)) + np.tile(earlier, group.count)
     return np.tile(ids, group.count), views, np.tile(sizes, (group.count, 1))
 
 
 def read_boxes(extras: Sequence[bytes]) -> F64:
-    """Read the boxes of records from their extras: float64 (n, m, 4), NaN where a record has fewer or no valid ones."""
+    """Read the boxes of records from extras: float64 (n, m, 4), padded with NaN; all NaN for an invalid extra."""
     found = [_boxes_of(extra) for extra in extras]
     table = np.full((len(found), max(map(len, found), default=0), 4), np.nan)
     for row, boxes in zip(table, found, strict=True):
@@ -144,7 +146,7 @@ def read_boxes(extras: Sequence[bytes]) -> F64:
 def _boxes_of(extra: bytes) -> F64:
     try:
         boxes = read_objects(parse_extra(extra), ["boxes"]).boxes
-    except ImageError:  # damage, which the targets of the record report
+    except ImageError:  # The targets of the record report this damage.
         boxes = None
     return np.empty((0, 4)) if boxes is None else boxes
 
@@ -160,9 +162,8 @@ def make_params(
     """Draw the parameters of each group's transforms.
 
     Args:
-        requests: of the batch.
-        ids, sizes, extras: of the records, by slot: ids (n,), width and height of images (n, 2), extras as JSON.
-        sources: of the requests.
+        requests, sources: requests of the batch, and their sources.
+        ids, sizes, extras: by slot, ids int64 (n,), widths and heights of images (n, 2), and extras as JSON.
     """
     groups = range(len(sources[0].plan.groups))
     return tuple(_make_group(requests, ids, sizes, extras, sources=sources, number=number) for number in groups)

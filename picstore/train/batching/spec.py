@@ -1,7 +1,7 @@
 """Specifications of a pipeline: OutputSpec, Resources and PipelineSpec.
 
-They can be pickled: ``isolate`` runs the same pipeline in a process of its own. That process needs no torch, and this
-one no kernels.
+All can be pickled, because ``isolate`` runs the pipeline in a process of its own. That process needs no torch, and the
+process of the training loop needs no kernels.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from picstore.storage.dataset import Dataset
 from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.transform_plan import TransformPlan, common_dtype
 
-MAX_PIXELS = 1 << 28  # of an image, as in ``picstore convert``
+MAX_PIXELS = 1 << 28  # limit for an image, as in ``picstore convert``
 _MIN_BUDGET = 64 << 20  # bytes
 
-# From a batch, see :func:`picstore.train.batching.collate.run_collate`, further values of its records by name.
+# Makes further values of a batch's records by name, see ``columns_and_collate.run_collate``.
 Collate: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
-# numpy's dtype of the same size for each that images may have; it has no bfloat16.
+# For each dtype of images, a dtype of NumPy of the same size. NumPy has no bfloat16.
 _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "float32": "float32"}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Views that a batch holds of each record: their name, "" for a list of transforms, and number."""
+    """Group of views that a batch holds of each record."""
 
-    name: str = ""
-    count: int = 1
-    stacked: bool = False  # whether all of a batch have one size, and are one array
+    name: str = ""  # empty for a list of transforms
+    count: int = 1  # views of a record
+    stacked: bool = False  # one array, of images of one size
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,22 @@ class OutputSpec:
     """Groups, dtype and layout of the images of all batches."""
 
     groups: tuple[GroupSpec, ...] = (GroupSpec(),)
-    dtype: str = "uint8"  # torch's name for it: uint8, float16, bfloat16 or float32
-    channels_last: bool = False  # whether the three values of a pixel are neighbors in memory
-    targets: tuple[str, ...] = ()  # names of what goes with the images
-    reducing_gap: float | None = None  # of resampling, where images may be decoded smaller before it
-    form: str = "pixels"  # or "streams", cut, or "segments", described, for a decoder on a device
+    dtype: str = "uint8"  # torch's name
+    channels_last: bool = False  # the values of a pixel are neighbors
+    targets: tuple[str, ...] = ()  # names of targets
+    reducing_gap: float | None = None  # see ``jpeg/reducing.py``; None for full size
+    form: str = "pixels"  # key of ``batch_forms.FORMS``
 
     @classmethod
     def from_plans(
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
-        """Make the output that plans share; UsageError for different views, an unknown dtype, or one size in some only.
+        """Make the output that plans share.
 
         A batch is made by one plan, or by several that give images of one size, see :func:`check_one_size`.
+
+        Raises:
+            UsageError: the views differ, the dtype is unknown, or only some plans fix the size of images.
         """
         given = [
             tuple(GroupSpec(group.name, group.count, group.size is not None) for group in plan.groups) for plan in plans
@@ -73,17 +76,17 @@ class OutputSpec:
 
     @property
     def view_count(self) -> int:
-        """Images that are made of each record."""
+        """Number of images made of each record."""
         return sum(group.count for group in self.groups)
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """numpy's dtype that holds a value: ``dtype``, or uint16 for its 16 bits."""
+        """NumPy's dtype for a value: ``dtype``, or uint16 for 16-bit floats."""
         return np.dtype(_NUMPY_DTYPES[self.dtype])
 
 
 def check_one_size(plans: Sequence[TransformPlan]) -> None:
-    """Raise UsageError unless all plans give images of one size; their records share batches."""
+    """Raise UsageError unless all plans give images of one size, so that their records can share batches."""
     for groups in zip(*(plan.groups for plan in plans), strict=True):
         sizes = sorted({group.size or (0, 0) for group in groups})
         if len(sizes) > 1:
@@ -93,7 +96,7 @@ def check_one_size(plans: Sequence[TransformPlan]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Threads that decode, bytes of containers to hold, and largest pixels of an image; each at least 1."""
+    """Limits, each at least 1: decoding threads, bytes of containers to hold, and pixels of an image."""
 
     threads: int
     budget: int
@@ -101,17 +104,20 @@ class Resources:
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
-    """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and a quarter more."""
+    """Return the bytes of ``lanes`` containers of the largest size, and a quarter more."""
     largest = max(int((ds.rows["size"] + ds.rows["referenced"]).max(initial=0)) for ds in datasets)
     return max(_MIN_BUDGET, 5 * lanes * largest // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSpec:
-    """All that turns requests into batches."""
+    """Specification of a pipeline, which turns requests into batches.
+
+    With ``strict``, a pipeline stops at the first damaged record instead of replacing it.
+    """
 
     sources: tuple[TrainingSource, ...]
     output: OutputSpec
     resources: Resources
-    strict: bool = False  # stop at the first damaged record instead of replacing it
+    strict: bool = False
     collate: Collate | None = None

@@ -1,19 +1,37 @@
-"""The box of an image that all its views reach together: it is decoded once, at the scale that all allow."""
+"""The part of an image that its views reach: the box that is decoded, and the rows of tiles that are read.
+
+An image is decoded once for all its views, at the scale that all allow. Random parameters are functions of (seed,
+epoch, record id), so the reader of a container can draw its records' crops and read only the rows of tiles under them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Sequence
+from itertools import product
 
 import numpy as np
 
-from picstore.arrays import I64
+from picstore.arrays import I64, Table
+from picstore.errors import Damage, NotADataset, UsageError
+from picstore.jpeg.tiles import rows_to_cut
+from picstore.storage.dataset import Dataset
+from picstore.storage.format.container import Container
+from picstore.storage.format.layout import MCU_SIZES
+from picstore.storage.row_reader import RowsOf
+from picstore.train.batching.parameters import draw_geometry
+from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.transform_plan import TransformPlan
 
 _FAR = 1 << 40  # pixels; beyond every image
+_MCU_SIZES = np.array(MCU_SIZES)  # indexed by code of sampling
+# Crops of a record that occurs more often than this in an epoch reach about all of its rows.
+_MAX_COPIES = 8
 
 
 def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
-    """The box around what all views of each of n images reach: int64 (n, 4), as ``Geometry.reach``."""
+    """Return the box around the reach of all views of each of n images: int64 (n, 4), like ``Geometry.reach``."""
     if len(geometries) == 1 and len(geometries[0].size) == n:
         return geometries[0].reach
     reach = np.concatenate([geometry.reach.reshape(-1, n, 4) for geometry in geometries])
@@ -24,7 +42,7 @@ def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
 
 
 def joint_factors(geometries: Sequence[Geometry], n: int, gap: float | None) -> I64:
-    """The largest division of sides by decoding that all views of each of n images allow: int64 (n,)."""
+    """Return by how much decoding may divide the sides of each of n images for all views: int64 (n,)."""
     if gap is None:
         return np.ones(n, dtype=np.int64)
     factors: I64 = np.concatenate([each.decode_factors(gap).reshape(-1, n) for each in geometries]).min(axis=0)
@@ -40,15 +58,79 @@ def align_reach(reach: I64, factors: I64) -> I64:
 
 
 def boxes_to_cut(reach: I64, size: I64) -> I64:
-    """Boxes to cut for a reach: int64 (n, 4), left, top, right, bottom within images of these sizes, never empty.
+    """Clip reaches to images of these sizes: int64 (n, 4), left, top, right, bottom.
 
-    If all output is padding, the reach is empty, and one pixel is decoded.
+    If an output is all padding, its reach is empty, and the box has one pixel.
     """
     low = np.clip(reach[:, :2], 0, size - 1)
     return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)
 
 
 def box_of_decoded(box: I64, origin: Sequence[int] | I64, factor: int) -> tuple[int, int, int, int]:
-    """The box (4,) of a stored image in its decoded pixels, whose first is the stored image's at ``origin``."""
+    """Convert a box (4,) from pixels of a stored image to decoded pixels, of which the first lies at ``origin``."""
     left, top, right, bottom = (box - np.tile(np.asarray(origin, np.int64), 2)).tolist()
     return left // factor, top // factor, -(-right // factor), -(-bottom // factor)
+
+
+def layouts_of(entries: Table) -> I64:
+    """Return sizes and tilings of images from their index entries: int64 (n, 6), as ``jpeg.cut`` takes them."""
+    sizes = _MCU_SIZES[entries["sampling"]]
+    columns = (entries["width"], entries["height"], sizes[:, 0], sizes[:, 1])
+    return np.stack([*columns, entries["restart_interval"], entries["header_length"]], axis=1).astype(np.int64)
+
+
+def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Table) -> I64:
+    """Compute the rows of tiles that an epoch needs of some images, before any image is read.
+
+    Args:
+        source: the dataset, its seed and transforms.
+        epoch: number of the epoch.
+        max_pixels: no row is needed of larger images, which are refused.
+        entries: ``layout.ENTRY`` (n,).
+
+    Returns:
+        As :data:`picstore.storage.row_reader.RowsOf`.
+    """
+    layouts = layouts_of(entries)
+    sizes = layouts[:, :2]
+    ids = entries["id"].astype(np.int64)
+    used = np.stack([source.uses_plan(number, epoch, sizes) for number in range(len(source.plans))])
+    # Images that several plans may use are read whole.
+    reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
+    used &= used.sum(axis=0) == 1
+    for number in np.flatnonzero(used.any(axis=1)).tolist():
+        chosen = used[number]
+        reach[chosen] = _reach_in_epoch(source, source.plans[number], epoch, ids[chosen], sizes[chosen])
+    rows = rows_to_cut(boxes_to_cut(reach, sizes), layouts)
+    rows[sizes.prod(axis=1) > max_pixels] = 0
+    return rows
+
+
+def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids: I64, sizes: I64) -> I64:
+    """Return the reach of all views of an epoch, or whole images if it depends on their content: int64 (n, 4)."""
+    groups = plan.groups
+    if source.copies <= _MAX_COPIES and not any(group.needs_boxes for group in groups):
+        drawn = product(groups, range(source.copies))
+        # A transform may refuse an image; the batch of the image reports that, if there is one.
+        with contextlib.suppress(UsageError):
+            geometries = [draw_geometry(source, group, epoch, ids, sizes, copies=copy)[0] for group, copy in drawn]
+            return align_reach(
+                joint_reach(geometries, len(ids)), joint_factors(geometries, len(ids), plan.reducing_gap)
+            )
+    return np.concatenate([np.zeros_like(sizes), sizes], axis=1)
+
+
+def read_alone(
+    dataset: Dataset, number: int, records: Collection[int], rows_of: RowsOf, *, attachments: bool
+) -> Container | Damage:
+    """Read some records of a container, or all records if one of them is damaged, since another will replace it."""
+    wanted = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
+    wanted[list(records)] = True
+    try:
+        container = dataset.containers.read_records(number, rows_of, wanted=wanted, attachments=attachments)
+        return container if container.good[wanted].all() else dataset.containers.read(number)
+    except Damage as error:
+        return error
+    except NotADataset:
+        ref = dataset.containers.container_ref(number)
+        return Damage("the file is missing", ref.name, ref.offset)

@@ -1,4 +1,4 @@
-"""The weighted sum of an image and of chains of steps that begin with it, in numba."""
+"""AugMix's weighted sum of an image and of chains of steps that begin with the image, in numba."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _f32, _i32 = np.float32, np.int32
 
 
 class Mixture:
-    """The state between the steps ``MIX`` of an image, uint8 (3, height, width), C-contiguous."""
+    """State between the steps ``MIX`` of an image, uint8 (3, height, width), C-contiguous."""
 
     def __init__(self, image: U8) -> None:
         self._image = image
@@ -20,7 +20,7 @@ class Mixture:
         self._sum: F32 = np.empty(0, np.float32)
 
     def add(self, weight: float, position: float) -> None:
-        """Run a step: 86 us for three chains of 224 × 224 pixels, 530 us by NumPy."""
+        """Run a step. Three chains of 224 × 224 pixels take 86 µs; NumPy takes 530 µs."""
         if position == MIX_FIRST:
             self._original, self._sum = self._image.copy(), np.zeros(self._image.size, np.float32)
         add_weighted(self._image.reshape(-1), self._original.reshape(-1), self._sum, weight, int(position))
@@ -28,13 +28,9 @@ class Mixture:
 
 @kernel("(uint8[::1], uint8[::1], float32[::1], float64, int64)")
 def add_weighted(image, original, total, weight, position):
-    """Add an image to the sum, and go on with the original image or, at last, with the sum, without its fraction.
+    """Add an image to the sum, and replace the image by the original or, at last, by the truncated sum.
 
-    Args:
-        image, original: uint8 (m,).
-        total: float32 (m,).
-        weight: float64.
-        position: ``MIX_FIRST``, ``MIX_NEXT`` or ``MIX_LAST``.
+    Images are uint8 (m,), the sum float32 (m,). ``position`` is ``MIX_FIRST``, ``MIX_NEXT`` or ``MIX_LAST``.
     """
     factor = _f32(weight)
     if position == MIX_FIRST:

@@ -1,8 +1,8 @@
 """Steps that move the pixels of a canvas: affine and perspective maps, and elastic displacements, in numba.
 
 The positions of all pixels are computed first (``canvas_positions.py``). The image is copied to pixels of 32 bits with
-a border, beyond which no position lies, so the loops that gather pixels check no bounds. Of 224 × 224 pixels a warp
-takes 70 us by the nearest pixel, 160 us bilinear and 520 us bicubic.
+a border. No position lies beyond the border, so the loops that gather pixels check no bounds. A warp of 224 × 224
+pixels takes 70 µs by the nearest pixel, 160 µs bilinear and 520 µs bicubic.
 """
 
 from __future__ import annotations
@@ -28,13 +28,7 @@ _PER_ONE, _FRACTION = np.float32(1 / ONE), ONE - 1
 
 
 def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
-    """Run a step ``WARP`` or ``ELASTIC`` in place.
-
-    Args:
-        program: of the batch.
-        slot, step: numbers of the image and of the step.
-        image: uint8 (3, height, width), C-contiguous.
-    """
+    """Run a step ``WARP`` or ``ELASTIC`` on image ``slot``, uint8 (3, height, width), C-contiguous, in place."""
     operands = program.operands
     size = 2 * image.shape[1] * image.shape[2]
     positions = _POSITIONS.at_least(4 * size).view(np.int32)[:size].reshape(2, *image.shape[1:])
@@ -51,7 +45,7 @@ def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
 def _packed(image, numbers):
     """Interleave the planes into uint32 pixels, red lowest, with a border.
 
-    The border repeats the image's edge where Pillow would, is the fill for NEAREST, and otherwise zero, without
+    The border repeats the image's edge for Pillow's sampling, is the fill for NEAREST, and otherwise zero, without
     ``_INSIDE``.
     """
     height, width = image.shape[1:]
@@ -85,8 +79,7 @@ def gather_nearest(operands, slot, step, positions, image):
     """Copy the pixels at positions, in place.
 
     Args:
-        operands: float64 (n, k, 12), of which ``operands[slot, step]`` has sampling and fill.
-        slot, step: int64.
+        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds sampling and fill.
         positions: int32 (2, height, width), x and y.
         image: uint8 (3, height, width), C-contiguous.
     """
@@ -95,7 +88,7 @@ def gather_nearest(operands, slot, step, positions, image):
     pixels = np.empty(width, np.uint32)
     stride = packed.shape[1]
     for y in range(height):
-        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # here, or numba would free it before
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # Elsewhere, numba would free it too early.
         to_x, to_y = positions[0, y], positions[1, y]
         for x in range(width):
             pixels[x] = load_u32(_u64(start + 4 * (to_y[x] * stride + to_x[x])))
@@ -113,7 +106,7 @@ def _channel(pixel, shift):
 
 @inlined
 def _weights(to_x, to_y):
-    """12-bit weights of the four neighbors. Each operation is cast, or numba would go on in 64 bits."""
+    """Return 12-bit weights of the four neighbors. Each operation is cast, or numba would continue in 64 bits."""
     fx, fy = _u32(to_x & _FRACTION), _u32(to_y & _FRACTION)
     both = _u32(_u32(fx * fy + _HALF) >> _SHIFT)
     return _u32(_u32(ONE) - fx - fy + both), _u32(fx - both), _u32(fy - both), both
@@ -121,7 +114,7 @@ def _weights(to_x, to_y):
 
 @inlined
 def _sum_of(pixels, shift, weights):
-    """Sum of a channel of four neighbors by their weights."""
+    """Sum a channel of four neighbors by weights."""
     return _u32(
         _u32(weights[0] * _channel(pixels[0], shift))
         + _u32(weights[1] * _channel(pixels[1], shift))
@@ -145,9 +138,9 @@ def _interpolate_row(neighbors, position, half, rows):
 
 @device_function
 def _blend_border(neighbors, position, fill, y, image):
-    """Blend pixels of row ``y`` with neighbors outside of the image with the fill, as torchvision does.
+    """Blend with the fill the pixels of row ``y`` that have neighbors outside of the image, as torchvision does.
 
-    There neighbors outside are black, and then the fill is blended in: a border pixel gets darker than either.
+    torchvision takes neighbors outside as black, and then blends in the fill: a border pixel is darker than either.
     """
     to_x, to_y = position
     high_x, high_y = (image.shape[2] - 1) * ONE, (image.shape[1] - 1) * ONE
@@ -178,13 +171,13 @@ def _fill_outside(position, extent, fill, rows):
 
 @inlined
 def _fill_levels(numbers):
-    """Red, green and blue of the fill."""
+    """Return red, green and blue of the fill."""
     return _i32(max(numbers[FILL], 0.0)), _i32(max(numbers[FILL + 1], 0.0)), _i32(max(numbers[FILL + 2], 0.0))
 
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_linear(operands, slot, step, positions, image):
-    """Interpolate between the pixels around positions, in place; arguments: see ``gather_nearest``."""
+    """Interpolate between the pixels around positions, in place; arguments as for ``gather_nearest``."""
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
     height, width = image.shape[1:]
@@ -195,7 +188,7 @@ def gather_linear(operands, slot, step, positions, image):
     pillow = numbers[SAMPLING] == PILLOW_BILINEAR
     half = _u32(0) if pillow else _HALF  # Pillow truncates
     for y in range(height):
-        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # here, or numba would free it before
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # Elsewhere, numba would free it too early.
         to_x, to_y = positions[0, y], positions[1, y]
         for x in range(width):
             pixel = start + 4 * ((to_y[x] >> BITS) * stride + (to_x[x] >> BITS))
@@ -212,7 +205,7 @@ def gather_linear(operands, slot, step, positions, image):
 
 @inlined
 def _cubic_weights(t):
-    """Weights of four neighbors, of which the second is ``t`` pixels before the position: Pillow's, with a = -1."""
+    """Return Pillow's weights (a = -1) of four neighbors; the second lies ``t`` pixels before the position."""
     square, cube = t * t, t * t * t
     return _f32(2) * square - cube - t, _f32(1) - _f32(2) * square + cube, t + square - cube, cube - square
 
@@ -226,7 +219,7 @@ def _write_cubic_weights(positions, weights):
 
 @device_function
 def _add_cubic_row(neighbors, across, down, sums):
-    """Add a row of the 4 × 4 neighbors, times its weights, to sums of red, green and blue."""
+    """Add a weighted row of the 4 × 4 neighbors to sums of red, green and blue."""
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     a, b, c, d = across[0], across[1], across[2], across[3]
     for k in range(3):
@@ -245,7 +238,7 @@ def _truncate(line, row):
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_cubic(operands, slot, step, positions, image):
-    """Interpolate between the 4 × 4 pixels around positions, in place; arguments: see ``gather_nearest``."""
+    """Interpolate between the 4 × 4 pixels around positions, in place; arguments as for ``gather_nearest``."""
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
     height, width = image.shape[1:]
@@ -256,7 +249,7 @@ def gather_cubic(operands, slot, step, positions, image):
     stride = packed.shape[1]
     fill = _fill_levels(numbers)
     for y in range(height):
-        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # here, or numba would free it before
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # Elsewhere, numba would free it too early.
         to_x, to_y = positions[0, y], positions[1, y]
         _write_cubic_weights(to_x, across)
         _write_cubic_weights(to_y, down)

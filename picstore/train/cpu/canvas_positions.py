@@ -1,7 +1,8 @@
-"""Positions that the pixels of a canvas move from, in numba: by affine and perspective maps, and by elastic noise.
+"""Positions from which the pixels of a canvas move, in numba: affine and perspective maps, and elastic noise.
 
-A position is an integer of 2**-12 pixels, from the center of the first pixel, for the nearest pixel of whole pixels.
-LLVM vectorizes its arithmetic in float64: 26 us for an affine map of 224 × 224 pixels, 61 us for a perspective one.
+A position is an integer in units of 2**-12 pixels from the center of the first pixel, or in whole pixels for the
+nearest pixel. LLVM vectorizes the arithmetic in float64: an affine map of 224 × 224 pixels takes 26 µs, a perspective
+map 61 µs.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from picstore.kernels.jit import device_function, inlined, kernel
-from picstore.train.cpu.blur import half_weights, pad_row, reflected, weighted_sum
+from picstore.train.cpu.blur_sharpen_equalize import half_weights, pad_row, reflected, weighted_sum
 from picstore.train.cpu.noise import random_bits
 from picstore.train.transforms.opcodes import LEAST_SIGMA, NEAREST, SAMPLING
 
-BITS, ONE = 12, 1 << 12  # of a position
+BITS, ONE = 12, 1 << 12  # fractional bits of a position, and one pixel
 
 _f32, _i32 = np.float32, np.int32
 _S40 = np.uint64(40)
@@ -22,7 +23,7 @@ _TO_UNIT = np.float32(2.0**-23)
 
 @inlined
 def _fixed(at, scale, shift, extent):
-    """A position in fixed point, clamped to the pixel before the first and the one after the last."""
+    """Convert a position to fixed point, clamped to the pixel before the first and the pixel after the last."""
     at = at * scale + shift
     at = at if at > -scale else -scale  # NaN too
     highest = scale * (extent + 1) - 1
@@ -31,7 +32,7 @@ def _fixed(at, scale, shift, extent):
 
 @inlined
 def _scale_and_shift(sampling):
-    """Nearest takes the pixel under a position, the others count from the center of the first pixel, rounded."""
+    """Return scale and shift of positions: whole pixels for NEAREST, otherwise from the center of the first pixel."""
     return (1.0, 0.0) if sampling == NEAREST else (float(ONE), 0.5 - ONE / 2)
 
 
@@ -40,21 +41,12 @@ def map_positions(operands, slot, step, positions):
     """Write the positions of a map of eight coefficients.
 
     Args:
-        operands: float64 (n, k, 12), of which ``operands[slot, step]`` has the coefficients and the sampling.
-        slot, step: int64.
+        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the coefficients and the sampling.
         positions: int32 (2, height, width), x and y.
     """
     numbers = operands[slot, step]
-    a, b, c, d, e, f, g, h = (
-        numbers[0],
-        numbers[1],
-        numbers[2],
-        numbers[3],
-        numbers[4],
-        numbers[5],
-        numbers[6],
-        numbers[7],
-    )
+    a, b, c, d = numbers[0], numbers[1], numbers[2], numbers[3]
+    e, f, g, h = numbers[4], numbers[5], numbers[6], numbers[7]
     height, width = positions.shape[1:]
     scale, shift = _scale_and_shift(numbers[SAMPLING])
     for y in range(height):
@@ -73,14 +65,14 @@ def map_positions(operands, slot, step, positions):
 
 @device_function
 def _fill_uniform(key, first, row):
-    """Uniform numbers in [-1, 1), multiples of 2**-23, of the counters from ``first`` on."""
+    """Write uniform numbers in [-1, 1), multiples of 2**-23, of the counters from ``first`` on."""
     for i in range(row.size):
         row[i] = _f32(_i32(random_bits(key, first + i) >> _S40)) * _TO_UNIT - _f32(1)
 
 
 @device_function
 def _blurred_rows(key, first, across, rows):
-    """The random numbers from ``first`` on, blurred along rows."""
+    """Write the random numbers from ``first`` on, blurred along rows."""
     width, margin = rows.shape[1], across.size - 1
     numbers, padded = np.empty(width, np.float32), np.zeros(width + 2 * margin, np.float32)
     left, right = np.empty(margin + 1, np.int64), np.empty(margin + 1, np.int64)
@@ -116,20 +108,19 @@ def _displace(rows, down, numbers, axis, positions):
 
 @kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, int32[:, :, ::1])")
 def displace_positions(operands, key, slot, step, positions):
-    """Write the positions of pixels displaced by blurred uniform noise, as torchvision's ElasticTransform.
+    """Write the positions of pixels displaced by blurred uniform noise, as in torchvision's ElasticTransform.
 
     Args:
-        operands: float64 (n, k, 12), of which ``operands[slot, step]`` has the greatest displacements along x and y,
-            the deviations of the blur across and down, and the sampling.
+        operands: float64 (n, k, 12); ``operands[slot, step]`` holds the greatest displacements along x and y, the
+            deviations of the blur across and down, and the sampling.
         key: uint64 (n, k).
-        slot, step: int64.
-        positions: int32 (2, height, width), x and y.
+        slot, step, positions: as for ``map_positions``.
     """
     numbers = operands[slot, step]
     height, width = positions.shape[1:]
     rows = np.empty((height, width), np.float32)
     for axis in range(2):
-        radius = int(8 * numbers[2 + axis] + 1) // 2  # torchvision's
+        radius = int(8 * numbers[2 + axis] + 1) // 2  # torchvision's radius
         across = half_weights(radius, max(numbers[2], LEAST_SIGMA))
         down = half_weights(radius, max(numbers[3], LEAST_SIGMA))
         _blurred_rows(key[slot, step], axis * height * width, across, rows)

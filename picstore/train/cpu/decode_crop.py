@@ -1,4 +1,7 @@
-"""Decoding of a slot's image: what its views reach, into memory of the thread, which is used again."""
+"""Decoding of crops on the CPU: the part of a slot's image that the views reach.
+
+Pixels lie in memory of the thread, which the next decoding uses again.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,22 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.buffers import CUTS, PIXELS
 
-_WIDE = 33  # pixels
+_WIDE = 33  # pixels, which become at least 3 samples of chroma
 
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
-    """Decode as :func:`picstore.jpeg.decode_any.decode_rgb` does; the result is valid until the thread's next call."""
+    """Decode like ``jpeg.decode_any.decode_rgb``; the result is valid until the thread's next call."""
     buffer = PIXELS.at_least(-(-width // factor) * -(-height // factor) * 3)
     return decode_any.decode_rgb(jpeg, width=width, height=height, factor=factor, buffer=buffer)
 
 
 def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]]:
-    """Decode what the views of a slot reach: pixels, and the left and top of the first in the stored image.
+    """Decode the part of a slot's image that the views reach, int64 (4,).
 
-    Args:
-        records: of the batch.
-        slot: one of theirs.
-        reach: int64 (4,), of all views of the slot; a file of any format is decoded whole.
-        factor: 1, 2, 4 or 8, by which the sides are divided.
+    Decoding divides the sides by ``factor``, 1, 2, 4 or 8. A file of any format is decoded whole.
+
+    Returns:
+        The pixels, and left and top of the first pixel in the stored image.
 
     Raises:
         ImageError: the stream is damaged, or has another size than its record says.
@@ -45,7 +47,7 @@ def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]] | None:
-    """Decode what is reached of a tiled JPEG, as ``decode_slot``; None if that is all of it."""
+    """Decode the reached part of a tiled JPEG, as ``decode_slot``; return None if that is the whole image."""
     one, top = slice(slot, slot + 1), int(records.tops[slot])
     tiled = TiledJpegs(records.layouts[one], records.addresses[one], records.sizes[one], ())
     box = boxes_to_cut(records.to_held(reach[None], [slot]), tiled.tilings[:, :2])
@@ -54,13 +56,14 @@ def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, tuple[int, int]] | None:
-    """Decode a box, int64 (1, 4), of one tiled JPEG, as ``decode_slot``; None if that is all of it."""
+    """Decode a box, int64 (1, 4), of one tiled JPEG, as ``decode_slot``; return None if that is the whole image."""
     if not tiled.sizes[0, 1] or (box == [[0, 0, *tiled.tilings[0, :2]]]).all():
         return None
     found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)
     if found is not None:
         return found[0], (int(found[1][0]), int(found[1][1]))
-    if factor > 1:  # libjpeg does not interpolate chroma rows of at most 2 samples, which 32 pixels may become
+    # libjpeg does not interpolate chroma rows of at most 2 samples, which 32 pixels may become.
+    if factor > 1:
         size = tiled.tilings[0, :2]
         box[0, :2] = np.minimum(box[0, :2], np.maximum(size - _WIDE, 0))
         box[0, 2:] = np.minimum(np.maximum(box[0, 2:], box[0, :2] + _WIDE), size)
@@ -71,13 +74,13 @@ def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, t
 
 
 def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: int = 1) -> tuple[U8, tuple[int, int]]:
-    """Decode a box of a tiled JPEG, or of its rows of tiles under it, as ``decode_slot``.
+    """Decode a box of the held rows of tiles of a JPEG, as ``decode_slot``.
 
     Args:
         stream: the headers, and the rows.
-        tiling: int64 (6,), of what is held, see ``jpeg.cut.TiledJpegs``.
-        box: int64 (4,): left, top, right, bottom in pixels of what is held.
-        lengths: uint16, of the segments.
+        tiling: int64 (6,), tiling of the held rows, see ``jpeg.cut.TiledJpegs``.
+        box: int64 (4,): left, top, right, bottom in pixels of the held rows.
+        lengths: uint16, lengths of the segments.
         factor: as for ``decode_slot``.
 
     Raises:
@@ -90,12 +93,12 @@ def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: in
 
 
 def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str) -> U8:
-    """Decode a file of any format to upright RGB, as ``picstore convert`` does; ImageError if it has another size.
+    """Decode a file of any format to upright RGB, as ``picstore convert`` does; ImageError for another size.
 
-    Args:
-        name: of the file; its extension identifies formats without a magic number.
+    The extension of ``name`` identifies formats without a magic number.
     """
-    from picstore.prepare.image.decode_image import decode_bounded  # few data sets need it, and it takes 0.1 s
+    # Few datasets need this import, and it takes 0.1 s.
+    from picstore.prepare.image.decode_image import decode_bounded
     from picstore.prepare.image.encode_settings import EncodeSettings
 
     try:

@@ -1,4 +1,4 @@
-"""The images of a batch, made on CPU cores: by the fused kernel, and stage by stage where it does not apply."""
+"""Filler of batches of images on CPU cores: the fused kernel, or stage by stage for other images."""
 
 from __future__ import annotations
 
@@ -29,22 +29,16 @@ from picstore.train.transforms.opcodes import OutputDtype
 class _View:
     """One view of all slots."""
 
-    params: TransformParams  # of its group
-    first: int  # row of slot 0 in them
+    params: TransformParams  # parameters of the view's group
+    first: int  # row of slot 0 in ``params``
     images: Images
 
 
 class ImageFiller:
-    """The images and targets of a batch while they are being made; a :class:`BatchFiller`.
+    """Images and targets of a batch in the making; a :class:`BatchFiller`.
 
-    Slots are filled in any order by any thread: each depends on nothing but its record and its parameters. A record is
-    decoded once, for the box that holds what its views reach.
-
-    Attributes:
-        images: by group an array (count, N, 3, H, W), or lists of (3, H, W) for images of several sizes, all in one
-            block of memory.
-        targets: by group, view and slot; None if none are asked for.
-        encoded: None.
+    Slots are filled in any order by any thread, because a slot depends only on its record and its parameters. A record
+    is decoded once, in the box around the reach of all views. All images lie in one block of memory.
     """
 
     def __init__(
@@ -71,7 +65,7 @@ class ImageFiller:
         self.encoded: EncodedBatch | None = None
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Decode, resample and color some slots; returns by slot why one has no image."""
+        """Decode, resample and color some slots; return for each slot without an image the reason."""
         records, plain = self._records, self._plain(slots)
         described = self._describe(plain) if self._strided is None else self._strided[:, slots.start : slots.stop]
         made = self._fused.run(records, slots, np.ascontiguousarray(described).reshape(-1, described.shape[2]))
@@ -91,7 +85,7 @@ class ImageFiller:
         return np.stack([strided_images(images) for images in views])
 
     def _plain(self, slots: range) -> list[Images]:
-        """Memory for resampled images before the color pass, uint8, by view; the outputs' own if possible."""
+        """Return memory, uint8, by view, for resampled images before the color pass; the outputs' own if possible."""
         outputs = [view.images[slots.start : slots.stop] for view in self._views]
         if self._in_place:
             return outputs
@@ -107,7 +101,7 @@ class ImageFiller:
         return plain
 
     def _color(self, slot: int, index: int, plain: Sequence[Images]) -> None:
-        """Run the color programs of a slot's views, whose resampled images are at ``index``."""
+        """Run the color programs of a slot's views; the resampled images are at ``index`` of ``plain``."""
         if self._in_place and self._uncolored:
             return
         for view, resampled in zip(self._views, plain, strict=True):
@@ -116,7 +110,7 @@ class ImageFiller:
             run_color(view.params.program, view.first + slot, image, out, self._dtype)
 
     def _fill_others(self, slots: range, plain: Sequence[Images]) -> dict[int, str]:
-        """Fill the slots that the fused kernel left, stage by stage; returns by slot what is wrong with a stream."""
+        """Fill stage by stage the slots that the fused kernel left; return what is wrong with streams, by slot."""
         records = self._records
         missing = np.flatnonzero(~self._fused.done[slots.start : slots.stop]) + slots.start
         chosen = [slot for slot in missing.tolist() if slot not in records.problems]
@@ -129,16 +123,17 @@ class ImageFiller:
                     row, out = view.first + slot, images[slot - slots.start]
                     render(pixels, view.params.geometry, row, origin=origin, factor=factor, out=out)
             except ImageError as error:
-                wrong[slot] = str(error)  # the error itself would keep the container in memory by its traceback
+                # The error itself would keep the container in memory by its traceback.
+                wrong[slot] = str(error)
             except MemoryError:
                 wrong[slot] = "takes more memory than there is"
         return wrong
 
 
 def _allocate(geometries: Sequence[Geometry], output: OutputSpec, n: int, blocks: BufferPool) -> list[ViewImages]:
-    """Arrays (count, n, 3, H, W) or lists of (3, H, W), of all groups, in one block of memory.
+    """Allocate arrays (count, n, 3, H, W) or lists of (3, H, W), of all groups, in one block of memory.
 
-    Fresh pages for every batch would cost a tenth of the time that it takes to fill.
+    Fresh pages for each batch would cost a tenth of the time to fill the batch.
     """
     dtype = output.numpy_dtype
     values = [3 * int(geometry.size.prod(axis=1).sum()) for geometry in geometries]

@@ -1,8 +1,8 @@
 """The fused kernel: decodes and resamples a chunk of upright images in one call, without Python in between.
 
-With a call for each stage of each image Python took 70 of 670 µs, which threads cannot share. An image with one view is
-decoded by rows as the resampling needs them, so that they stay in the cache. Images that the kernel does not take go
-through the stages one by one: slanted ones, damaged ones, and streams that picstore's decoder refuses.
+With a call for each stage of each image, Python took 70 of 670 µs, which threads cannot share. Rows of an image with
+one view are decoded as the resampling needs them, so that they stay in the cache. Slanted images, damaged images, and
+streams that picstore's decoder refuses go through the stages one by one.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from picstore.train.transforms.image_edges import CONSTANT
 
 
 def can_fuse(geometry: Geometry) -> Bools:
-    """bool (n,): the images that the kernel tries. Tests replace this to have none of them fused."""
+    """Return the images that the kernel tries, bool (n,). Tests replace this function to turn the kernel off."""
     plain: Bools = geometry.upright & ~geometry.shows_edges & (geometry.border == CONSTANT)
     chosen: Bools = plain & (geometry.size > 0).all(axis=1)
     return chosen
 
 
 class FusedKernel:
-    """The fused kernel for the images of a batch, whose sides decoding divides by ``factors``.
+    """Fused kernel for the images of a batch.
 
     Args:
-        geometries: of each group of views.
-        reach: int64 (n, 4), around what all views of each slot reach.
-        factors: int64 (n,).
-        foreign: bool (n,), images that are no upright JPEGs.
+        geometries: geometries of each group of views.
+        reach: int64 (n, 4), the joint reach of all views of each slot.
+        factors: int64 (n,), by how much decoding divides the sides.
+        foreign: bool (n,), images that are not upright JPEGs.
 
     Attributes:
         done: bool (n,), the slots whose views ``run`` has made.
@@ -57,21 +57,14 @@ class FusedKernel:
         self.done: Bools = np.zeros(n, dtype=np.bool_)
         self._factors = factors
         self._cuts = np.ascontiguousarray(boxes_to_cut(reach, geometries[0].source_size[:n]))
-        columns = (
-            ("grid_box", np.float64),
-            ("clip", np.int64),
-            ("flip", np.bool_),
-            ("interpolation", np.int64),
-            ("antialias", np.bool_),
-            ("fill", np.int32),
-        )
+        dtypes = {"grid_box": "f8", "clip": "i8", "flip": "?", "interpolation": "i8", "antialias": "?", "fill": "i4"}
         self._views: tuple[Any, ...] = tuple(
             np.ascontiguousarray(np.concatenate([getattr(each, name) for each in geometries]), dtype)
-            for name, dtype in columns
+            for name, dtype in dtypes.items()
         )
 
     def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> bool:
-        """Make the images of some slots that the kernel takes, without the GIL; returns whether these are all.
+        """Make the images of some slots, without the GIL; return whether the kernel has made all of these.
 
         ``targets`` has a row for each view of each slot, view after view.
         """
@@ -87,7 +80,7 @@ class FusedKernel:
                 try:
                     pixels = PIXELS.at_least(WORKSPACE.grow())
                 except MemoryError:
-                    slot += 1  # the stages that follow report it
+                    slot += 1  # The separate stages report the error.
         return bool(self.done[slots.start : slots.stop].all())
 
 
@@ -98,14 +91,14 @@ _open_box, _open_stream, _decode, _resample = (caller(stage.signature) for stage
 
 
 def load_kernels() -> None:
-    """Compile or load the kernel and its stages."""
+    """Compile or load the fused kernel and all stages."""
     load_stages()
     compile_kernel(run_fused)
 
 
 @cache
 def load_stages() -> tuple[int, ...]:
-    """Compile or load the stages; returns their addresses."""
+    """Compile or load the stages; return the address of each."""
     return tuple(map(address_of, STAGES))
 
 
@@ -116,16 +109,16 @@ def load_stages() -> tuple[int, ...]:
     "int16[::1], uint8[::1], int64[::1])), uint8[::1])), int64[:, ::1], UniTuple(int64, 4))"
 )
 def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
-    """Decode the chosen images, each once, and resample all of its views.
+    """Decode each chosen image once, and resample all views.
 
     Args:
         slots: the first slot, the last + 1, and the slot of the first target.
         marks: bool (n,), which images to make; bool (n,), set for each image that is made.
         streams: addresses, sizes and layouts of the streams in memory, as ``jpeg.cut.TiledJpegs`` has them; width and
             height of the stored images, and how many of their rows of pixels lie above the first in memory.
-        geometry: boxes to cut (n, 4), and by how much decoding divides sides (n,); of all views, view after view, boxes
-            to resample, clips, flips, interpolations, antialias and fill.
-        workspace: the decoder's arrays, buffer of pixels.
+        geometry: boxes to cut (n, 4), and by how much decoding divides sides (n,); for all views, view after view,
+            boxes to resample, clips, flips, interpolations, antialias and fill.
+        workspace: the decoder's arrays, and a buffer of pixels.
         targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, view after view.
         stages: addresses of ``STAGES``.
 
@@ -168,14 +161,14 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
             flip, code = (flips[row, 0], flips[row, 1]), interpolations[row]
             arguments = image, rows, box, clip, flip, code, antialias[row], fill[row], targets[target]
             made &= _resample(stages[3], arguments)
-        # The rest of the stream may be damaged too.
+        # The rest of the stream is decoded too, because it may be damaged.
         done[i] = made and (ring == height or _decode(stages[2], (state, height)) == 0)
     return slots[1]
 
 
 @device_function
 def _open_image(stages, stream, box, factor, workspace, rect):
-    """Open what a box needs of an image, or all of it; ``rect`` is filled as ``open_box`` does."""
+    """Open the part of an image that a box needs, or the whole image; fill ``rect`` like ``open_box``."""
     addresses, sizes, layout, size, top = stream
     if box[0] > 0 or box[1] > 0 or box[2] < size[0] or box[3] < size[1]:
         part = box - top * (np.arange(4) % 2)
@@ -189,7 +182,7 @@ def _open_image(stages, stream, box, factor, workspace, rect):
 
 @device_function
 def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):
-    """Convert a box and a clip from pixels of the stored image to pixels of the decoded part; the clip is widened."""
+    """Convert a box and a clip from stored to decoded pixels; the clip is rounded outwards."""
     for k in range(4):
         decoded_box[k] = (box[k] - (rect[k] if k < 2 else 0)) / factor
         edge = clip[k] - rect[k % 2]

@@ -15,18 +15,16 @@ from picstore.jpeg.decoder.describe import describe_tiles, measure_tiles
 from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.filters import BILINEAR
 from picstore.storage.sound_containers import read_and_check
-from picstore.train.batching.crop_kernels import draw_numbers, place_crops
+from picstore.train.batching.batch_kernels import choose_boxes, draw_numbers, enter_records, place_crops
 from picstore.train.batching.parameters import draws_by_kernel
-from picstore.train.batching.record_kernels import choose_boxes, enter_records
 from picstore.train.batching.spec import OutputSpec, PipelineSpec
-from picstore.train.cpu import augmix_sum, canvas, noise, normalize, pointwise_color, tone
-from picstore.train.cpu.blur import blur
+from picstore.train.cpu import augmix_sum, canvas, noise, normalize, pointwise_color
+from picstore.train.cpu.blur_sharpen_equalize import blur, equalize, sharpen, stretch_contrast
 from picstore.train.cpu.canvas_positions import displace_positions, map_positions
+from picstore.train.cpu.fill_for_gpu import SegmentFiller, StreamFiller
 from picstore.train.cpu.fill_images import ImageFiller
-from picstore.train.cpu.fill_segments import SegmentFiller
-from picstore.train.cpu.fill_streams import StreamFiller
 from picstore.train.cpu.fused import DECODING, STAGES, load_kernels, run_fused
-from picstore.train.cpu.polygons import clip_polygon
+from picstore.train.cpu.targets import clip_polygon
 from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms import opcodes
@@ -41,9 +39,9 @@ _SIZES = np.array([(640, 480), (480, 640), (200, 150), (1600, 1200)])  # width a
 _BOXES = np.array([[(20.0, 20.0, 120.0, 120.0), (30.0, 40.0, 140.0, 100.0)]])
 
 _OF_STEPS = {
-    opcodes.AUTOCONTRAST: [tone.stretch_contrast],
-    opcodes.EQUALIZE: [tone.equalize],
-    opcodes.SHARPNESS: [tone.sharpen],
+    opcodes.AUTOCONTRAST: [stretch_contrast],
+    opcodes.EQUALIZE: [equalize],
+    opcodes.SHARPNESS: [sharpen],
     opcodes.WARP: [map_positions],
     opcodes.ELASTIC: [displace_positions],
     opcodes.MIX: [augmix_sum.add_weighted],

@@ -1,11 +1,11 @@
-"""Gaussian noise on images of bytes, and the standard normals it is made of, in numba.
+"""Gaussian noise on images of bytes, and standard normals, in numba.
 
 Normals are pure functions of a key and a counter, the same on every machine. Counter c of key k gives a pair. Of the
-64 bits ``rng.bits(k, c)`` the highest 31 are the radius, the next 31 an angle within ±45°, the last two swap the pair
-and change a sign: Box and Muller ("A note on the generation of random normal deviates", 1958) by a quarter of the
-circle, where short series for sine and cosine are exact to float32. All operations are additions, multiplications,
-divisions and square roots of float32, which IEEE 754 defines to the last bit and LLVM vectorizes; neither holds for
-``math.log`` and its like. The greatest magnitude is 6.7.
+64 bits ``rng.bits(k, c)``, the highest 31 are the radius and the next 31 an angle within ±45°; the last two swap the
+pair and change a sign. This is Box and Muller ("A note on the generation of random normal deviates", 1958) on a quarter
+of the circle, where short series for sine and cosine are exact to float32. All operations are additions,
+multiplications, divisions and square roots of float32, which IEEE 754 defines to the last bit and LLVM vectorizes;
+neither holds for functions such as ``math.log``. The greatest magnitude is 6.7.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from picstore import rng
 from picstore.arrays import F32
 from picstore.kernels.jit import device_function, inlined, kernel
 
-_CHUNK = 1024  # values; 16 KB with the workspace of their normals
+_CHUNK = 1024  # values; 16 KB with the workspace
 
 _f32, _i32, _u8, _u64 = np.float32, np.int32, np.uint8, np.uint64
 _GOLDEN, _M1, _M2 = np.uint64(rng.GOLDEN), np.uint64(rng.MIX1), np.uint64(rng.MIX2)
@@ -57,7 +57,7 @@ def _random_words(key, first, uniform, angle, choice):
 
 @device_function
 def _split(bits, exponent):
-    """Split bits of float32 into bits of mantissas from sqrt(1/2) to sqrt(2), in place, and exponents."""
+    """Split bits of float32 into exponents and, in place, bits of mantissas from sqrt(1/2) to sqrt(2)."""
     for j in range(bits.size):
         shifted = _i32(bits[j] - _ROOT)
         exponent[j] = _f32(_i32(shifted >> _BITS))
@@ -71,8 +71,7 @@ def fill_normals(key, first, workspace, choice, out):
     Args:
         key: uint64.
         first: int64, number of the first pair.
-        workspace: float32 (3, n).
-        choice: int32 (n,), workspace too.
+        workspace, choice: float32 (3, n) and int32 (n,), working memory.
         out: float32 (2 n,).
     """
     uniform, exponent, angle = workspace[0], workspace[1], workspace[2]
@@ -95,7 +94,7 @@ def fill_normals(key, first, workspace, choice, out):
 
 
 def standard_normals(key: int, count: int) -> F32:
-    """The first ``count`` normals of a key: float32 (count,)."""
+    """Return the first ``count`` normals of a key: float32 (count,)."""
     pairs = (count + 1) // 2
     normals = np.empty(2 * pairs, dtype=np.float32)
     fill_normals(np.uint64(key), 0, np.empty((3, pairs), np.float32), np.empty(pairs, np.int32), normals)
@@ -107,7 +106,7 @@ def _add(row, normals, mean, deviation, clip):
     for i in range(row.size):
         level = _f32(row[i]) + np.trunc(mean + deviation * normals[i])
         level = min(max(level, _ZERO), _TOP) if clip else level
-        row[i] = _u8(_i32(level))  # wraps around unless clipped
+        row[i] = _u8(_i32(level))  # A level that is not clipped wraps around.
 
 
 @kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, uint8[:, :, ::1])")
@@ -115,10 +114,9 @@ def add_noise(operands, key, slot, step, image):
     """Add normal noise, truncated to whole levels, in place. Each plane begins with a new pair of normals.
 
     Args:
-        operands: float64 (n, k, 12), of which ``operands[slot, step]`` has mean and deviation in grey levels, and 1 to
-            clip values or 0 to wrap them around.
+        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds mean and deviation in grey levels,
+            and 1 to clip levels or 0 to wrap them around.
         key: uint64 (n, k).
-        slot, step: int64.
         image: uint8 (3, height, width), C-contiguous.
     """
     numbers = operands[slot, step]

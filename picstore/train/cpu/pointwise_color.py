@@ -1,10 +1,10 @@
 """Pointwise color steps: brightness, contrast, saturation, hue, solarize, posterize, permutation, in one numba pass.
 
-A pass takes ``_CHUNK`` pixels at a time: chunks of the three planes become float32, all steps run on them while they
-are in the first-level cache, and they are written back as bytes. After each step values are whole grey levels within
-0 … 255. The arithmetic is torchvision's float32 arithmetic on uint8 images; a step differs by one level at most, where
-torch fuses a multiplication with an addition. All loops run along planes, so LLVM vectorizes them; float32 without
-reordering gives the same bits on every machine.
+A pass takes ``_CHUNK`` pixels at a time. Chunks of the three planes become float32, all steps run on the chunks in the
+first-level cache, and the chunks are written back as bytes. After each step, values are whole grey levels within
+0 … 255. The arithmetic is torchvision's float32 arithmetic on uint8 images; a step differs by one level at most, if
+torch fuses a multiplication with an addition. All loops run along planes, so that LLVM vectorizes them. float32
+without reordering gives the same bits on every machine.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ _UNKNOWN = -1.0  # mean grey level
 
 _f32, _i32 = np.float32, np.int32
 _ZERO, _ONE, _TWO, _FOUR, _SIX, _TOP = (np.float32(number) for number in (0, 1, 2, 4, 6, 255))
-_RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)  # torchvision's; they add up to 0.9999
+# torchvision's weights, which add up to 0.9999.
+_RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 _SIXTH = np.float32(1 / 6)
-_TO_BYTE = np.float32((256 - 1e-3) / 255)  # torchvision's to_dtype from 0 … 1 to uint8
+_TO_BYTE = np.float32((256 - 1e-3) / 255)  # torchvision's to_dtype to uint8
 
 
 @device_function
 def _grey(chunk, grey):
-    """Grey levels of the chunk's pixels, whole."""
+    """Write whole grey levels of the chunk's pixels."""
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(grey.size):
         grey[i] = np.floor(_RED * red[i] + _GREEN * green[i] + _BLUE * blue[i])
@@ -70,7 +71,7 @@ def _turn_hue(chunk, turns):
         r, g, b = red[i], green[i], blue[i]
         v = max(max(r, g), b)
         d = v - min(min(r, g), b)
-        # The difference of the two lesser channels, and 0, 2 or 4 where red, green or blue is the greatest.
+        # The difference of the two lesser channels, and 0, 2 or 4 if red, green or blue is the greatest.
         across = r - g
         base = _FOUR
         across = b - r if v == g else across
@@ -100,7 +101,7 @@ def _solarize(flat, threshold):
 
 @device_function
 def _posterize(flat, width):
-    inverse = np.divide(_ONE, width)  # a power of two, so all of this is exact
+    inverse = np.divide(_ONE, width)  # exact, because the width is a power of two
     for i in range(flat.size):
         flat[i] = width * np.floor(flat[i] * inverse)
 
@@ -124,7 +125,7 @@ def _permute(chunk, first, second):
 
 @device_function
 def _read(image, begin, chunk):
-    """Read pixels from ``begin`` on; the rest of a last chunk that is not full keeps its old values."""
+    """Read pixels from ``begin`` on; the last chunk keeps old values after the last pixel."""
     for c in range(3):
         row, source = chunk[c], image[c][begin : begin + _CHUNK]
         for i in range(source.size):
@@ -149,7 +150,7 @@ def _sum(grey, count):
 
 @device_function
 def _run_step(opcode, number, second, mean, chunk):
-    """Run one step on a chunk; ``number`` and ``second`` are its first operands."""
+    """Run one step, with first operands ``number`` and ``second``, on a chunk."""
     flat = chunk.reshape(3 * _CHUNK)
     factor = _f32(number)
     rest = _f32(1 - number)
@@ -175,11 +176,11 @@ def _run_step(opcode, number, second, mean, chunk):
 def run_pointwise(opcode, operands, slot, begin, end, image):
     """Run pointwise steps and contrast on an image in place.
 
-    Contrast needs the mean grey level of the whole image, so a pass ends before it and sums up the levels. If contrast
-    is the first step, that pass has no steps.
+    Contrast needs the mean grey level of the whole image. So a pass that sums up the levels ends before contrast; that
+    pass has no steps if contrast is the first step.
 
     Args:
-        opcode: int64 (n, k), of which ``opcode[slot, begin:end]`` are the steps.
+        opcode: int64 (n, k); ``opcode[slot, begin:end]`` are the steps.
         operands: float64 (n, k, 12).
         slot, begin, end: int64.
         image: uint8 (3, height, width), C-contiguous.

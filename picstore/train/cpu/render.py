@@ -1,8 +1,9 @@
-"""Rendering of one decoded image or mask by its geometry.
+"""Rendering of one decoded image or mask by a geometry.
 
 An upright image is one antialiased resampling (``kernels/resample.py``). A slanted one is an interpolation
-(``warp.py``, ``warp_taps.py``): nearest for nearest and box, bilinear, or bicubic for bicubic and Lanczos. On
-antialiased minification the visible part is first resampled to the output's scale by the filter of upright images.
+(``warp.py``, ``warp_taps.py``): nearest for nearest and box, bilinear, or bicubic for bicubic and Lanczos. If a slanted
+image is minified with antialiasing, the filter of upright images first resamples the visible part to the output's
+scale.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.image_edges import CONSTANT, border_indices, vector_length
 
-_TOLERANCE = 1e-6  # for rounding
+_TOLERANCE = 1e-6  # tolerance of rounding
 
 
 def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int], factor: int, out: U8) -> None:
@@ -29,7 +30,7 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
 
     Args:
         pixels: uint8 (h, w, 3), C-contiguous: at least ``geometry.reach[slot]`` of the image.
-        geometry, slot: of the batch, and number of the image.
+        geometry, slot: geometry of the batch, and number of the image.
         origin: left, top of ``pixels``, in source pixels.
         factor: 1, 2, 4 or 8, by which decoding divided the sides.
         out: uint8 (3, H, W).
@@ -46,16 +47,9 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
         box = geometry.grid_box[slot].copy()
         box[:2] -= origin
         box /= factor
-        resample(
-            pixels,
-            box,
-            clip,
-            out,
-            interpolation=geometry.interpolation[slot],
-            antialias=geometry.antialias[slot],
-            flips=(flip, upside_down),
-            fill=fill,
-        )
+        interpolation, antialias = geometry.interpolation[slot], geometry.antialias[slot]
+        flips = flip, upside_down
+        resample(pixels, box, clip, out, interpolation=interpolation, antialias=antialias, flips=flips, fill=fill)
     else:
         _check_images(pixels, out)
         matrix = geometry.grid_matrix[slot].copy()
@@ -83,7 +77,8 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
 def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill: int = 0) -> None:
     """Render a mask, integers (h, w), into ``out`` (H, W) by nearest-neighbor interpolation.
 
-    UsageError for other shapes or dtypes, a ``fill`` that the dtype cannot hold, or a geometry that is not finite.
+    Raises:
+        UsageError: a shape or dtype is wrong, the dtype cannot hold ``fill``, or the geometry is not finite.
     """
     width, height = geometry.source_size[slot].tolist()
     if mask.shape != (height, width) or mask.dtype.kind not in "iub":
@@ -107,7 +102,7 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
 def _with_border(
     pixels: Array, geometry: Geometry, slot: int, origin: tuple[int, int]
 ) -> tuple[Array, tuple[int, int]]:
-    """An image or mask with what its border mode puts around it, as far as it is seen; returns its new origin too."""
+    """Extend an image or mask by the visible part of its border mode; return pixels and new origin."""
     (left, top, right, bottom), (width, height) = geometry.window[slot].tolist(), geometry.source_size[slot].tolist()
     if left >= right or top >= bottom:
         return pixels, origin
@@ -125,13 +120,13 @@ def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int
         return pixels, matrix, clip
     scale = np.maximum(vector_length(matrix[:, 0], matrix[:, 1]), 1.0)
     size = np.maximum(np.ceil((high - low) / scale - _TOLERANCE), 1).astype(np.int64)
-    # Resampled to interleaved pixels directly: 240 us for 300 × 250; 440 with planes and a transposition.
+    # Resampling to interleaved pixels takes 240 µs for 300 × 250; planes and a transposition took 440 µs.
     small = np.empty((size[1], size[0], 3), dtype=np.uint8)
     box, planes = (*low, *(high - low)), small.transpose(2, 0, 1)
     resample(pixels, box, np.concatenate([low, high]), planes, interpolation=interpolation)
     scale = (high - low) / size
     matrix = (matrix - np.stack([np.zeros(2), np.zeros(2), low], axis=1)) / scale[:, None]
-    # Where the clip ends beyond the resampled part, it ends beyond the image, or the output does not reach its end.
+    # If the clip ends beyond the resampled part, it ends beyond the image, or the output does not reach its end.
     left_top = np.floor((clip[:2] - low) / scale)
     right_bottom = np.ceil((clip[2:] - low) / scale)
     clip = np.concatenate([left_top, right_bottom]).astype(np.int64)

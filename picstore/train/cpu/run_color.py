@@ -1,6 +1,6 @@
 """Execution of color programs on the CPU: the pixels of one image, step by step.
 
-It is apart from ``transforms/color_program.py``, so that a process that only composes programs needs no compiler.
+``transforms/color_program.py`` composes programs, and needs no compiler.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from picstore.arrays import F64, U8, Array
 from picstore.errors import UsageError
 from picstore.kernels.strided import strided_image
 from picstore.train.cpu.augmix_sum import Mixture
-from picstore.train.cpu.blur import blur
+from picstore.train.cpu.blur_sharpen_equalize import blur, equalize, sharpen, stretch_contrast
 from picstore.train.cpu.canvas import move_pixels
 from picstore.train.cpu.noise import add_noise, standard_normals
 from picstore.train.cpu.normalize import bit_patterns, normalize_image
 from picstore.train.cpu.pointwise_color import run_pointwise
-from picstore.train.cpu.tone import equalize, sharpen, stretch_contrast
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.opcodes import OutputDtype
@@ -29,7 +28,7 @@ from picstore.train.transforms.opcodes import OutputDtype
 _OF_IMAGES: dict[int, Callable[[U8], None]] = {opcodes.AUTOCONTRAST: stretch_contrast, opcodes.EQUALIZE: equalize}
 _OF_OPERANDS: dict[int, Callable[[F64, int, int, U8], None]] = {opcodes.SHARPNESS: sharpen, opcodes.BLUR: blur}
 
-# For each output dtype the dtype of its bit patterns, and the dtypes of the same size that ``out`` may have.
+# For each output dtype, the dtype of the bit patterns, and the dtypes of the same size that ``out`` may have.
 _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
     OutputDtype.UINT8: (np.uint8, (np.dtype(np.uint8),)),
     OutputDtype.FLOAT32: (np.uint32, (np.dtype(np.float32), np.dtype(np.uint32))),
@@ -44,8 +43,7 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
     Python takes 2 µs, and 1 µs for each kernel.
 
     Args:
-        program: of the batch.
-        slot: number of the image.
+        program, slot: color program of the batch, and number of the image.
         image: uint8 (3, H, W), C-contiguous; overwritten. May be ``out`` itself, and then have any strides if the
             program is empty.
         out: (3, H, W), any strides, uint8, float32 or, as its bits, 16-bit integers; ``image`` or separate memory.
@@ -73,7 +71,7 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
 
 
 def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> None:
-    """Run the steps before ``end`` in place, by separate kernels, so that unused ones are not compiled."""
+    """Run the steps before ``end`` in place, by separate kernels, so that unused kernels are not compiled."""
     steps = program.opcode_lists[slot]
     mixture = Mixture(image)
     step = 0

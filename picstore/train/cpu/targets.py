@@ -1,7 +1,7 @@
-"""Targets of an image: boxes, keypoints, polygons, masks and smaller images, moved as its pixels are.
+"""Targets of an image: boxes, keypoints, polygons, masks and smaller images, moved like the image's pixels.
 
-docs/formats.md, "Targets", defines what a record holds. Everything is checked here again, since a data set may come
-from anybody; an invalid extra or mask is an ImageError, which the loader treats as damage. Results are arrays, which
+docs/formats.md, "Targets", defines the fields of a record. All are checked here again, because a dataset may come from
+anybody; an invalid extra or mask is an ImageError, which the loader treats as damage. Results are arrays, which
 ``batch.make_tensors`` converts to ``tv_tensors``.
 """
 
@@ -13,26 +13,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from picstore.arrays import F32, F64, I64, Array, Bools
+from picstore.arrays import F32, F64, I64, Bools
 from picstore.errors import ImageError
+from picstore.kernels.jit import kernel
 from picstore.storage.annotations import Objects, parse_extra, read_objects
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import GroupTargets
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.cpu.image_targets import is_jpeg, make_image
-from picstore.train.cpu.polygons import clip_polygon
-from picstore.train.cpu.render import render_mask
+from picstore.train.cpu.mask_and_image_targets import is_jpeg, make_image, make_mask
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.transform_plan import TARGETS
 
-MIN_SIDE = 1.0  # output pixels; an object whose box is narrower or lower after clipping is dropped
+# An object is dropped if a side of its box has fewer output pixels than this after clipping.
+MIN_SIDE = 1.0
 
-_TOLERANCE = 1e-6  # pixels; for rounding
+_TOLERANCE = 1e-6  # pixels of rounding
 
 
 def empty_targets(output: OutputSpec, n: int) -> list[GroupTargets] | None:
-    """Room for the targets of n slots, by group; None if there are no targets."""
+    """Make room for the targets of n slots, by group; return None if the output has no targets."""
     if not output.targets:
         return None
     return [[[{} for _ in range(n)] for _ in range(group.count)] for group in output.groups]
@@ -46,14 +46,15 @@ def add_targets(
     names: Sequence[str],
     params: Sequence[TransformParams],
 ) -> dict[int, str]:
-    """Make the targets of a slot's views, by group; returns what is wrong with them, by slot."""
+    """Make the targets of a slot's views, by group; return what is wrong with the targets, by slot."""
     try:
         extra, blobs = parse_extra(records.extras[slot]), records.attachments[slot]
         first = True
         for group, parameters in zip(targets, params, strict=True):
             for number, view in enumerate(group):
                 row = number * len(records) + slot
-                if not first and "extra" in names:  # a training may change what one view has
+                # A training may change the extra of one view.
+                if not first and "extra" in names:
                     extra = parse_extra(records.extras[slot])
                 view[slot], first = make_target(names, extra, blobs, parameters.geometry, row), False
     except ImageError as error:
@@ -69,15 +70,14 @@ def make_target(
     """Make the targets of one image.
 
     A box becomes the upright box around its moved corners, clipped to the output. An object whose box is then smaller
-    than ``MIN_SIDE`` is dropped with all its fields, whichever are asked for; without boxes in the extra none is
-    dropped.
+    than ``MIN_SIDE`` is dropped with all its fields, even if boxes are not requested. No object is dropped if the extra
+    has no boxes.
 
     Args:
         names: fields of the extra, or attachments that are masks or JPEGs, see ``check_targets``.
-        extra: of the record; None has no objects.
+        extra: the record's extra; None has no objects.
         masks: image files by attachment.
-        geometry: of the batch.
-        slot: number of the image in it.
+        geometry, slot: geometry of the batch, and number of the image.
 
     Returns:
         By name, for k remaining objects and an output of H × W pixels:
@@ -85,12 +85,12 @@ def make_target(
         - ``boxes``: float32 (k, 4), XYXY; with them ``labels``, int64 (k,), −1 if the extra has none.
         - ``keypoints``: float32 (k, m, 2), x and y from the center of the first pixel; with them
           ``visibility``, int64 (k, m). Points that are not marked or lie outside have visibility 0 and x = y = 0;
-          objects of fewer points are padded with such points.
+          objects with fewer points are padded with such points.
         - ``polygons``: for each object a list of float32 (p, 2), clipped to the output; an outline outside is left out.
         - ``index``: int64 (k,), with any of the above: numbers of the objects in the extra.
-        - ``extra``: the extra as it is.
-        - an attachment: a mask (H, W) by nearest neighbor, 0 outside; uint8, or int64 if it has more than 8 bits; of
-          a JPEG uint8 (3, h, w), see ``image_targets``. None if the record has none.
+        - ``extra``: the unchanged extra.
+        - an attachment: a mask (H, W) by nearest neighbor, 0 outside, uint8, or int64 for more than 8 bits; a JPEG as
+          uint8 (3, h, w), see ``make_image``; None if the record lacks the attachment.
 
     Raises:
         ImageError: the extra or a mask is invalid.
@@ -106,7 +106,7 @@ def make_target(
             target[name] = extra
         elif name not in TARGETS:
             blob = masks.get(name, b"")
-            make = make_image if is_jpeg(blob) else _mask_target
+            make = make_image if is_jpeg(blob) else make_mask
             target[name] = make(name, blob, geometry, slot) if len(blob) else None
     return target
 
@@ -138,7 +138,7 @@ def _object_targets(names: Sequence[str], objects: Objects, geometry: Geometry, 
 
 
 def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
-    """Move boxes (k, 4) to the output and clip them; boxes outside become empty or NaN."""
+    """Move boxes (k, 4) to the output and clip; boxes outside become empty or NaN."""
     low, high = _visible_rect(geometry, slot)
     boxes = np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
     corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
@@ -156,7 +156,7 @@ def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
 
 
 def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry, slot: int) -> tuple[F32, I64]:
-    """Points float32 (k, m, 2) and visibility int64 (k, m) of the objects ``index``."""
+    """Return points float32 (k, m, 2) and visibility int64 (k, m) of the objects ``index``."""
     chosen = [keypoints[k] for k in index] if keypoints else [np.zeros((0, 3))] * len(index)
     most = max(map(len, keypoints or chosen), default=0)
     table = np.zeros((len(chosen), most, 3))
@@ -173,13 +173,13 @@ def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry,
 
 
 def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> list[list[F32]]:
-    """Move the outlines of each object and clip them to the visible rectangle, the edges and the output."""
+    """Move the outlines of each object, clipped to the visible rectangle, the edges and the output."""
     lengths = [len(outline) for outlines in polygons for outline in outlines]
     if not lengths:
         return [[] for _ in polygons]
     shown = np.concatenate([_rect_edges(*_visible_rect(geometry, slot)), geometry.edges[slot]])
     output = _rect_edges(np.zeros(2), geometry.size[slot])
-    # Most outlines are whole or outside, which is found for all at once.
+    # Most outlines are whole or outside; one calculation finds these.
     points = np.concatenate([outline for outlines in polygons for outline in outlines])
     moved = geometry.points_to_output(slot, points)
     outside = ~np.concatenate([_inside(points, shown), _inside(moved, output)], axis=1)
@@ -202,36 +202,62 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
 
 
 def _visible_rect(geometry: Geometry, slot: int) -> tuple[I64, I64]:
-    """Left and top, right and bottom of the clip within the source; edges may hide more."""
+    """Return left and top, right and bottom of the clip within the source; edges may hide more."""
     clip = geometry.clip[slot]
     return np.maximum(clip[:2], 0), np.minimum(clip[2:], geometry.source_size[slot])
 
 
 def _rect_edges(low: npt.ArrayLike, high: npt.ArrayLike) -> F64:
-    """The four half-planes a·x + b·y + c ≥ 0 of a rectangle: float64 (4, 3)."""
+    """Return the four half-planes a·x + b·y + c ≥ 0 of a rectangle: float64 (4, 3)."""
     (left, top), (right, bottom) = np.asarray(low), np.asarray(high)
     return np.array([[1, 0, -left], [0, 1, -top], [-1, 0, right], [0, -1, bottom]], dtype=np.float64)
 
 
 def _inside(points: F64, planes: F64) -> Bools:
-    """Whether points (…, 2) lie in half-planes (q, 3): bool (…, q)."""
+    """Return whether points (…, 2) lie in half-planes (q, 3): bool (…, q)."""
     inside: Bools = points @ planes[:, :2].T + planes[:, 2] >= -_TOLERANCE
     return inside
 
 
 def _clip_polygon(outline: F64, planes: F64) -> F64:
-    """Clip a polygon (p, 2) to half-planes (q, 3); empty if it lies outside."""
+    """Clip a polygon (p, 2) to half-planes (q, 3); return an empty polygon if all of it lies outside."""
     crossed = planes[~_inside(outline, planes).all(axis=0)]
     clipped: F64 = clip_polygon(np.ascontiguousarray(outline), crossed)
     return clipped
 
 
-def _mask_target(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
-    # At its first use, as Pillow takes 40 ms of the time to the first batch.
-    from picstore.train.cpu.mask_files import open_mask
+# A kernel, because an image may have thousands of outlines, and NumPy takes 0.2 ms for each.
+@kernel("(float64[:, ::1], float64[:, ::1])")
+def clip_polygon(outline, planes):
+    """Clip a polygon to half-planes; return an empty polygon if all of it lies outside.
 
-    mask = open_mask(name, blob, *geometry.source_size[slot].tolist())
-    width, height = geometry.size[slot].tolist()
-    out = np.empty((height, width), dtype=mask.dtype)
-    render_mask(mask, geometry, slot, out=out)
-    return out if out.dtype == np.uint8 else out.astype(np.int64)
+    Sutherland and Hodgman, "Reentrant polygon clipping", CACM 17 (1974): pieces of a concave polygon stay joined by
+    lines along the edge.
+
+    Args:
+        outline: float64 (p, 2), C-contiguous.
+        planes: float64 (q, 3), half-planes a·x + b·y + c ≥ 0.
+
+    Returns:
+        float64 (r, 2).
+    """
+    for q in range(planes.shape[0]):
+        a, b, c = planes[q, 0], planes[q, 1], planes[q, 2]
+        count = outline.shape[0]
+        result = np.empty((2 * count, 2), np.float64)
+        length = 0
+        for k in range(count):
+            after = k + 1 if k + 1 < count else 0
+            x, y = outline[k, 0], outline[k, 1]
+            distance = x * a + y * b + c
+            following = outline[after, 0] * a + outline[after, 1] * b + c
+            if distance >= 0:
+                result[length, 0], result[length, 1] = x, y
+                length += 1
+            if (distance >= 0) != (following >= 0):
+                fraction = distance / (distance - following)
+                result[length, 0] = x + fraction * (outline[after, 0] - x)
+                result[length, 1] = y + fraction * (outline[after, 1] - y)
+                length += 1
+        outline = result[:length]
+    return outline

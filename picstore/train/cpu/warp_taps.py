@@ -1,7 +1,7 @@
-"""Affine warps of slanted images by the nearest pixel or bicubic interpolation; ``warp.py`` has the bilinear one.
+"""Affine warps of slanted images by the nearest pixel or by bicubic interpolation, in numba.
 
-Both take a square of neighbors of each output pixel, with 14-bit weights, so no result depends on a machine's vector
-unit. 224 × 224 take 0.24 ms by the nearest pixel and 2.8 ms by bicubic interpolation, in scalar code.
+``warp.py`` has bilinear interpolation. Bicubic weights have 14 bits, so that no result depends on a machine's vector
+unit. 224 × 224 pixels take 0.24 ms by the nearest pixel and 2.8 ms by bicubic interpolation, in scalar code.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _i32, _u8, _u64 = np.int32, np.uint8, np.uint64
 # that take ten times as long as the pixel.
 @device_function
 def _cubic_taps(position, a):
-    """The first of four neighbors along an axis, and their weights."""
+    """Return the first of four neighbors along an axis, and the four weights."""
     near = math.floor(position - 0.5)
     away = position - 0.5 - near
     first = _i32(math.floor(cubic(1.0 + away, a) * ONE + 0.5))
     second = _i32(math.floor(cubic(away, a) * ONE + 0.5))
     last = _i32(math.floor(cubic(2.0 - away, a) * ONE + 0.5))
-    return near - 1, (first, second, _i32(ONE - first - second - last), last)  # so that an even image stays even
+    # The weights add up to ONE, so that an even image stays even.
+    return near - 1, (first, second, _i32(ONE - first - second - last), last)
 
 
 @device_function
@@ -48,7 +49,7 @@ def _cubic_sum(pixel, stride, across, down):
 
 @inlined
 def _position(matrix, clip, x, y, axis):
-    """Position along an axis; one far beyond the clip shows its border too, and might exceed an integer."""
+    """Return a position along an axis, at most 2 pixels outside of the clip, so that it does not exceed an integer."""
     at = matrix[axis, 0] * (x + 0.5) + matrix[axis, 1] * (y + 0.5) + matrix[axis, 2]
     return min(max(at, clip[axis] - 2.0), clip[axis + 2] + 2.0)
 
@@ -67,7 +68,7 @@ def _nearest_row(source, matrix, clip, fill, line, y, run):
 
 @device_function
 def _copy_neighbors(source, clip, fill, corner, square):
-    """Copy 4 × 4 pixels, some of them outside of the clip or the image."""
+    """Copy 4 × 4 pixels, of which some lie outside of the clip or the image."""
     for v in range(4):
         for u in range(4):
             x, y = min(max(corner[0] + u, clip[0]), clip[2] - 1), min(max(corner[1] + v, clip[1]), clip[3] - 1)
@@ -96,10 +97,10 @@ def _cubic_row(source, matrix, clip, fill, a, line, y, run):
 def warp_taps(source, matrix, clip, edges, fill, interpolation, antialias, target):
     """Interpolate the pixels that ``edges`` show at least in part; ``apply_edges`` writes the rest of the output.
 
-    Outside of the clip its border is repeated; outside of the image there is ``fill``.
+    The clip's border is repeated outside of the clip; ``fill`` is taken outside of the image.
 
     Args:
-        source, matrix, clip, edges, fill, target: as ``warp``'s.
+        source, matrix, clip, edges, fill, target: as for ``warp``.
         interpolation: ``NEAREST`` or ``BICUBIC``.
         antialias: chooses the cubic.
     """

@@ -1,9 +1,8 @@
 """Augmentation of decoded images on a GPU: the host's side of the kernels.
 
-A batch, or several, is one table of descriptors, which goes to the GPU in one copy, and two launches: filter weights,
-and pixels.
-Slanted images that are minified add as many, each color step that reads other pixels one or two. The host never waits
-for the GPU. This package alone imports Triton, and is imported only when images are on a GPU.
+A batch, or several, takes one table of descriptors, copied to the GPU at once, and two launches: filter weights, and
+pixels. Minified slanted images add two launches, and each color step that reads other pixels adds one or two. The host
+never waits for the GPU. This package alone imports Triton, and is imported only if images are on a GPU.
 """
 
 from __future__ import annotations
@@ -22,8 +21,14 @@ from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.cuda.augment_kernels import blur_rows, displace_rows, make_tables, run_phase
 from picstore.train.cuda.augment_layout import COUNTS, MIXED, ORIGINALS, TABLES, WEIGHTS
-from picstore.train.cuda.augment_table import DescriptorTable, make_descriptor_table
-from picstore.train.cuda.color_phases import CANVAS_STEPS, ROW_STEPS, TABLE_STEPS, ColorPhases
+from picstore.train.cuda.augment_table import (
+    CANVAS_STEPS,
+    ROW_STEPS,
+    TABLE_STEPS,
+    ColorPhases,
+    DescriptorTable,
+    make_descriptor_table,
+)
 from picstore.train.cuda.decoded import MAX_VALUES, DecodedImages
 from picstore.train.cuda.gpu_filter_weights import LANES, make_weights
 from picstore.train.cuda.resample_params import ResampleParams, make_resample_params, minify_slanted
@@ -34,12 +39,12 @@ from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.image_edges import CONSTANT, border_indices
 from picstore.train.transforms.opcodes import OutputDtype
 
-_COUNTS = 3 * 256  # levels of an image
+_COUNTS = 3 * 256  # counters of an image, one a level
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
-# A fused multiplication and addition rounds once where the CPU rounds twice; color would differ.
+# Fusion is off: a fused multiplication and addition rounds once, the CPU rounds twice, and color would differ.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
-# Of the phase that resamples: 6 programs fit on a multiprocessor. By itself the compiler takes 96 registers, for
-# bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
+# Options of the phase that resamples. With 80 registers, 6 programs fit on a multiprocessor. By itself the compiler
+# takes 96, for bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
 FIRST_OPTIONS = OPTIONS if torch.version.hip else {**OPTIONS, "maxnreg": 80}
 
 
@@ -56,26 +61,26 @@ def augment(
 ) -> Any:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
-    Pixels equal ``cpu.render.render``'s and color ``cpu.run_color.run_color``'s, to the bit.
+    Pixels equal ``cpu.render.render``'s, and colors ``cpu.run_color.run_color``'s, to the bit.
 
     Args:
-        images: n of uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows: at least
-            ``geometry.reach`` of each. Memory of another stream must stay unchanged until this one has reached the
-            launch.
+        images: n images, uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows: at least
+            ``geometry.reach`` of each. Memory of another stream must stay unchanged until the current stream has
+            reached the launch.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
-        geometry: of the n images.
-        program: of the n images.
-        dtype: of the outputs: uint8, float16, bfloat16 or float32.
-        channels_last: the layout of the outputs.
+        geometry, program: of the n images.
+        dtype: dtype of the outputs: uint8, float16, bfloat16 or float32.
+        channels_last: layout of the outputs.
         factors: int (n,) or one for all, by which decoding divided the sides.
-        counts: images of each of several batches, which have memory of their own.
+        counts: numbers of images of several batches, each of which gets memory of its own.
 
     Returns:
-        (n, 3, H, W), or a list of n (3, h, w) in one block of memory if sizes differ; with ``counts`` a list of these.
+        (n, 3, H, W), or a list of n (3, h, w) in one block of memory if sizes differ; with ``counts``, a list of
+        these, one for each batch.
 
     Raises:
         UsageError: an argument has another value, shape, dtype, layout or device.
-        MissingDependency: Triton is not installed; raised when this module is imported.
+        MissingDependency: Triton is not installed; the import of this module raises it.
     """
     output = OutputDtype.from_dtype(dtype)
     origins = np.asarray(origins, dtype=np.int64)
@@ -115,7 +120,7 @@ def augment(
 
 
 def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.Tensor]) -> DescriptorTable:
-    """Make the descriptors of outputs that lie in several blocks of memory, one after another in each."""
+    """Make the descriptors of outputs in several blocks of memory, one output after another in each block."""
     table = make_descriptor_table(params, phases)
     begins = np.cumsum([0, *(block.numel() for block in memory)])
     of = np.searchsorted(begins, table.offsets, side="right") - 1
@@ -125,16 +130,14 @@ def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.T
 
 
 def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
-    """Images with what their border modes put around them, as far as it is seen, and their origins."""
+    """Extend images by the visible parts of their border modes; return images and new origins."""
     others = np.flatnonzero(geometry.border != CONSTANT).tolist()
     if not others:
         return images, origins
     slots, made, origins = [], [], origins.copy()
     for slot in others:
-        (left, top, right, bottom), (width, height) = (
-            geometry.window[slot].tolist(),
-            geometry.source_size[slot].tolist(),
-        )
+        left, top, right, bottom = geometry.window[slot].tolist()
+        width, height = geometry.source_size[slot].tolist()
         if left < right and top < bottom:
             border, (x, y), image = int(geometry.border[slot]), origins[slot], images[slot]
             rows = torch.from_numpy(border_indices(top, bottom, height, border) - y).to(image.device)
@@ -148,7 +151,7 @@ def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tu
 def _outputs(
     sizes: I64, output: OutputDtype, channels_last: bool, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor | list[torch.Tensor]]:
-    """The memory to write to, dense, image after image; and the result: that memory or a list of its images."""
+    """Allocate dense memory for outputs; return the memory, and the result: the same tensor or a list of images."""
     values = 3 * sizes[:, 0] * sizes[:, 1]
     if values.min() <= 0 or values.max() >= MAX_VALUES:
         found = np.unique(sizes, axis=0).tolist()
@@ -168,7 +171,7 @@ def _outputs(
 
 
 def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> None:
-    """Launch jobs (table, output, channels last) in turn; their tables go to the device in one asynchronous copy."""
+    """Launch jobs (table, output, channels last) in turn; one asynchronous copy takes all tables to the device."""
     device = jobs[0][1].device
     held = [_allocate_workspace(table, device) for table, _, _ in jobs]
     ends = list(accumulate((table.size for table, _, _ in jobs), initial=0))
@@ -180,11 +183,11 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     with launching():
         for (table, out, channels_last), words in zip(jobs, split, strict=True):
             _launch(table, words, out, channels_last)
-    held.clear()  # memory that is freed after the launches goes to later work of this stream alone
+    held.clear()  # Only later work of this stream gets the memory.
 
 
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
-    """Allocate what weights and canvas steps need, and note it in the header; keep it until they are launched."""
+    """Allocate memory for weights and canvas steps, noted in the header; keep it until the kernels are launched."""
     starts = frozenset[int]().union(*table.starts)
     weights = torch.zeros(table.weights, dtype=torch.int32, device=device)
     workspace = {WEIGHTS: weights}

@@ -1,8 +1,8 @@
-"""The kernels that the host launches: each program makes one tile of one image, by the image's descriptor.
+"""The kernels of augmentation that the host launches: each program makes one tile of one image, by its descriptor.
 
 One launch of ``run_phase`` resamples, runs color steps, and converts a batch to the output's dtype and layout. Each
 step that reads other pixels begins a further launch, a *phase*, which reads the levels of the phase before. Blur and
-elastic displacement take one more for their horizontal pass, and equalization one for its tables. Images of fewer
+elastic displacement take one more launch for the horizontal pass, and equalization one for tables. Images with fewer
 phases than others are finished earlier.
 """
 
@@ -35,16 +35,11 @@ from picstore.train.cuda.gpu_resample import sampled
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 from picstore.train.transforms import opcodes
 
-_CONTRAST = tl.constexpr(opcodes.CONTRAST)
-_BLUR = tl.constexpr(opcodes.BLUR)
-_AUTOCONTRAST = tl.constexpr(opcodes.AUTOCONTRAST)
-_EQUALIZE = tl.constexpr(opcodes.EQUALIZE)
-_SHARPNESS = tl.constexpr(opcodes.SHARPNESS)
-_ELASTIC = tl.constexpr(opcodes.ELASTIC)
-_MIX = tl.constexpr(opcodes.MIX)
+_CONTRAST, _BLUR = tl.constexpr(opcodes.CONTRAST), tl.constexpr(opcodes.BLUR)
+_AUTOCONTRAST, _EQUALIZE = tl.constexpr(opcodes.AUTOCONTRAST), tl.constexpr(opcodes.EQUALIZE)
+_SHARPNESS, _ELASTIC, _MIX = tl.constexpr(opcodes.SHARPNESS), tl.constexpr(opcodes.ELASTIC), tl.constexpr(opcodes.MIX)
 
-_LEVELS = tl.constexpr(256)
-_PER_LEVEL = tl.constexpr(1 / 255)
+_LEVELS, _PER_LEVEL = tl.constexpr(256), tl.constexpr(1 / 255)
 
 
 @kernel
@@ -63,8 +58,8 @@ def run_phase(
     """Run one phase of a batch.
 
     Args:
-        table: see ``descriptor.py``.
-        phase: counts from 0.
+        table: a table of descriptors, see ``augment_layout.py``.
+        phase: number of the phase, from 0.
         out: pointer to an output, uint8, float16, bfloat16 or float32; descriptors have the address of each.
         levels: uint8, two for each value of the outputs: planes between phases, of even phases and of odd ones.
         rows: float32, one for each value of the outputs: results of ``blur_rows``.
@@ -117,7 +112,7 @@ def run_phase(
 
 @kernel
 def blur_rows(table, phase, levels, rows):
-    """Run the horizontal pass of the blurs with which ``phase``, not 0, begins; arguments as for ``run_phase``."""
+    """Run the horizontal pass of the blurs that begin ``phase``, not 0; arguments as for ``run_phase``."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -142,7 +137,7 @@ def blur_rows(table, phase, levels, rows):
 
 @kernel
 def displace_rows(table, phase, rows):
-    """Run the horizontal pass of the elastic displacements with which ``phase``, not 0, begins."""
+    """Run the horizontal pass of the elastic displacements that begin ``phase``, not 0."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -163,7 +158,7 @@ def displace_rows(table, phase, rows):
 
 @kernel
 def make_tables(table, phase):
-    """Make tables from the counts of levels, for the images of which ``phase``, not 0, begins with a step for them."""
+    """Make tables from the counts of levels, for the images whose ``phase``, not 0, begins with such a step."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if begin == load_i32(descriptor, STEPS + 1):
@@ -182,7 +177,7 @@ def make_tables(table, phase):
 
 @device_function
 def _counts(table, phase):
-    """Address of the counts of this program's image after a phase."""
+    """Return the address of the counts of the program's image after a phase."""
     image = phase * tl.load(table + IMAGES) + tl.program_id(1)
     return tl.load(table + COUNTS).to(tl.pointer_type(tl.int32)) + image * 3 * _LEVELS
 
@@ -198,7 +193,7 @@ def _count_levels(table, descriptor, phase, r, g, b, y, x):
 
 @device_function
 def _equalized(counts, levels):
-    """The levels that equalize the histogram, as in ``train/cpu/tone.py``."""
+    """Return the levels that equalize the histogram, as in ``train/cpu/blur_sharpen_equalize.py``."""
     highest = tl.max(tl.where(counts > 0, levels, 0))
     step = (tl.sum(counts) - tl.sum(tl.where(levels == highest, counts, 0))) // 255
     below = tl.cumsum(counts) - counts + step // 2
@@ -207,7 +202,7 @@ def _equalized(counts, levels):
 
 @device_function
 def _stretched(counts, levels):
-    """The levels that make the least 0 and the greatest 255."""
+    """Return the levels that map the least level to 0 and the greatest to 255."""
     low, high = tl.min(tl.where(counts > 0, levels, 255)), tl.max(tl.where(counts > 0, levels, 0))
     scale = tl.maximum(high - low, 1).to(tl.float32) * _PER_LEVEL
     above = tl.maximum(levels - low, 0).to(tl.float32)
@@ -240,7 +235,7 @@ def _canvas_step(table, descriptor, step, levels, rows, y, x):
 
 @device_function
 def _pixels(descriptor):
-    """This program's pixels: int32 y (h, 1) and x (1, w)."""
+    """Return the program's pixels: int32 y (h, 1) and x (1, w)."""
     across = (load_i32(descriptor, SIZE) + TILE_WIDTH - 1) // TILE_WIDTH
     tile = tl.program_id(0)
     y = tile // across * TILE_HEIGHT + tl.arange(0, TILE_HEIGHT)
@@ -271,9 +266,9 @@ def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):
 
 @device_function
 def _converted(value, out):
-    """Round values to the dtype of ``out``, to rounded, ties to even."""
+    """Round values to the dtype of ``out``, ties to even."""
     if out.dtype.element_ty == tl.bfloat16:
-        bits = value.to(tl.uint32, bitcast=True)  # written out, as Triton's interpreter truncates
+        bits = value.to(tl.uint32, bitcast=True)  # Triton's interpreter would truncate.
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return bits.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:  # noqa: RET505 - the compiler takes one branch or the other
@@ -282,7 +277,7 @@ def _converted(value, out):
 
 @device_function
 def _contrasted(descriptor, step, levels, total, y, x):
-    """Contrast: blend the levels of the previous phase with their mean grey level."""
+    """Run contrast: blend the levels of the previous phase with the mean grey level."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = _inside(descriptor, y, x)
     pixel = levels + y * width + x
@@ -297,7 +292,7 @@ def _contrasted(descriptor, step, levels, total, y, x):
 
 @device_function
 def _blurred_down(table, descriptor, step, rows, y, x):
-    """The vertical pass of a blur."""
+    """Run the vertical pass of a blur."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     source = rows + tl.load(descriptor + OFFSET)
     groups, weights = smoothing_row(table, step, 1)

@@ -1,4 +1,7 @@
-"""Descriptor tables: the words of ``descriptor.py`` for a batch, from resampling parameters and color phases."""
+"""Descriptor tables: the words of ``augment_layout.py`` for a batch, from resampling parameters and color programs.
+
+A color program is split into phases, which are launches, at the steps that read other pixels.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +10,113 @@ from itertools import accumulate
 
 import numpy as np
 
-from picstore.arrays import I64
+from picstore.arrays import F64, I64, Array, Bools
 from picstore.train.cuda import augment_layout as layout
-from picstore.train.cuda.color_phases import ColorPhases
+from picstore.train.cuda.gpu_color import ERASE_NORMALS, SMOOTHING_ROW
 from picstore.train.cuda.gpu_filter_weights import FIRSTS
 from picstore.train.cuda.resample_params import ResampleParams
+from picstore.train.transforms import opcodes
+from picstore.train.transforms.blur_weights import smoothing_rows
+from picstore.train.transforms.color_program import ColorProgram
+
+CANVAS_STEPS = frozenset(
+    (opcodes.AUTOCONTRAST, opcodes.EQUALIZE, opcodes.SHARPNESS, opcodes.WARP, opcodes.ELASTIC, opcodes.MIX)
+)
+TABLE_STEPS = frozenset((opcodes.AUTOCONTRAST, opcodes.EQUALIZE))  # steps that need the counts of levels
+ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # steps with a horizontal pass
+_BARS = [opcodes.CONTRAST, opcodes.BLUR, *CANVAS_STEPS]  # steps that begin a phase
+
+_NO_SMOOTHING = np.zeros((0, 2), np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class ColorPhases:
+    """Steps of n images in p phases."""
+
+    words: I64  # (n, k, 14), see ``augment_layout.py``
+    counts: I64  # (n,), steps of each image
+    begins: I64  # (n, p + 1), first steps, last + 1
+    starts: list[frozenset[int]]  # opcodes that begin a phase in any image
+    smoothing: Array  # float32 (m, even number), see ``transforms/blur_weights.py``
+
+    @classmethod
+    def empty(cls, n: int) -> ColorPhases:
+        """Make one phase without steps for n images."""
+        none = np.zeros((n, 0, layout.STEP.value), np.int64)
+        return cls(none, np.zeros(n, np.int64), np.zeros((n, 2), np.int64), [frozenset()], _NO_SMOOTHING)
+
+    @classmethod
+    def from_program(cls, program: ColorProgram, size: I64, *, floats: bool) -> ColorPhases:
+        """Split a color program of images with widths and heights int64 (n, 2); only floats are normalized."""
+        if program.empty and not floats:
+            return cls.empty(len(size))
+        opcode, operands = program.opcode.copy(), program.operands.copy()
+        counts = (opcode != opcodes.NOTHING).sum(axis=1)
+        normalized = (np.cumsum(opcode == opcodes.NORMALIZE, axis=1) > 0) & floats
+        _prepare_boxes(opcode, operands, size, normalized)
+        smoothing = _prepare_operands(opcode, operands)
+        opcode[(opcode == opcodes.ERASE_RANDOM) & normalized] = ERASE_NORMALS
+        if not floats:
+            opcode[opcode == opcodes.NORMALIZE] = opcodes.NOTHING
+        words = np.empty((*opcode.shape, layout.STEP.value), dtype=np.int64)
+        words[:, :, 0], words[:, :, 1] = opcode, program.key.view(np.int64)
+        words[:, :, layout.OPERANDS.value :] = operands.view(np.int64)
+        bar = np.isin(opcode, _BARS)
+        phase = np.cumsum(bar, axis=1)
+        last = int(phase.max(initial=0))
+        begins = np.stack([np.minimum((phase < p).sum(axis=1), counts) for p in range(last + 2)], axis=1)
+        starts = [frozenset(opcode[bar & (phase == p)].tolist()) for p in range(last + 1)]
+        return cls(words, counts, begins, starts, smoothing)
+
+
+def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> None:
+    """Clip boxes to erase to the image, and truncate levels that are not normalized to integers."""
+    erases = (opcode == opcodes.ERASE) | (opcode == opcodes.ERASE_RANDOM)
+    if not erases.any():
+        return
+    highest = np.tile(size, 2)[:, None].astype(np.float64)
+    boxes = np.clip(np.trunc(operands[:, :, :4]), 0, highest)
+    operands[:, :, :4] = np.where(erases[:, :, None], boxes, operands[:, :, :4])
+    levels = operands[:, :, 4:7]
+    operands[:, :, 4:7] = np.where((erases & ~normalized)[:, :, None], np.trunc(levels), levels)
+
+
+def _prepare_operands(opcode: I64, operands: F64) -> Array:
+    """Replace operands by numbers that kernels would compute for each pixel; return the weights of blurs.
+
+    A blur has two rows of weights, across and down; an elastic displacement has two for each axis. The operand
+    ``SMOOTHING_ROW`` of a step is the number of the first row.
+    """
+    blends = np.isin(opcode, [opcodes.CONTRAST, opcodes.SATURATION, opcodes.SHARPNESS])
+    operands[:, :, 1] = np.where(blends, 1 - operands[:, :, 0], operands[:, :, 1])
+    operands[:, :, 0] = np.where(opcode == opcodes.HUE, 6 * operands[:, :, 0], operands[:, :, 0])
+    blurs, elastic = opcode == opcodes.BLUR, opcode == opcodes.ELASTIC
+    if not (blurs.any() or elastic.any()):
+        return _NO_SMOOTHING
+    blurred, moved = operands[blurs], np.maximum(operands[elastic, 2:4], opcodes.LEAST_SIGMA)
+    radius = blurred[:, :2].astype(np.int64)
+    # As in torchvision, a displacement along an axis is blurred both ways with the radius for that axis.
+    reach = (8 * operands[elastic, 2:4] + 1).astype(np.int64) // 2
+    operands[blurs, SMOOTHING_ROW] = 2 * np.arange(len(radius))
+    operands[elastic, SMOOTHING_ROW] = radius.size + 4 * np.arange(len(reach))
+    return smoothing_rows(
+        np.concatenate([radius.ravel(), np.repeat(reach, 2, axis=1).ravel()]),
+        np.concatenate([np.repeat(blurred[:, 2], 2), np.tile(moved, 2).ravel()]),
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class DescriptorTable:
-    """The descriptors of a batch, and the figures that the host needs for launches.
+    """Descriptors of a batch, and the figures that the host needs for launches."""
 
-    Attributes:
-        header: int64 (HEADER,).
-        rows: int64 (n, k), the descriptors.
-        smoothing: int64 (m,), the words of weights.
-        offsets: int64 (n,), values of the outputs before each output.
-        values: number of values of all outputs.
-        tiles: number of tiles of the largest output.
-        starts: opcodes with which each phase begins.
-        weights: int32 that the weights of source pixels take.
-    """
-
-    header: I64
-    rows: I64
-    smoothing: I64
-    offsets: I64
-    values: int
-    tiles: int
-    starts: list[frozenset[int]]
-    weights: int
+    header: I64  # (HEADER,)
+    rows: I64  # (n, k), the descriptors
+    smoothing: I64  # (m,), words of the weights of blurs
+    offsets: I64  # (n,), values of the outputs before each
+    values: int  # values of all outputs
+    tiles: int  # tiles of the largest output
+    starts: list[frozenset[int]]  # opcodes that begin each phase
+    weights: int  # int32 for weights of source pixels
 
     @property
     def count(self) -> int:
@@ -45,16 +125,16 @@ class DescriptorTable:
 
     @property
     def size(self) -> int:
-        """Number of words, even: Triton compiles a kernel anew for an address that is no multiple of 16 bytes."""
+        """Number of words, even: Triton recompiles a kernel for an address that is not a multiple of 16 bytes."""
         words = self.header.size + self.rows.size + self.smoothing.size
         return words + words % 2
 
     def place_outputs(self, addresses: I64) -> None:
-        """Note where the outputs lie, int64 (n,)."""
+        """Note the addresses of the outputs, int64 (n,)."""
         self.rows[:, layout.OUTPUT.value] = addresses
 
     def write(self, words: I64) -> None:
-        """Write all to ``size`` words."""
+        """Write the table to ``size`` words."""
         at = 0
         for part in (self.header, self.rows, self.smoothing):
             words[at : at + part.size].reshape(part.shape)[...] = part
@@ -74,7 +154,7 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
     first = list(accumulate((part.shape[1] for part in (edges, steps, begins)), initial=layout.FIXED.value))
     edge_counts = np.where(params.shows_edges, params.edges.shape[1], 0)
     rows = np.empty((n, first[3]), dtype=np.int64)
-    # The fixed words in their order, as one concatenation: an assignment for each took twice as long, 28 µs a batch.
+    # The fixed words in order, joined at once: an assignment for each took twice as long, 28 µs a batch.
     fixed = [
         params.planes[:, :2],
         params.source_size,

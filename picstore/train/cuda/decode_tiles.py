@@ -4,8 +4,8 @@
     Huffman codes ────→ make_tables         int16, zigzag,   lane = block    Y, Cb, Cr   lane = 4 pixels
                                             sum_differences
 
-Pixels equal ``jpeg.decoder``'s, bit for bit. It needs neither nvJPEG nor a JPEG engine. A batch of 256 fills a third of
-a GPU while it reads Huffman codes, so that batches which wait together take hardly longer than one.
+Pixels equal ``jpeg.decoder``'s, bit for bit. Neither nvJPEG nor a JPEG engine is needed. A batch of 256 fills a third
+of a GPU while Huffman codes are read, so that several waiting batches take hardly longer than one.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ from picstore.train.cuda.gpu_inverse_dct import inverse_dct
 from picstore.train.cuda.gpu_rgb import to_rgb
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
 
+# The first reason is told: other errors of the image follow from a wrong entry point, or are damage.
 REASONS = {
-    WRONG_ENTRY_POINT: "an entry point where no MCU begins",  # what else is wrong follows from it, or is damage
+    WRONG_ENTRY_POINT: "an entry point where no MCU begins",
     BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
     TOO_SHORT: "its entropy-coded data ends early",
     SURPLUS: "a segment with more bytes than it needs",
     MARKER: "a marker within a segment",
 }
 
-LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # of a program
+LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # sizes of programs
 SUMMED = 32  # blocks; most segments have 24
 MAX_NUMEL = 1 << 20  # values of one of Triton's tensors
 ROUNDS, SYMBOLS = 4, 4
-# Registers a thread on sm_90, without a spill, by Triton 3.8 and by 3.6: 52 of decode_segments, 54 and 46 of
-# sum_differences, 96 and 122 of inverse_dct, up to 50 of the others.
+# Registers a thread on sm_90, without a spill, by Triton 3.8 and by 3.6: decode_segments 52, sum_differences 54 and 46,
+# inverse_dct 96 and 122, the others up to 50.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
-# The dtypes as which the kernels read the memory that batches are copied to; words of images say where.
+# Dtypes under which the kernels read the memory of the uploaded batches; words of images hold the positions.
 _UPLOADED = {
     "data": torch.uint8,
     "segments": torch.int32,
@@ -60,22 +61,23 @@ _UPLOADED = {
     "places": torch.int32,
     "quantization": torch.int16,
 }
-MOST_BLOCKS = 1 << 22  # that are decoded at once: 537 MB of coefficients
-_QUANTIZATION_BYTES = 128  # of a row
+MOST_BLOCKS = 1 << 22  # blocks decoded at once: 537 MB of coefficients
+_QUANTIZATION_BYTES = 128  # bytes of a row
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeStatus:
-    """Status of each image's segments, zero for sound ones; only ``wait`` waits for the GPU to write it."""
+    """Status of each image's segments, which the GPU writes; only ``wait`` waits for the GPU."""
 
     _status: torch.Tensor  # int32 (n,), in the host's memory
     _decoded: torch.cuda.Event | None
 
     def wait(self) -> I64:
-        """Wait for the kernels: int64 (n,), 0 or what is wrong with the image, keys of ``REASONS`` added up.
+        """Wait for the kernels, which then have read the host's memory. The thread sleeps, and does not spin.
 
-        What they read of the host's memory they have read then. The thread sleeps, and does not spin.
+        Returns:
+            int64 (n,): 0 for a sound image, otherwise the sum of some keys of ``REASONS``.
         """
         if self._decoded is not None:
             self._decoded.synchronize()
@@ -85,19 +87,20 @@ class DecodeStatus:
 def decode_tiles(
     tables: Sequence[SegmentTables], *, device: torch.device, locked: Sequence[bool] = ()
 ) -> tuple[DecodedImages, DecodeStatus]:
-    """Queue the decoding of batches' tiles, together, on the current stream of a device.
+    """Queue the decoding of several batches' tiles, together, on the current stream of a device.
 
     Args:
-        tables: of each batch. They must stay as they are until the status was waited for.
-        device: a GPU; the CPU where Triton's interpreter runs.
-        locked: of each batch, whether its tables' block is page-locked memory; it is copied to such memory otherwise.
+        tables: tables of each batch, which must not change before the status was waited for.
+        device: a GPU, or the CPU with Triton's interpreter.
+        locked: for each batch, whether the block of its tables is page-locked memory. Other blocks are copied to such
+            memory.
 
     Returns:
-        The images of all batches in turn, whose rows begin at multiples of 4 bytes, without pixels where an image has
-        no parts; and their status.
+        The images of all batches in turn, and the status of the images. Rows of pixels begin at multiples of 4 bytes.
+        An image without parts has no pixels.
 
     Raises:
-        MissingDependency: there is no C compiler at the first launch on a machine.
+        MissingDependency: the machine has no C compiler for the first launch.
         torch.cuda.OutOfMemoryError: the device has too little memory.
     """
     with _waiting_on_errors(device):
@@ -122,7 +125,7 @@ def decode_tiles(
 
 
 def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int]) -> None:
-    """Copy the words of all batches' images, which then count from the begin of the memory that all are copied to."""
+    """Copy the words of all batches' images, so that positions count from the start of the joined memory."""
     at = 0
     for each, start in zip(tables, starts, strict=False):
         mine, places, n = rows[at : at + len(each.count)], each.layout.places(), len(each.count)
@@ -142,7 +145,7 @@ def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int
 
 @contextlib.contextmanager
 def _waiting_on_errors(device: torch.device) -> Iterator[None]:
-    """Make a device the current one; after an error wait for its copies: the memory they read is used again."""
+    """Make a device the current one; after an error, wait for copies, because the memory they read is used again."""
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         try:
             yield
@@ -172,7 +175,7 @@ def _parts(blocks: I64) -> Iterator[slice]:
 
 
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
-    """Write what images have before them that are decoded at once; returns the sums of all, in the order of words."""
+    """Write the amounts that precede each image among those decoded at once; return the sums, in the order of words."""
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]
     amounts[:, 3] = 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]
@@ -194,7 +197,7 @@ def _upload(
     starts: Sequence[int],
     locked: Sequence[bool],
 ) -> dict[str, torch.Tensor]:
-    """Copy bytes and tables of all batches to the device; returns arrays for the kernels by name."""
+    """Copy bytes and tables of all batches to the device; return arrays for the kernels by name."""
     block = torch.empty(starts[-1], dtype=torch.uint8, device=device)
     for number, each in enumerate(tables):
         host = torch.from_numpy(each.block[: each.layout.uploaded])
@@ -208,7 +211,7 @@ def _upload(
 def _decode_part(
     arrays: dict[str, torch.Tensor], rows: I64, part: slice, sums: I64
 ) -> tuple[DecodedImages, torch.Tensor]:
-    """Queue the kernels for some images; returns these and status, int32 (k,), on the device."""
+    """Queue the kernels for k images; return images and status, int32 (k,), on the device."""
     device = arrays["data"].device
     if part != slice(0, len(rows)):
         rows, arrays = rows[part], {**arrays, "images": arrays["images"][part]}
@@ -219,11 +222,11 @@ def _decode_part(
 
     pixels = empty(pixel_count, torch.uint8)
     status = torch.zeros(len(rows), dtype=torch.int32, device=device)
-    entries = empty(entry_count, torch.int32)
-    coefficients = torch.zeros((blocks, 64), dtype=torch.int16, device=device)
-    planes = empty(sample_count, torch.uint8)
+    made = {"entries": empty(entry_count, torch.int32), "pixels": pixels, "status": status}
+    made["coefficients"] = torch.zeros((blocks, 64), dtype=torch.int16, device=device)
+    made["planes"] = empty(sample_count, torch.uint8)
     with launching():
-        _launch(arrays, entries, coefficients, planes, pixels, status, rows, count)
+        _launch(arrays | made, rows, count)
     table = np.empty((len(rows), 3), np.int64)
     table[:, 0] = rows[:, words.PIXELS]
     table[:, 0] += pixels.data_ptr()
@@ -231,18 +234,10 @@ def _decode_part(
     return DecodedImages(table, rows[:, : words.HEIGHT + 1].copy(), (pixels,), np.zeros(len(rows), np.int64)), status
 
 
-def _launch(
-    arrays: dict[str, torch.Tensor],
-    entries: torch.Tensor,
-    coefficients: torch.Tensor,
-    planes: torch.Tensor,
-    pixels: torch.Tensor,
-    status: torch.Tensor,
-    rows: I64,
-    count: int,
-) -> None:
-    """Launch the kernels, whose programs are as large as they can be where each operation is interpreted."""
-    images, segments, places = arrays["images"], arrays["segments"], arrays["places"]
+def _launch(arrays: dict[str, torch.Tensor], rows: I64, count: int) -> None:
+    """Launch the kernels; with the interpreter, which pays for each operation, programs are as large as possible."""
+    images, segments, entries = arrays["images"], arrays["segments"], arrays["entries"]
+    coefficients, planes = arrays["coefficients"], arrays["planes"]
     n, most = len(rows), int(rows[:, words.BLOCKS].max())
     lanes, summed, blocks, height, width = LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS
     if INTERPRETED:
@@ -250,27 +245,13 @@ def _launch(
         summed = min(lanes, MAX_NUMEL // SUMMED)
     tiles = -(-rows[:, words.WIDTH] // (4 * width)) * -(-rows[:, words.HEIGHT] // height)
     options: dict[str, dict[str, Any]] = {name: {"num_warps": warps} for name, warps in WARPS.items()}
+    made_at_once, rounds = 4096 if INTERPRETED else ENTRIES, {"ROUNDS": ROUNDS, "SYMBOLS": SYMBOLS}
     make_tables[(words.HUFFMAN_TABLES * n,)](
-        arrays["codes"],
-        places,
-        images,
-        entries,
-        LANES=4096 if INTERPRETED else ENTRIES,
-        **options["make_tables"],
+        arrays["codes"], arrays["places"], images, entries, LANES=made_at_once, **options["make_tables"]
     )
+    sources = arrays["data"], segments, images, entries
     decode_segments[(-(-count // lanes),)](
-        arrays["data"],
-        segments,
-        images,
-        entries,
-        coefficients,
-        status,
-        count,
-        n,
-        LANES=lanes,
-        ROUNDS=ROUNDS,
-        SYMBOLS=SYMBOLS,
-        **options["decode_segments"],
+        *sources, coefficients, arrays["status"], count, n, LANES=lanes, **rounds, **options["decode_segments"]
     )
     sum_differences[(-(-count // summed),)](
         segments, images, coefficients, count, n, SEGMENTS=summed, BLOCKS=SUMMED, **options["sum_differences"]
@@ -278,7 +259,7 @@ def _launch(
     grid, tables = (-(-most // blocks), n), arrays["quantization"]
     for side in sorted({*rows[:, words.SIDE : words.SIDE + 2].ravel().tolist()} - {0}):
         inverse_dct[grid](images, coefficients, tables, planes, SIDE=side, LANES=blocks, **options["inverse_dct"])
-    to_rgb[(int(tiles.max()), n)](images, planes, pixels, ROWS=height, COLUMNS=width, **options["to_rgb"])
+    to_rgb[(int(tiles.max()), n)](images, planes, arrays["pixels"], ROWS=height, COLUMNS=width, **options["to_rgb"])
 
 
 def _power_of_two(count: int) -> int:

@@ -1,4 +1,4 @@
-"""Decoded images on a device, of which kernels need addresses alone: arrays for a batch in place of a tensor each."""
+"""Decoded images on a device: addresses for the kernels, as arrays for a batch instead of a tensor for each image."""
 
 from __future__ import annotations
 
@@ -12,31 +12,25 @@ from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.cuda.triton_jit import INTERPRETED
 
-MAX_VALUES = 1 << 31  # of one image: offsets within it are 32-bit integers
+MAX_VALUES = 1 << 31  # values of an image, since offsets have 32 bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedImages:
-    """Images of bytes, (3, h, w) or (1, h, w) for grey, each in one of a few blocks of memory.
+    """Images of bytes, (3, h, w) or (1, h, w) for grey, each in one of a few blocks of memory."""
 
-    Attributes:
-        planes: int64 (n, 3), address, and bytes from one plane and from one row to the next; 0 planes apart for grey.
-        sizes: int64 (n, 2), width and height.
-        memory: the blocks, one after another in the order of the first image in each, which they keep alive.
-        block: int64 (n,), of each image, its number in ``memory``.
-    """
-
+    # Address, and bytes from one plane (0 for grey) and from one row to the next.
     planes: I64
-    sizes: I64
-    memory: tuple[torch.Tensor, ...]
-    block: I64
+    sizes: I64  # (n, 2), width and height
+    memory: tuple[torch.Tensor, ...]  # blocks, in the order of their first images
+    block: I64  # (n,), index in ``memory``
 
     @classmethod
     def from_tensors(cls, images: Sequence[torch.Tensor]) -> DecodedImages:
-        """Take images that have memory of their own.
+        """Take images, each with memory of its own.
 
         Raises:
-            UsageError: they are on another device than the kernels, on several, or of other shapes, dtypes or strides.
+            UsageError: the device is not the kernels', devices differ, or a shape, dtype or stride is not possible.
         """
         device = images[0].device
         if device.type != ("cpu" if INTERPRETED else "cuda"):
@@ -59,7 +53,7 @@ class DecodedImages:
 
     @classmethod
     def join(cls, parts: Sequence[DecodedImages]) -> DecodedImages:
-        """Images of several in turn."""
+        """Join several sets of images, one after another."""
         if len(parts) == 1:
             return parts[0]
         before = np.cumsum([0, *(len(part.memory) for part in parts)])
@@ -72,19 +66,19 @@ class DecodedImages:
 
     @property
     def device(self) -> torch.device:
-        """The device of all."""
+        """Device of all images."""
         return self.memory[0].device
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __getitem__(self, number: int) -> torch.Tensor:
-        """The tensor of an image, a view of its block."""
+        """Return the tensor of an image, a view of a block."""
         if not 0 <= number < len(self):
             raise IndexError(number)
         (address, plane, pitch), (width, height) = self.planes[number].tolist(), self.sizes[number].tolist()
         block = self.memory[int(self.block[number])]
-        if block.dim() == 3:  # an image of its own
+        if block.dim() == 3:  # The block is one image.
             return block
         return block.as_strided((3, height, width), (plane, pitch, 1), address - block.data_ptr())
 
@@ -92,11 +86,11 @@ class DecodedImages:
         return (self[number] for number in range(len(self)))
 
     def select(self, numbers: I64) -> DecodedImages:
-        """Some of the images, in this order; one may come twice."""
+        """Return some of the images, in the order of ``numbers``; an image may occur twice."""
         return DecodedImages(self.planes[numbers], self.sizes[numbers], self.memory, self.block[numbers])
 
     def replaced(self, numbers: Sequence[int], images: Sequence[torch.Tensor]) -> DecodedImages:
-        """A copy with other images in some places."""
+        """Return a copy with ``images`` in the places ``numbers``."""
         if not numbers:
             return self
         others = DecodedImages.from_tensors(images)

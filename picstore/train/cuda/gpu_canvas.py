@@ -1,35 +1,28 @@
-"""Steps on the GPU that read other pixels of a canvas than their own, in the arithmetic of ``train/cpu``.
+"""Steps on the GPU that read other pixels of a canvas, in the arithmetic of ``train/cpu``, equal to the bit.
 
-Each begins a phase, and reads the levels of the phase before. All are equal to the CPU's to the bit.
+Each step begins a phase, and reads the levels of the phase before.
 """
 
 from __future__ import annotations
 
 from picstore.train.cuda.augment_layout import KEY, OPERANDS, SIZE, load_f32, load_f64, load_i32
-from picstore.train.cuda.gpu_color import reflected, rounded, smoothed, smoothing_row
-from picstore.train.cuda.noise import random_bits
+from picstore.train.cuda.gpu_color import random_bits, reflected, rounded, smoothed, smoothing_row
 from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
 
-_ELASTIC = tl.constexpr(opcodes.ELASTIC)
-_SAMPLING = tl.constexpr(opcodes.SAMPLING)
-_FILL = tl.constexpr(opcodes.FILL)
-_NEAREST = tl.constexpr(opcodes.NEAREST)
-_BILINEAR = tl.constexpr(opcodes.BILINEAR)
+_ELASTIC, _SAMPLING, _FILL = tl.constexpr(opcodes.ELASTIC), tl.constexpr(opcodes.SAMPLING), tl.constexpr(opcodes.FILL)
+_NEAREST, _BILINEAR = tl.constexpr(opcodes.NEAREST), tl.constexpr(opcodes.BILINEAR)
 _PILLOW_BILINEAR = tl.constexpr(opcodes.PILLOW_BILINEAR)
 
-_THIRTEENTH = tl.constexpr(1 / 13)
-_TO_UNIT = tl.constexpr(2.0**-23)
-_BITS = tl.constexpr(12)  # of a position
-_ONE = tl.constexpr(1 << 12)
-_HALF = tl.constexpr(1 << 11)
-_FRACTION = tl.constexpr((1 << 12) - 1)
+_THIRTEENTH, _TO_UNIT = tl.constexpr(1 / 13), tl.constexpr(2.0**-23)
+_BITS = tl.constexpr(12)  # fractional bits of a position
+_ONE, _HALF, _FRACTION = tl.constexpr(1 << 12), tl.constexpr(1 << 11), tl.constexpr((1 << 12) - 1)
 _PER_ONE = tl.constexpr(2.0**-12)
 
 
 @device_function
 def sharpened(descriptor, step, levels, y, x):
-    """Blend the levels of the previous phase with their smoothed version."""
+    """Blend the levels of the previous phase with smoothed levels."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     rest = load_f32(step, OPERANDS + 1)
     plane = width * height
@@ -65,7 +58,7 @@ def looked_up(descriptor, levels, table, y, x):
 
 @device_function
 def displaced_row(table, step, axis: tl.constexpr, y, x, width, height):
-    """Uniform noise of an elastic displacement along an axis, blurred along rows."""
+    """Draw uniform noise of an elastic displacement along an axis, and blur along rows."""
     groups, weights = smoothing_row(table, step, 2 * axis)
     first = axis * height * width + y * width
     key = tl.load(step + KEY).to(tl.uint64)
@@ -92,7 +85,7 @@ def _uniform(key, counter):
 
 @device_function
 def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
-    """Blur along columns what ``displaced_row`` made: float64."""
+    """Blur the result of ``displaced_row`` along columns: float64."""
     groups, weights = smoothing_row(table, step, 2 * axis + 1)
     column = axis * height * width + tl.minimum(x, width - 1)
     return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights).to(tl.float64)
@@ -137,7 +130,7 @@ def _mapped(words, across, down):
 
 @device_function
 def _fixed(at, scale: tl.constexpr, shift: tl.constexpr, extent):
-    """Positions in fixed point, clamped to the pixel before the first and the one after the last."""
+    """Convert positions to fixed point, clamped to the pixel before the first and the pixel after the last."""
     at = at * scale + shift
     at = tl.where(at > -scale, at, -scale)  # NaN too
     return tl.floor(tl.minimum(at, (extent + 1).to(tl.float64) * scale - 1.0)).to(tl.int32)
@@ -160,7 +153,7 @@ def _nearest(step, levels, y, x, width, height):
 
 @device_function
 def _linear(step, levels, at_y, at_x, width, height, pillow):
-    """Bilinear interpolation: Pillow repeats the border and truncates, torchvision blends with the fill and rounds."""
+    """Interpolate bilinearly: Pillow repeats the border and truncates, torchvision blends with the fill and rounds."""
     fx, fy = at_x & _FRACTION, at_y & _FRACTION
     x, y = at_x >> _BITS, at_y >> _BITS
     both = (fx * fy + _HALF) >> _BITS
@@ -204,7 +197,7 @@ def _cubic_weights(t):
 
 @device_function
 def _cubic(levels, at_y, at_x, width, height):
-    """Pillow's bicubic interpolation, which repeats the border and truncates."""
+    """Interpolate by Pillow's bicubic filter, which repeats the border and truncates."""
     plane = width * height
     p, q, r, s = _cubic_weights((at_x & _FRACTION).to(tl.float32) * _PER_ONE)
     w0, w1, w2, w3 = _cubic_weights((at_y & _FRACTION).to(tl.float32) * _PER_ONE)
@@ -249,7 +242,7 @@ def _filled_outside(step, r, g, b, at_y, at_x, width, height):
 
 @device_function
 def mixed(step, levels, sums, originals, plane, pixel, inside):
-    """One plane of a step ``MIX``; ``sums`` and ``originals`` belong to this pixel alone, from phase to phase."""
+    """Run a step ``MIX`` on one plane; ``sums`` and ``originals`` keep a pixel's values from phase to phase."""
     weight, position = load_f32(step, OPERANDS), load_i32_of(step, OPERANDS + 1)
     level = tl.load(levels + plane + pixel, inside, 0).to(tl.float32)
     total = weight * level

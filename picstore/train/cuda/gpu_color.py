@@ -1,12 +1,16 @@
-"""Color steps on a tile on the GPU, in the arithmetic of the CPU's kernels: equal to the bit.
+"""Color steps on a tile on the GPU, and random numbers of pixels, equal to the CPU's bit for bit.
 
 Pointwise steps follow each other in registers (``run_steps``). Contrast, which needs the mean grey level of the image,
-and steps that need other pixels begin a new phase, another launch (``kernels.py``). Before normalization values are
-whole grey levels in float32.
+and steps that need other pixels begin a new phase, another launch (``augment_kernels.py``). Values are whole grey
+levels in float32 until they are normalized. The float32 operations are those of the CPU's kernels, in the same order;
+launches forbid the compiler to fuse them.
 """
 
 from __future__ import annotations
 
+import math
+
+from picstore import rng
 from picstore.train.cuda.augment_layout import (
     KEY,
     OPERANDS,
@@ -18,31 +22,29 @@ from picstore.train.cuda.augment_layout import (
     load_f32,
     load_i32,
 )
-from picstore.train.cuda.noise import random_bits, random_normals
 from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
 
 ERASE_NORMALS = 20  # ERASE_RANDOM after NORMALIZE; in addition to opcodes.py
-SMOOTHING_ROW = 4  # operand of blurs and elastic displacements: number of the first row of weights
+# Operand of blurs and elastic displacements: number of the first row of weights.
+SMOOTHING_ROW = 4
 
-_SCALE = tl.constexpr(opcodes.SCALE)
-_SATURATION = tl.constexpr(opcodes.SATURATION)
-_HUE = tl.constexpr(opcodes.HUE)
-_SOLARIZE = tl.constexpr(opcodes.SOLARIZE)
-_POSTERIZE = tl.constexpr(opcodes.POSTERIZE)
-_SOLARIZE_ADD = tl.constexpr(opcodes.SOLARIZE_ADD)
-_PERMUTE = tl.constexpr(opcodes.PERMUTE)
-_NOISE = tl.constexpr(opcodes.NOISE)
-_ERASE = tl.constexpr(opcodes.ERASE)
-_ERASE_RANDOM = tl.constexpr(opcodes.ERASE_RANDOM)
-_SMOOTHING_ROW = tl.constexpr(SMOOTHING_ROW)
-_ERASE_NORMALS = tl.constexpr(ERASE_NORMALS)
-_NORMALIZE = tl.constexpr(opcodes.NORMALIZE)
+_SCALE, _SATURATION, _HUE = tl.constexpr(opcodes.SCALE), tl.constexpr(opcodes.SATURATION), tl.constexpr(opcodes.HUE)
+_SOLARIZE, _POSTERIZE = tl.constexpr(opcodes.SOLARIZE), tl.constexpr(opcodes.POSTERIZE)
+_SOLARIZE_ADD, _PERMUTE = tl.constexpr(opcodes.SOLARIZE_ADD), tl.constexpr(opcodes.PERMUTE)
+_NOISE, _ERASE = tl.constexpr(opcodes.NOISE), tl.constexpr(opcodes.ERASE)
+_ERASE_RANDOM, _SMOOTHING_ROW = tl.constexpr(opcodes.ERASE_RANDOM), tl.constexpr(SMOOTHING_ROW)
+_ERASE_NORMALS, _NORMALIZE = tl.constexpr(ERASE_NORMALS), tl.constexpr(opcodes.NORMALIZE)
 
-_TO_BYTE = tl.constexpr((256 - 1e-3) / 255)
-_SIXTH = tl.constexpr(1 / 6)
-_PER_LEVEL = tl.constexpr(1 / 255)
+_TO_BYTE, _SIXTH, _PER_LEVEL = tl.constexpr((256 - 1e-3) / 255), tl.constexpr(1 / 6), tl.constexpr(1 / 255)
 _ROUND = tl.constexpr(1.5 * 2**23)  # added and subtracted, it rounds to integers, ties to even
+
+_GOLDEN, _M1, _M2 = tl.constexpr(rng.GOLDEN), tl.constexpr(rng.MIX1), tl.constexpr(rng.MIX2)
+_LOW31, _UNIT, _TURN = tl.constexpr((1 << 31) - 1), tl.constexpr(2.0**-31), tl.constexpr(math.pi / 4 * 2.0**-30)
+_CENTER, _ROOT, _MANTISSA = tl.constexpr(2.0**30), tl.constexpr(0x3F3504F3), tl.constexpr((1 << 23) - 1)
+_LN2, _L3, _L5, _L7 = tl.constexpr(math.log(2.0)), tl.constexpr(1 / 3), tl.constexpr(1 / 5), tl.constexpr(1 / 7)
+_C4, _C6, _C8, _D3 = tl.constexpr(1 / 24), tl.constexpr(-1 / 720), tl.constexpr(1 / 40320), tl.constexpr(-1 / 6)
+_D5, _D7, _D9 = tl.constexpr(1 / 120), tl.constexpr(-1 / 5040), tl.constexpr(1 / 362880)
 
 
 @device_function
@@ -88,19 +90,19 @@ def run_steps(descriptor, begin, end, r, g, b, y, x):  # noqa: C901 - a branch a
 
 @device_function
 def grey_of(r, g, b):
-    """Whole grey levels, as torchvision computes them."""
+    """Compute whole grey levels as torchvision does."""
     return tl.floor(0.2989 * r + 0.587 * g + 0.114 * b)
 
 
 @device_function
 def blended(value, factor, offset):
-    """Levels times ``factor`` plus ``offset``, clipped, as whole levels."""
+    """Return levels times ``factor`` plus ``offset``, clipped, as whole levels."""
     return tl.floor(tl.minimum(tl.maximum(factor * value + offset, 0.0), 255.0))
 
 
 @device_function
 def smoothing_row(table, step, number):
-    """Find a row of weights of a step: its number of groups, and where the weights begin."""
+    """Return the number of groups and the address of a row of weights of a step."""
     pitch, first = tl.load(table + SMOOTHING_PITCH), load_f32(step, OPERANDS + _SMOOTHING_ROW).to(tl.int64)
     row = (table + tl.load(table + SMOOTHING)).to(tl.pointer_type(tl.float32)) + (first + number) * pitch
     return tl.load(row).to(tl.int32), row + 1
@@ -108,7 +110,7 @@ def smoothing_row(table, step, number):
 
 @device_function
 def smoothed(source, fixed, i, extent, stride, groups, weights):
-    """One pass of a Gaussian blur, with reflection at the border, in the order of ``train/cpu/blur.py``.
+    """Make one pass of a Gaussian blur, with reflection at the border, in the order of the CPU's ``weighted_sum``.
 
     Args:
         source: pointer to a plane.
@@ -116,7 +118,7 @@ def smoothed(source, fixed, i, extent, stride, groups, weights):
         i: int32, the pixels' indices along the axis, 0 … extent − 1.
         extent: pixels along the axis.
         stride: elements from one pixel to the next.
-        groups, weights: of ``smoothing_row``.
+        groups, weights: results of ``smoothing_row``.
     """
     source += fixed
     total = tl.load(weights) * tl.load(source + i * stride).to(tl.float32)
@@ -130,7 +132,7 @@ def smoothed(source, fixed, i, extent, stride, groups, weights):
 
 @device_function
 def _pair(source, i, k, extent, stride, weights):
-    """The taps k before and after a pixel, weighted."""
+    """Return the weighted sum of the taps k before and k after a pixel."""
     low = tl.load(source + reflected(i - k, extent) * stride).to(tl.float32)
     high = tl.load(source + reflected(i + k, extent) * stride).to(tl.float32)
     return tl.load(weights + k) * (low + high)
@@ -159,7 +161,7 @@ def _normalized(step, value, channel: tl.constexpr):
 
 @device_function
 def _turned(r, g, b, turns):
-    """Turn the hue by sixths of a turn, as ``train/cpu/pointwise_color.py``."""
+    """Turn the hue by sixths of a turn, as in ``train/cpu/pointwise_color.py``."""
     v = tl.maximum(tl.maximum(r, g), b)
     d = v - tl.minimum(tl.minimum(r, g), b)
     across = tl.where(v == g, b - r, r - g)
@@ -231,7 +233,7 @@ def _erased(step, opcode, r, g, b, y, x):
 
 @device_function
 def _in_box(step, y, x):
-    """Whether pixels lie in the step's box."""
+    """Return whether pixels lie in the step's box."""
     left, top = load_f32(step, OPERANDS), load_f32(step, OPERANDS + 1)
     right, bottom = load_f32(step, OPERANDS + 2), load_f32(step, OPERANDS + 3)
     return (y >= top) & (y < bottom) & (x >= left) & (x < right)
@@ -239,7 +241,7 @@ def _in_box(step, y, x):
 
 @device_function
 def _index_in_box(step, y, x, channel: tl.constexpr):
-    """Indices of values in the step's box, int64; arbitrary outside of it."""
+    """Return the indices of values in the step's box, int64; arbitrary outside of the box."""
     left, top = load_f32(step, OPERANDS).to(tl.int32), load_f32(step, OPERANDS + 1).to(tl.int32)
     width = load_f32(step, OPERANDS + 2).to(tl.int32) - left
     height = load_f32(step, OPERANDS + 3).to(tl.int32) - top
@@ -256,3 +258,34 @@ def _random_levels(step, value, y, x, channel: tl.constexpr):
 def _random_normals(step, value, y, x, channel: tl.constexpr):
     drawn = random_normals(tl.load(step + KEY).to(tl.uint64), _index_in_box(step, y, x, channel))
     return tl.where(_in_box(step, y, x), drawn, value)
+
+
+@device_function
+def random_bits(key, counter):
+    """Compute ``rng.bits``: uint64 of a uint64 key and int64 counters."""
+    z = key + (counter + 1).to(tl.uint64) * _GOLDEN
+    z = (z ^ (z >> 30)) * _M1
+    z = (z ^ (z >> 27)) * _M2
+    return z ^ (z >> 31)
+
+
+@device_function
+def random_normals(key, number):
+    """Compute ``standard_normals``: float32 normals by int64 numbers."""
+    z = random_bits(key, number >> 1)
+    uniform = ((z >> 33).to(tl.int32).to(tl.float32) + 0.5) * _UNIT
+    a = (((z >> 2) & _LOW31).to(tl.int32).to(tl.float32) - _CENTER) * _TURN
+    shifted = uniform.to(tl.int32, bitcast=True) - _ROOT
+    exponent = (shifted >> 23).to(tl.float32)
+    m = ((shifted & _MANTISSA) + _ROOT).to(tl.float32, bitcast=True)
+    s = tl.math.div_rn(m - 1.0, m + 1.0)
+    q = s * s
+    log = exponent * _LN2 + 2.0 * s * (1.0 + q * (_L3 + q * (_L5 + q * _L7)))
+    radius = tl.math.sqrt_rn(tl.maximum(-2.0 * log, 0.0))
+    q = a * a
+    cosine = radius * (1.0 + q * (-0.5 + q * (_C4 + q * (_C6 + q * _C8))))
+    sine = radius * a * (1.0 + q * (_D3 + q * (_D5 + q * (_D7 + q * _D9))))
+    choice = (z & 3).to(tl.int32)
+    cosine = tl.where((choice & 1) != 0, -cosine, cosine)
+    second = ((number & 1) != 0) != ((choice & 2) != 0)
+    return tl.where(second, sine, cosine)

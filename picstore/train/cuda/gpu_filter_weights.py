@@ -1,8 +1,8 @@
 """Weights of source pixels for resampling upright images on the GPU, equal to ``kernels/filter_weights.py``'s.
 
-A lane makes the weights of an output pixel along an axis, once for the batch: the programs of all tiles in its row or
-column read them. float64 is exactly rounded on both sides and launches forbid the compiler to fuse its operations, so
-the integers that follow are equal.
+A lane makes the weights of an output pixel along an axis, once for the batch; the programs of all tiles in the pixel's
+row or column read the weights. float64 is exactly rounded on both sides, and launches forbid the compiler to fuse
+operations, so the resulting integers are equal.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 LANES = 256  # output pixels that a program weighs at once
 
-# An axis of an image, int32: the greatest number of weights of an output pixel; of each its first source pixel; of each
-# what its weights lack of ``ONE``; then of each the first weight, of each the second one, and so on.
+# An axis of an image is int32: the greatest number of weights of an output pixel; the first source pixel of each output
+# pixel; for each, the difference of its weights' sum from ``ONE``; then the first weight of each, the second weight of
+# each, and so on.
 FIRSTS = tl.constexpr(1)
 
-_BILINEAR = tl.constexpr(filters.BILINEAR)  # less is of one pixel or a box
+_BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes: nearest, box
 _BICUBIC = tl.constexpr(filters.BICUBIC)
 _SHARP, _PLAIN = tl.constexpr(filters.SHARP_CUBIC), tl.constexpr(filters.PLAIN_CUBIC)
 _TIE = tl.constexpr(filters.TIE)
@@ -62,7 +63,7 @@ def make_weights(table, LANES: tl.constexpr):
 
 @device_function
 def _weigh(descriptor, words, made, x, length):
-    """Weigh the source pixels of output pixels ``x`` along an axis, whose words are at ``words``; returns how many."""
+    """Weigh the source pixels of output pixels ``x`` along the axis at ``words``; return the number of weights."""
     interpolation, antialias = load_i32(descriptor, FILTER), load_i32(descriptor, FILTER + 1)
     low, high, extent = load_i32(words, CLIP), load_i32(words, CLIP + 2), load_i32(words, SOURCE)
     support = load_f64(words, MAP + 4)
@@ -90,7 +91,7 @@ def _weigh(descriptor, words, made, x, length):
     for k in range(window):
         j = first + k
         known = seen & (j < last)
-        at = tl.minimum(tl.maximum(j, begin), end - 1)  # the clip's first and last pixel stand for all beyond
+        at = tl.minimum(tl.maximum(j, begin), end - 1)  # The clip's first and last pixel are repeated.
         running += tl.where(known, _value(j, center, support, interpolation, a), 0.0)
         now = tl.floor(running / total * _ONE + 0.5).to(tl.int32)
         base = tl.where(at != place, before, base)
@@ -105,7 +106,7 @@ def _weigh(descriptor, words, made, x, length):
 
 @device_function
 def _value(j, center, support, interpolation, a):
-    """A filter's value at source pixels, up to a factor."""
+    """Return a filter's value at source pixels, up to a factor."""
     distance = tl.abs(j.to(tl.float64) + 0.5 - center) / support
     if interpolation == _BILINEAR:
         value = tl.maximum(1.0 - distance, 0.0)
@@ -120,7 +121,7 @@ def _value(j, center, support, interpolation, a):
 
 @device_function
 def cubic(distance, a):
-    """Keys' cubic of parameter ``a``, at a distance in pixels of at most 2; float64."""
+    """Return Keys' cubic of parameter ``a`` at a distance of at most 2 pixels; float64."""
     near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
     far = a * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
     return tl.where(distance < 1.0, near, far)
@@ -128,7 +129,7 @@ def cubic(distance, a):
 
 @device_function
 def _lanczos(distance):
-    """The Lanczos filter, at a distance in half-widths."""
+    """Return the Lanczos filter at a distance in half-widths."""
     near = _PI * distance < 1e-5
     angle = tl.where(near, 1.0, _PI * distance)
     u = (angle - _HALF_PI) * (angle - _HALF_PI)

@@ -1,14 +1,15 @@
-"""Huffman codes read by a lane for each part of a restart segment, and the lookup tables for it (ITU-T T.81, F.2).
+"""Decoding of Huffman codes on a GPU, by a lane for each part of a restart segment (ITU-T T.81, F.2), and its tables.
 
-A round refills each lane's 64 bits, by up to 4 bytes of which stuffed zeros are left out by arithmetic, and reads some
-symbols, one after another, of whatever block the lane is at. A lane that lacks bits takes an entry that does nothing,
-and waits for the next round. No lane branches by itself, so divergence costs what lanes that are done wait for the
-longest one. An entry covers any code: there is no slow path.
+A round refills each lane's 64 bits by up to 4 bytes, without stuffed zeros, and reads some symbols, one after another,
+of the lane's block. A lane that lacks bits takes an entry that does nothing, and waits for the next round. No lane
+branches by itself, so divergence costs only the time that finished lanes wait for the longest lane. An entry covers any
+code, without a slow path.
 
-A lane stays within its part's bytes and blocks whatever these hold, and ends after as many rounds as it has bits.
+A lane stays within the bytes and blocks of its part whatever the bytes hold, and ends after as many rounds as the part
+has bits.
 
-Parts lie between entry points (docs/format.md). A lane that does not end at the bit at which the next one begins says
-so: the first part begins with the segment, so all parts begin where an MCU does unless one is flagged.
+Parts lie between entry points (docs/format.md). A lane flags an error if it does not end at the bit at which the next
+part begins. The first part begins with the segment, so all parts begin with an MCU unless an error is flagged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
-# What is wrong with a segment; an image's word has the bits of all its segments.
+# Errors of a segment, as bits; an image's word has the bits of all its segments.
 BAD_CODE, TOO_SHORT, SURPLUS, MARKER, WRONG_ENTRY_POINT = 1, 2, 4, 8, 16
 _BAD_CODE, _TOO_SHORT = tl.constexpr(BAD_CODE), tl.constexpr(TOO_SHORT)
 _SURPLUS, _MARKER = tl.constexpr(SURPLUS), tl.constexpr(MARKER)
@@ -36,7 +37,7 @@ _BITS, _BIAS, _UNIT = tl.constexpr(words.LOOKUP_BITS), tl.constexpr(words.BIAS),
 _SIZE, _SKIP = tl.constexpr(words.SIZE_SHIFT), tl.constexpr(words.SKIP_SHIFT)
 _END, _NO_CODE = tl.constexpr(words.END_OF_BLOCK), tl.constexpr(words.NO_CODE)
 _CODE_BYTES, _PER_IMAGE = tl.constexpr(words.HUFFMAN_BYTES), tl.constexpr(words.HUFFMAN_TABLES)
-# A lane that has as many bits and still waits has met no code: the longest has 16, and 11 bits of value.
+# A lane with this many bits that still waits has met an unknown code: the longest has 16 bits, and 11 bits of value.
 _ENOUGH = tl.constexpr(27)
 
 
@@ -45,11 +46,11 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
     """Make the lookup table of each Huffman table, by a program each.
 
     Args:
-        codes: uint8, with the (4, HUFFMAN_BYTES) of each image where its words say.
-        places: int32, with the (4, 4) words of tables of each image where its words say.
+        codes: uint8, holds (4, HUFFMAN_BYTES) of each image at the position in the image's words.
+        places: int32, holds (4, 4) words of each image's tables at the position in the image's words.
         images: int64 (n, IMAGE_WORDS), words.
         tables: int32, takes the entries.
-        LANES: entries that are made at once.
+        LANES: number of entries that are made at once.
     """
     image = images + (tl.program_id(0) // _PER_IMAGE).to(tl.int64) * _WORDS
     table = tl.program_id(0) % _PER_IMAGE
@@ -62,7 +63,7 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
         known = number < count
         window = tl.where(number < short, number << (16 - _BITS), number + short * _BIAS)
         length, symbol = number * 0, number * 0
-        low, index = 0, 0  # the first window of a length, and the number of its first symbol
+        low, index = 0, 0  # first window and first symbol of a length
         for bits in tl.static_range(1, 17):
             codes_of = tl.load(code + bits - 1).to(tl.int32)
             high = low + (codes_of << (16 - bits))
@@ -95,16 +96,16 @@ def decode_segments(
     """Read the coefficients of parts of segments, LANES in a program; DC stays a difference.
 
     Args:
-        data: uint8, the streams, each from a multiple of 4 bytes on.
-        segments: int32, with rows of PART_WORDS where the images' words say.
+        data: uint8, the streams, each of which begins at a multiple of 4 bytes.
+        segments: int32, holds rows of PART_WORDS at the positions in the images' words.
         images: int64 (n, IMAGE_WORDS), words.
-        tables: int32, of ``make_tables``.
-        coefficients: int16 (blocks, 64), zeros; takes each block's in zigzag order.
-        status: int32 (n,), zeros; takes what is wrong with segments of each image.
-        count: number of the images' parts, which may have other rows between them.
+        tables: int32, results of ``make_tables``.
+        coefficients: int16 (blocks, 64), zeros; takes each block's coefficients in zigzag order.
+        status: int32 (n,), zeros; takes the errors of each image's segments.
+        count: number of the images' parts; other rows may lie between their rows.
         image_count: n.
         LANES: parts of a program.
-        ROUNDS: refills before lanes are asked whether they are done.
+        ROUNDS: refills between two checks whether all lanes are done.
         SYMBOLS: symbols of a refill.
     """
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
@@ -124,7 +125,7 @@ def decode_segments(
     first = tl.load(image + _FIRST_BLOCK) + tl.load(segment + _BLOCK, exists, 0)
     out = coefficients + first * 64
     before = tl.load(segment + _BEFORE, exists, 0)
-    shared = before > 0  # the first byte, with the part before
+    shared = before > 0  # The first byte belongs to the part before too.
     byte = tl.load(stream + position, shared, 0)
     position = tl.where(shared, tl.minimum(position + 1 + (byte == 255).to(tl.int32), end), position)
     buffer = byte.to(tl.uint64) << (56 + before).to(tl.uint64)  # the next bits, at the head
@@ -161,7 +162,7 @@ def decode_segments(
                 block = tl.where(block == per_mcu, 0, block)
                 dc = tl.where(block < luma, dc0, tl.where(block == luma, dc1, dc2))
                 ac = tl.where(block < luma, ac0, tl.where(block == luma, ac1, ac2))
-            # A lane stands still for lack of bits, or because there is no such code.
+            # A lane stands still if it lacks bits or meets an unknown code.
             still = (at < stop) & (skip == 0)
             short = tl.where(still & (position == end), _TOO_SHORT, 0)
             problem |= tl.where(still & (valid >= _ENOUGH), _BAD_CODE, short)
@@ -176,12 +177,12 @@ def decode_segments(
 
 @kernel
 def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Make DC of differences to the component's last block (F.2.2.1).
+    """Sum up the differences of DC between a component's blocks (F.2.2.1).
 
     Args:
         segments, images, coefficients, count, image_count: as in ``decode_segments``.
-        SEGMENTS: parts of a program, of which the first of each segment gives the segment's blocks.
-        BLOCKS: of each segment that are summed at once.
+        SEGMENTS: parts of a program; the first part of each segment gives the segment's blocks.
+        BLOCKS: blocks of each segment that are summed at once.
     """
     part = tl.program_id(0) * SEGMENTS + tl.arange(0, SEGMENTS)[:, None]
     exists = part < count
@@ -190,7 +191,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
     luma, per_mcu = _blocks_of_mcu(image)
     blocks = tl.load(image + _INTERVAL).to(tl.int32) * per_mcu
     first = tl.load(segment + _BLOCK, exists, 1)
-    begins = first % tl.maximum(blocks, 1) == 0  # an image without tiles has no blocks
+    begins = first % tl.maximum(blocks, 1) == 0  # An image without tiles has no blocks.
     blocks = tl.where(exists & begins, blocks, 0)
     dc = coefficients + (tl.load(image + _FIRST_BLOCK) + first) * 64
     p0, p1, p2 = blocks * 0, blocks * 0, blocks * 0
@@ -211,7 +212,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
 @device_function
 def _find_image(images, part, count):
-    """Find the image of a part: the last that has at most as many parts before it, so none without parts."""
+    """Return the number of a part's image: the last image before which there are at most ``part`` parts."""
     number = part * 0
     step = 1
     while step < count:
@@ -235,15 +236,15 @@ def _blocks_of_mcu(image):
 
 @device_function
 def _refill(stream, buffer, valid, position, end):
-    """Append up to 4 bytes, fewer if a stuffed zero follows one: buffer, valid, position, no marker met."""
+    """Append up to 4 bytes, fewer before a stuffed zero; return buffer, valid, position, and whether no marker came."""
     word_at = stream.to(tl.pointer_type(tl.uint32)) + (position >> 2)
     wanted = (valid <= 32) & (position < end)
     low = tl.load(word_at, wanted, 0).to(tl.uint64)
     high = tl.load(word_at + 1, wanted, 0).to(tl.uint64)
-    bytes8 = (high << 32 | low) >> ((position & 3) * 8).to(tl.uint64)  # at least 5 bytes, the first lowest
+    bytes8 = (high << 32 | low) >> ((position & 3) * 8).to(tl.uint64)  # 5 bytes or more, the first lowest
     word = bytes8.to(tl.uint32)
     flipped = word ^ 0xFFFFFFFF
-    ff = (flipped - 0x01010101) & word & 0x80808080  # its lowest bit marks the first byte FF
+    ff = (flipped - 0x01010101) & word & 0x80808080  # The lowest bit marks the first byte FF.
     below = (ff & ((ff ^ 0xFFFFFFFF) + 1)) - 1
     n = 1 + (below > 0x7F).to(tl.int32) + (below > 0x7FFF).to(tl.int32) + (below > 0x7FFFFF).to(tl.int32)
     rest = end - position

@@ -1,7 +1,7 @@
-"""Samples of blocks by libjpeg's "islow" inverse DCT, and by its reduced ones, by a lane for each block.
+"""Samples of blocks on a GPU by libjpeg's "islow" inverse DCT and the reduced versions, by a lane for each block.
 
-Numbers wrap and saturate to 16 bits as in decoders for vectors, the CPU's too, so that absurd coefficients give equal
-pixels. Coefficients stay in zigzag order: all indexes are constants of the code.
+Numbers wrap and saturate to 16 bits as in vectorized decoders, including the CPU's, so that absurd coefficients give
+equal pixels. Coefficients stay in zigzag order, because all indexes are constants of the code.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
 
     Args:
         images: int64 (n, IMAGE_WORDS), words.
-        coefficients: int16 (blocks, 64), of ``entropy.decode_segments``.
+        coefficients: int16 (blocks, 64), results of ``gpu_huffman.decode_segments``.
         quantization: int16 (tables, 64), in zigzag order.
         planes: uint8, takes the samples of all components.
-        SIDE: 8, 4, 2 or 1: blocks that become fewer or more samples of a side are left out.
+        SIDE: 8, 4, 2 or 1 samples of a side; blocks that become other sizes are left out.
         LANES: blocks of a program.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
@@ -97,7 +97,7 @@ def _store_eight(c, q, out, stride, known):
 def _store_four(c, q, out, stride, known):
     """Make 4 × 4 samples, for which coefficients 4 of rows and columns do not matter (libjpeg's jidctred.c).
 
-    What they make is read by nothing, so the compiler leaves it out.
+    The compiler leaves out the unused results of these coefficients.
     """
     below = (_number(c, 0) * 0).to(tl.int32)
     for k in tl.static_range(8, 64):
@@ -131,7 +131,7 @@ def _transform_to_four(x, SHIFT: tl.constexpr):
 
 @device_function
 def _store_two(c, q, out, stride, known):
-    """Make 2 × 2 samples, for which even coefficients but 0 do not matter (libjpeg's jidctred.c)."""
+    """Make 2 × 2 samples, for which even coefficients except 0 do not matter (libjpeg's jidctred.c)."""
     low, high = _transform_to_two(c, q, 0)
     l1, h1 = _transform_to_two(c, q, 1)
     l3, h3 = _transform_to_two(c, q, 3)
@@ -190,7 +190,7 @@ def _transform(x, SHIFT: tl.constexpr):
 
 @device_function
 def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
-    """Dequantize a column; ``flat`` tells of blocks of one row of coefficients, which decoders for vectors wrap."""
+    """Dequantize a column; ``flat`` marks blocks with one row of coefficients, which vectorized decoders wrap."""
     first = _product(c, q, _ZIGZAG[I])
     column = (tl.where(flat, first << 18 >> 18, first),)
     for k in tl.static_range(1, 8):
@@ -221,7 +221,7 @@ def _saturated(x, SHIFT: tl.constexpr):
 
 @device_function
 def _sample(x):
-    """Level of a sample."""
+    """Convert a sample to a level."""
     return (tl.minimum(tl.maximum(x, -128), 127) + 128).to(tl.uint32)
 
 
@@ -236,11 +236,11 @@ def _load_four_at_once(address, known):
 
 @device_function
 def _number(loaded, Z: tl.constexpr):
-    """Number ``Z`` of 64, sign-extended."""
+    """Return number ``Z`` of 64, sign-extended."""
     return (loaded[Z // 4] << (48 - 16 * (Z % 4)) >> 48).to(tl.int32)
 
 
 @device_function
 def _product(c, q, Z: tl.constexpr):
-    """Coefficient ``Z``, dequantized."""
+    """Dequantize coefficient ``Z``."""
     return _wrapped(_number(c, Z) * _number(q, Z))

@@ -1,10 +1,10 @@
 """Resampling of an output tile on the GPU: the pixels of ``kernels/resample.py`` and ``train/cpu/warp.py``.
 
-An upright image is one antialiased resampling, of weights that ``filter_weights.py`` makes before. The filter is
-separable, but an output pixel sums its whole neighborhood at once: at scale s (2 s)² loads of bytes, where two passes
-take 2 s + 2 s · s and memory between them. For a random crop (s ≤ 2.5 for most photographs at 224) these are 25 loads
-against 17, nearly all from the first-level cache, and one pass saves a launch and 2 × 150,528 values an image in
-memory. Larger filters are rare, and such an image takes longer to decode than to resample.
+An upright image is one antialiased resampling with weights from ``gpu_filter_weights.py``. The filter is separable, but
+an output pixel sums its whole neighborhood at once: at scale s, (2 s)² loads of bytes, while two passes take
+2 s + 2 s · s and memory in between. For a random crop (s ≤ 2.5 for most photographs at 224) these are 25 loads against
+17, nearly all from the first-level cache, and one pass saves a launch and 2 × 150,528 values an image in memory. Larger
+filters are rare, and such an image takes longer to decode than to resample.
 
 Positions are float64 and sums are integers, with the operations of the CPU in the CPU's order.
 """
@@ -35,7 +35,7 @@ from picstore.train.cuda.augment_layout import (
 from picstore.train.cuda.gpu_filter_weights import FIRSTS, cubic
 from picstore.train.cuda.triton_jit import device_function, tl
 
-_BILINEAR = tl.constexpr(filters.BILINEAR)  # less is of one pixel or a box
+_BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes: nearest, box
 _SHARP, _PLAIN = tl.constexpr(filters.SHARP_CUBIC), tl.constexpr(filters.PLAIN_CUBIC)
 _TIE = tl.constexpr(filters.TIE)
 _UNITY = tl.constexpr(1 << filters.ONE_BITS)
@@ -51,13 +51,7 @@ _TO_BITS, _HALF_STEP = tl.constexpr(32 - filters.POSITION_BITS), tl.constexpr(1 
 
 @device_function
 def sampled(table, descriptor, y, x):
-    """Resample an output's pixels: red, green, blue as whole float32 levels.
-
-    Args:
-        table: of the batch.
-        descriptor: of the image.
-        y, x: int32 (h, 1) and (1, w).
-    """
+    """Resample an output's pixels, int32 (h, 1) and (1, w): red, green, blue as whole float32 levels."""
     interpolation = load_i32(descriptor, FILTER)
     if load_i32(descriptor, SLANTED) == 0:
         r, g, b = _filtered(table, descriptor, y, x)
@@ -81,12 +75,12 @@ def sampled(table, descriptor, y, x):
 
 @device_function
 def _filtered(table, descriptor, y, x):
-    """Resampling of an upright image: columns first, to 6 fractional bits, as in ``kernels/resample_passes.py``."""
+    """Resample an upright image: columns first, to 6 fractional bits, as in ``kernels/resample_passes.py``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     weights = tl.load(table + WEIGHTS).to(tl.pointer_type(tl.int32))
     across, down = weights + tl.load(descriptor + AXES), weights + tl.load(descriptor + AXES + 1)
     taps_x, taps_y = tl.load(across), tl.load(down)
-    across += FIRSTS + tl.minimum(x, width - 1)  # what lies beyond the output is not stored
+    across += FIRSTS + tl.minimum(x, width - 1)  # Pixels beyond the output are not stored.
     down += FIRSTS + tl.minimum(y, height - 1)
     first_x, first_y = tl.load(across), tl.load(down)
     missing_x, missing_y = tl.load(across + width), tl.load(down + height)
@@ -102,7 +96,7 @@ def _filtered(table, descriptor, y, x):
     across += 2 * width
     for u in range(taps_x):
         weight_x = tl.load(across + u * width)
-        i = tl.minimum(first_x + u, last_x)  # what lies beyond the image has no weight
+        i = tl.minimum(first_x + u, last_x)  # Pixels beyond the image have no weight.
         row_r = y * 0 + x * 0 + _HALF_ROW
         row_g = row_r
         row_b = row_r
@@ -124,19 +118,19 @@ def _filtered(table, descriptor, y, x):
 
 @device_function
 def _beside(fill, missing):
-    """Return the fill's part of rows, with 6 fractional bits."""
+    """Return the fill's contribution to rows, with 6 fractional bits."""
     return (fill * missing + _HALF_ROW) >> _DROPPED
 
 
 @device_function
 def _level(total):
-    """Round a sum, to which a half was added, to a level; bicubic and Lanczos overshoot."""
+    """Round a sum, to which a half was added, to a level; clip, as bicubic and Lanczos overshoot."""
     return tl.minimum(tl.maximum(total >> _PIXEL_BITS, 0), 255).to(tl.float32)
 
 
 @device_function
 def _position(descriptor, y, x, axis: tl.constexpr):
-    """Positions along an axis, float64, up to 2 pixels beyond the clip; first and last pixel of the clip."""
+    """Return positions along an axis, float64, up to 2 pixels beyond the clip, and the clip's first and last pixel."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     matrix = descriptor + MAP + 3 * axis
@@ -148,7 +142,7 @@ def _position(descriptor, y, x, axis: tl.constexpr):
 
 @device_function
 def _nearest(descriptor, y, x):
-    """The nearest pixel of a slanted image; borders as for ``_interpolated``."""
+    """Take the nearest pixel of a slanted image; borders as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
     i = tl.minimum(tl.maximum(tl.floor(at_x + _TIE).to(tl.int32), left), right)
@@ -159,7 +153,7 @@ def _nearest(descriptor, y, x):
 
 @device_function
 def _bicubic(descriptor, y, x):
-    """Bicubic interpolation of a slanted image; borders as for ``_interpolated``."""
+    """Interpolate a slanted image bicubically; borders as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
     a = tl.where(load_i32(descriptor, FILTER + 1) != 0, _SHARP, _PLAIN).to(tl.float64)
@@ -168,7 +162,7 @@ def _bicubic(descriptor, y, x):
     r = first_x * 0 + _HALF_PIXEL
     g = r
     b = r
-    for v in range(4):  # unrolled it would take 189 registers
+    for v in range(4):  # 189 registers if unrolled
         weight = _unpacked(weights_y, v)
         j = tl.minimum(tl.maximum(first_y + v, top), bottom)
         row_r = first_x * 0 + _HALF_ROW
@@ -193,7 +187,7 @@ def _unpacked(weights, k):
 
 @device_function
 def _cubic_taps(position, a):
-    """The first of four neighbors along an axis, and their weights, which add up to one: four of 16 bits in a word."""
+    """Return the first of four neighbors along an axis, and a word of four 16-bit weights, which add up to one."""
     near = tl.floor(position - 0.5)
     away = position - 0.5 - near
     first, second, last = _whole(cubic(1.0 + away, a)), _whole(cubic(away, a)), _whole(cubic(2.0 - away, a))
@@ -209,7 +203,7 @@ def _whole(weight):
 
 @device_function
 def _interpolated(descriptor, y, x):
-    """Bilinear interpolation: outside of the clip its border is repeated, outside of the image there is ``fill``."""
+    """Interpolate bilinearly: the clip's border is repeated outside the clip; ``fill`` is taken outside the image."""
     left, right, fx = _neighbors(descriptor, y, x, 0)
     top, bottom, fy = _neighbors(descriptor, y, x, 1)
     both = (fx * fy + _HALF) >> _BITS
@@ -227,7 +221,7 @@ def _rounded(total):
 
 @device_function
 def _neighbors(descriptor, y, x, axis: tl.constexpr):
-    """The two nearest source pixels along an axis, and the 12-bit weight of the second; see ``cpu/warp.py``."""
+    """Return the two nearest source pixels along an axis, and the 12-bit weight of the second; see ``cpu/warp.py``."""
     low = load_i32(descriptor, CLIP + axis)
     last = load_i32(descriptor, CLIP + 2 + axis) - 1
     matrix = descriptor + MAP + 3 * axis
@@ -247,7 +241,7 @@ def _neighbors(descriptor, y, x, axis: tl.constexpr):
 
 @device_function
 def _corner(descriptor, y, x, weight):
-    """The three levels of a neighbor times its weight."""
+    """Return the three levels of a neighbor, times ``weight``."""
     source = tl.load(descriptor + ADDRESS).to(tl.pointer_type(tl.uint8))
     plane = tl.load(descriptor + PLANE)
     known = (y >= 0) & (y < load_i32(descriptor, SOURCE + 1)) & (x >= 0) & (x < load_i32(descriptor, SOURCE))
@@ -263,7 +257,7 @@ def _corner(descriptor, y, x, weight):
 
 @device_function
 def _visible_weight(descriptor, y, x, count):
-    """The part of each pixel inside of the edges: int32 up to ``_ONE``."""
+    """Return the part of each pixel inside of the edges: int32 up to ``_ONE``."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     seen = tl.full((TILE_HEIGHT, TILE_WIDTH), 1.0, tl.float64)
@@ -277,7 +271,7 @@ def _visible_weight(descriptor, y, x, count):
 
 @device_function
 def _visible_run(descriptor, y, x, count):
-    """``_ONE`` for pixels whose centers lie inside of every edge, else 0; as ``visible_run`` of ``cpu/warp.py``."""
+    """Return ``_ONE`` for pixels whose centers lie inside of every edge, else 0; as ``visible_run`` of the CPU."""
     down = y.to(tl.float64) + 0.5
     low = down * 0.0
     high = low + load_i32(descriptor, SIZE).to(tl.float64) - 1.0

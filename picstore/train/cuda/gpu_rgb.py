@@ -1,4 +1,4 @@
-"""Pixels of samples: chroma interpolated as libjpeg's "fancy upsampling" does, and converted to RGB (JFIF)."""
+"""Conversion of samples to RGB on a GPU (JFIF), with chroma interpolated as by libjpeg's "fancy upsampling"."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
     Args:
         images: int64 (n, IMAGE_WORDS), words.
-        planes: uint8, of ``samples.inverse_dct``.
+        planes: uint8, results of ``gpu_inverse_dct.inverse_dct``.
         pixels: uint8, takes planes of red, green and blue.
-        ROWS, COLUMNS: of a program.
+        ROWS, COLUMNS: size of a program's tile.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     width, height = tl.load(image + _WIDTH).to(tl.int32), tl.load(image + _HEIGHT).to(tl.int32)
-    if width == 0:  # an image without tiles
+    if width == 0:  # The image has no tiles.
         return
     tiles = (width + 4 * COLUMNS - 1) // (4 * COLUMNS)
     top, begin = tl.program_id(0) // tiles * ROWS, tl.program_id(0) % tiles * COLUMNS
@@ -62,7 +62,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
     stride = tl.load(image + _STRIDE + COMPONENT)
     plane = planes + tl.load(image + _PLANE + COMPONENT)
     count, last_y = (width + across) >> across, ((height + down) >> down) - 1
-    interpolates = tl.load(image + _SIDE) > 1  # libjpeg repeats at 1/8
+    interpolates = tl.load(image + _SIDE) > 1  # libjpeg repeats samples at 1/8.
     near_y = y >> down
     near = plane + near_y * stride
     beside = plane + tl.minimum(tl.maximum(near_y + 2 * (y & 1) - 1, 0), last_y) * stride
@@ -70,7 +70,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
         n = x >> 1
         before, s0, s1, after = _columns(near, n, count, known)
         v0, v1, v2, v3 = s0, s0, s1, s1
-        if (count > 2) & interpolates:  # libjpeg repeats narrower rows, down too
+        if (count > 2) & interpolates:  # libjpeg repeats narrower rows, also downwards.
             if down == 1:
                 c_before, c0, c1, c_after = _columns(beside, n, count, known)
                 before, s0, s1, after = 3 * before + c_before, 3 * s0 + c0, 3 * s1 + c1, 3 * after + c_after
@@ -91,7 +91,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
 
 @device_function
 def _columns(row, n, count, known):
-    """Load samples n - 1 to n + 2 of a row, n even; beyond its ends the first and last one are repeated."""
+    """Load samples n - 1 to n + 2 of a row, n even; the first and last sample are repeated beyond the ends."""
     two = tl.load((row + n).to(tl.pointer_type(tl.uint16)), known, 0).to(tl.int32)
     before = tl.load(row + tl.maximum(n - 1, 0), known, 0).to(tl.int32)
     after = tl.load(row + tl.minimum(n + 2, count - 1), known, 0).to(tl.int32)

@@ -1,8 +1,8 @@
-"""Decoding of a batch's streams on a GPU by nvJPEG, and on the CPU where nvJPEG fails.
+"""Decoding of a batch's streams on a GPU by nvJPEG, or on the CPU if nvJPEG fails.
 
-A list goes to the decoder in one call, which fails as a whole if one of its streams does. Then halves of it are tried,
-down to the streams that fail alone, which are decoded on the CPU. Whoever calls counts them and says so: a decoder that
-takes nothing would else look like a slow one. Memory that runs out and a device that fails are no fault of a stream.
+A list goes to the decoder in one call, which fails as a whole if one stream fails. Then halves of the list are tried,
+down to the streams that fail alone, which the CPU decodes. The caller counts and reports these streams; otherwise a
+decoder that takes no stream would look like a slow one. Lack of memory and a failing device are not a stream's fault.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from picstore.arrays import I64
 from picstore.errors import ImageError, MissingDependency, PicstoreError, UsageError
 
-# Decodes streams, uint8 (m,) in CPU memory, to RGB images, uint8 (3, h, w) on the device.
+# A function from streams, uint8 (m,) in CPU memory, to RGB images, uint8 (3, h, w) on the device.
 Decode: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 DECODERS = ("auto", "picstore", "torchcodec", "torchvision", "cpu")
@@ -35,7 +35,7 @@ SOUND = bytes.fromhex(
 )
 _SOUND_COLOR = (201, 120, 41)
 
-# Numbers of nvJPEG's statuses, which torchvision and torchcodec put at the end of their messages.
+# torchvision and torchcodec put the number of nvJPEG's status at the end of their messages.
 _STATUS = re.compile(r"(?:fail\w*|nvjpeg)[^\n]*?: (\d+)", re.IGNORECASE)
 _ALLOCATOR_FAILURE, _NOT_INITIALIZED, _ARCH_MISMATCH = 5, 1, 7
 
@@ -44,11 +44,12 @@ def choose_decoder(name: str, device: torch.device) -> str:
     """Choose the decoder for a device: a name of ``DECODERS``, but not ``"auto"``.
 
     Args:
-        name: of ``DECODERS``. ``"auto"`` is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere: both make the same pixels.
-        device: of the images.
+        name: a name of ``DECODERS``. ``"auto"`` is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere; both make the same
+            pixels.
+        device: device of the images.
 
     Raises:
-        UsageError: there is no such decoder for this device.
+        UsageError: this device has no such decoder.
     """
     if name not in DECODERS:
         raise UsageError(f"decoder {name!r} is unknown; use one of {', '.join(DECODERS)}")
@@ -81,16 +82,16 @@ def load_decoder(name: str, device: torch.device) -> Decode:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Return a device with its index, which is by default the thread's current device's."""
+    """Return a device with an index: by default the index of the thread's current device."""
     known = device.type != "cuda" or device.index is not None
     return device if known else torch.device("cuda", torch.cuda.current_device())
 
 
 def check_decoder(decode: Decode, device: torch.device) -> None:
-    """Decode a sound image.
+    """Try a decoder with a sound image.
 
     Raises:
-        PicstoreError: that fails, so no other image would decode.
+        PicstoreError: the sound image does not decode, so that no other image would.
     """
     try:
         (image,) = decode([torch.frombuffer(bytearray(SOUND), dtype=torch.uint8)])
@@ -105,10 +106,10 @@ def check_decoder(decode: Decode, device: torch.device) -> None:
 
 
 def check_determinism() -> None:
-    """Refuse the setting of torch with which it may fill images after they were decoded.
+    """Refuse the setting of torch that may fill the memory of images after decoding.
 
     Raises:
-        UsageError: torch fills new memory, on a stream that nvJPEG's hardware does not wait for.
+        UsageError: torch fills new memory on a stream for which nvJPEG's hardware does not wait.
     """
     fills: Any = torch.utils.deterministic
     if torch.are_deterministic_algorithms_enabled() and fills.fill_uninitialized_memory:
@@ -120,12 +121,12 @@ def check_determinism() -> None:
 
 @dataclass(frozen=True)
 class DecodedStreams:
-    """A decoded batch.
+    """Decoded batch.
 
     Attributes:
-        images: uint8 (3, h, w) on the device, None where no decoder takes a stream.
-        problems: by number why none does.
-        refused: why the device did not decode the images that the CPU then decoded, or not.
+        images: uint8 (3, h, w) on the device; None for a stream that no decoder takes.
+        problems: for each image that is None, by number, the reason.
+        refused: reasons why the device did not decode the images that were left to the CPU.
     """
 
     images: list[torch.Tensor | None]
@@ -139,13 +140,13 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
     Args:
         streams: uint8 (m,) in CPU memory.
         sizes: int64 (n, 2), expected width and height of each image.
-        decode: of ``load_decoder``.
-        device: of the images.
+        decode: a result of ``load_decoder``.
+        device: device of the images.
 
     Raises:
         torch.cuda.OutOfMemoryError: the device has too little memory for one image.
         RuntimeError: the device fails.
-        UsageError: as ``check_determinism`` raises it.
+        UsageError: see ``check_determinism``.
     """
     if device.type == "cuda":
         check_determinism()
@@ -153,7 +154,7 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
     made = DecodedStreams([])
     for number, (image, (width, height)) in enumerate(zip(found, sizes.tolist(), strict=True)):
         if isinstance(image, torch.Tensor) and tuple(image.shape) == (3, height, width):
-            made.images.append(image.contiguous())  # decoders may return other layouts
+            made.images.append(image.contiguous())  # Decoders may return other layouts.
             continue
         shape = f"gives shape {tuple(image.shape)}" if isinstance(image, torch.Tensor) else image
         made.refused.append(shape)
@@ -168,10 +169,10 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
 def _decode_some(
     streams: list[torch.Tensor], decode: Decode, device: torch.device, *, again: bool = False
 ) -> list[torch.Tensor | str]:
-    """Decode streams in one call, in halves if that fails, in the end one by one; messages in place of what fails."""
+    """Decode streams in one call, or in halves down to single ones; return messages in place of streams that fail."""
     if device.type == "cuda":
-        # The hardware engine writes before what is queued on the stream has run: on an H100, 134 of 200 batches were
-        # damaged without this (torchvision pull request 9606).
+        # The hardware engine does not wait for work that is queued on the stream. On an H100, 134 of 200 batches were
+        # damaged without this line (torchvision pull request 9606).
         torch.cuda.current_stream(device).synchronize()
     try:
         return list(decode(streams))
@@ -179,7 +180,7 @@ def _decode_some(
         kind, text = _kind_of(error), str(error)
         if kind == "device":
             raise
-    # What the call has begun must not write into memory that the next one is given.
+    # Work that the failed call has begun must not write into memory that the next call gets.
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     if kind == "memory":
@@ -199,7 +200,7 @@ def _decode_some(
 def _kind_of(error: RuntimeError) -> str:
     """Classify a decoder's error: ``"memory"``, ``"device"`` or ``"stream"``.
 
-    Decoders raise RuntimeError for all of them, and torchvision rethrows torch's OutOfMemoryError as one.
+    Decoders raise RuntimeError for all kinds; torchvision even turns torch's OutOfMemoryError into a RuntimeError.
     """
     text = str(error)
     found = _STATUS.search(text)
@@ -212,7 +213,7 @@ def _kind_of(error: RuntimeError) -> str:
 
 def _decode_on_cpu(stream: torch.Tensor, width: int, height: int) -> torch.Tensor:
     """Decode one stream on the CPU: uint8 (3, height, width)."""
-    from picstore.train.cpu.decode_crop import decode_rgb  # loads kernels, which are seldom needed beside a GPU
+    from picstore.train.cpu.decode_crop import decode_rgb  # loads kernels, seldom needed beside a GPU
 
     pixels = decode_rgb(stream.numpy(), width=width, height=height)
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

@@ -1,7 +1,7 @@
-"""Page-locked memory for copies to a GPU: the blocks that batches lie in, each registered with CUDA once.
+"""Page-locked memory for copies to a GPU: each block in which batches lie is registered with CUDA once.
 
-A GPU reads page-locked memory by itself. The loader uses a handful of blocks again and again; a copy of each batch to
-other page-locked memory took 5 µs an image, more than all of Python beside it.
+A GPU reads page-locked memory by itself. The loader uses a handful of blocks again and again. A copy of each batch to
+other page-locked memory took 5 µs an image, more than all of Python's work.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from picstore.train.buffers import Mapping, find_mapping
 logger = logging.getLogger("picstore")
 
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all GPUs
-_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # blocks, and whether they are locked
-_told = threading.Event()  # that a block could not be page-locked
+_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # whether a block is locked
+_warned = threading.Event()
 
 
 def lock_pages(array: U8, device: torch.device) -> bool:
-    """Page-lock the mapped memory that an array lies in, at first sight, until it is unmapped.
+    """Page-lock the mapped memory of an array, at its first use, until the memory is unmapped.
 
     Args:
-        array: of a batch, which no other thread has. The GPU's copies of it must end before the array goes.
-        device: a GPU; on the CPU, where Triton's interpreter runs, any memory will do.
+        array: array of a batch, which no other thread has. The GPU's copies must end before the array is freed.
+        device: a GPU; on the CPU, with Triton's interpreter, any memory will do.
 
     Returns:
-        Whether the memory is page-locked. It is not if it is none of ``map_memory``, such as a batch from a cluster's
-        object store, which is used once; nor if CUDA refuses it, which is logged once.
+        True if the memory is page-locked. Memory that is not from ``map_memory`` is not locked, such as a batch from a
+        cluster's object store, which is used once; nor is memory that CUDA refuses, which is logged once.
     """
     if device.type != "cuda":
         return True
@@ -41,8 +41,8 @@ def lock_pages(array: U8, device: torch.device) -> bool:
         return False
     if (locked := _tried.get(mapping)) is None:
         problem = _register(mapping, device)
-        if problem and not _told.is_set():
-            _told.set()
+        if problem and not _warned.is_set():
+            _warned.set()
             logger.warning(
                 "CUDA cannot page-lock the memory of batches, which are copied to memory of its own: %s; "
                 "loader.stats.copied counts them",
@@ -53,9 +53,10 @@ def lock_pages(array: U8, device: torch.device) -> bool:
 
 
 def _register(mapping: Mapping, device: torch.device) -> str:
-    """Page-lock memory until it is unmapped; returns what is wrong, or nothing.
+    """Page-lock memory until it is unmapped; return CUDA's error, or "".
 
-    It runs in a thread of its own: CUDA keeps a thread's last error, and torch would raise it at its next launch.
+    The call runs in a thread of its own, because CUDA keeps a thread's last error, which torch would raise at the
+    thread's next launch.
     """
     problems = ["its thread ended"]
 
@@ -72,13 +73,13 @@ def _register(mapping: Mapping, device: torch.device) -> str:
     thread.start()
     thread.join()
     if not problems:
-        # Finalizers run from the newest to the oldest, so this one precedes the one that unmaps.
+        # Finalizers run from the newest to the oldest, so this finalizer precedes the one that unmaps.
         weakref.finalize(mapping, _unregister, mapping.address, device, os.getpid()).atexit = False
     return problems[0] if problems else ""
 
 
 def _unregister(address: int, device: torch.device, pid: int) -> None:
-    """Unlock memory, whose copies have ended; nothing in a fork, where CUDA does not work."""
+    """Unlock memory whose copies have ended. Do nothing in a fork, where CUDA does not work."""
     if pid != os.getpid():
         return
     cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]

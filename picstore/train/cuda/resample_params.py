@@ -1,4 +1,4 @@
-"""Resampling parameters of a batch for the kernels: the counterpart of ``train/cpu/render.py``."""
+"""Resampling parameters of a batch for the GPU's kernels: the counterpart of ``train/cpu/render.py``."""
 
 from __future__ import annotations
 
@@ -12,50 +12,33 @@ from picstore.kernels.filters import BILINEAR, GRID, HALF_WIDTHS, MAX_COORDINATE
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.image_edges import open_edges, vector_length
 
-_TOLERANCE = 1e-6  # for rounding
+_TOLERANCE = 1e-6  # tolerance of rounding
 
 
 @dataclass(frozen=True, eq=False)
 class ResampleParams:
-    """The maps from n sources to n outputs, in the units of ``descriptor.py``.
+    """Maps from n sources to n outputs, in the units of ``augment_layout.py``."""
 
-    Attributes:
-        planes: int64 (n, 3), addresses of the sources, and bytes from one plane and from one row to the next.
-        source_size: int64 (n, 2), width and height of the sources.
-        clip: int64 (n, 4), left, top, right, bottom.
-        slanted: bool (n,).
-        flip: bool (n, 2).
-        window: int64 (n, 2), source pixels that the filter of an output pixel may reach.
-        taps: int64 (n, 2), that it may reach in the image.
-        map: float64 (n, 6).
-        fill: int64 (n, 3).
-        interpolation: int64 (n,), of ``kernels/filters.py``.
-        antialias: bool (n,).
-        size: int64 (n, 2), width and height of the outputs.
-        edges: float64 (n, k, 3), in output pixels.
-        shows_edges: bool (n,), whether the edges hide any output pixel.
-    """
-
-    planes: I64
-    source_size: I64
-    clip: I64
+    planes: I64  # (n, 3), addresses, and bytes between planes and rows
+    source_size: I64  # (n, 2), width and height
+    clip: I64  # (n, 4), left, top, right, bottom
     slanted: Bools
-    flip: Bools
-    window: I64
-    taps: I64
-    map: F64
-    fill: I64
-    interpolation: I64
+    flip: Bools  # (n, 2)
+    window: I64  # (n, 2), source pixels that a filter may reach
+    taps: I64  # (n, 2), those of them in the image
+    map: F64  # (n, 6)
+    fill: I64  # (n, 3)
+    interpolation: I64  # (n,), codes of ``kernels/filters.py``
     antialias: Bools
-    size: I64
-    edges: F64
-    shows_edges: Bools
+    size: I64  # (n, 2), width and height of the outputs
+    edges: F64  # (n, k, 3), in output pixels
+    shows_edges: Bools  # (n,), edges that hide output pixels
 
     @classmethod
     def from_boxes(
         cls, planes: I64, source_size: I64, box: F64, clip: I64, size: I64, *, filters: tuple[I64, Bools]
     ) -> ResampleParams:
-        """Upright resampling of boxes (left, top, width, height in source pixels), without flips, fill or edges.
+        """Make upright resampling of boxes (left, top, width, height in source pixels), without flips, fill or edges.
 
         ``filters`` are ``interpolation`` and ``antialias``.
         """
@@ -77,7 +60,8 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
     support = np.where(widened, np.maximum(scale, 1.0), 1.0)
     support *= np.array(HALF_WIDTHS)[interpolation, None]
     numbers[:, 4:] = support
-    # The filter is twice the support wide, and rounding may add a pixel. It ends at the clip's border, or repeats that.
+    # The filter is twice the support wide, and rounding may add a pixel. The filter ends at the clip's border, or
+    # repeats the border.
     window = np.ceil(2 * support).astype(np.int64) + 1
     visible = np.maximum(clip[:, 2:] - clip[:, :2], 0)
     np.minimum(window, visible, out=window, where=(antialias | (interpolation == BILINEAR))[:, None])
@@ -90,8 +74,10 @@ def make_resample_params(
 ) -> ResampleParams:
     """Convert a geometry to parameters for decoded pixels, as ``train/cpu/render.py`` does for one image.
 
-    ``origins`` and ``factors``, (n,), are ``augment``'s arguments. UsageError for coordinates not finite or above
-    2**24.
+    ``origins`` and ``factors``, (n,), are ``augment``'s arguments.
+
+    Raises:
+        UsageError: coordinates are not finite or exceed 2**24.
     """
     reduced = factors.max() > 1
     clip = _in_decoded(geometry.clip, origins, factors)
@@ -100,12 +86,12 @@ def make_resample_params(
     if reduced:
         box /= factors[:, None]
     matrix, slanted = None, ~geometry.upright
-    if slanted.any():  # the matrix of an upright image has no other numbers than its box
+    if slanted.any():  # An upright image needs only its box.
         matrix = geometry.grid_matrix.copy()
         matrix[:, :, 2] -= origins
         if reduced:
             matrix /= factors[:, None, None]
-        # An empty clip shows nothing of the source, which upright resampling expresses as well.
+        # An empty clip hides all of the source, which upright resampling expresses as well.
         slanted &= (clip[:, :2] < clip[:, 2:]).all(axis=1)
     _check(box, matrix, clip, geometry.size)
     filters = geometry.interpolation, geometry.antialias
@@ -131,11 +117,11 @@ def make_resample_params(
 def minify_slanted(
     params: ResampleParams, geometry: Geometry, origins: I64, factors: I64
 ) -> tuple[I64, ResampleParams, ResampleParams]:
-    """Split antialiased minification off slanted images: these are first resampled to the output's scale.
+    """Split antialiased minification off slanted images, which are first resampled to the output's scale.
 
     Returns:
-        int64 (k,), the indices of the minified images; the parameters that minify them; and all images' parameters
-        afterwards, in which ``planes`` of the minified ones are still to be set.
+        int64 (k,), the indices of the minified images; the parameters that minify these; and all images' parameters
+        afterwards. The caller must set ``planes`` of the minified images in the last.
     """
     if not params.slanted.any():
         return np.zeros(0, np.int64), params, params
@@ -157,7 +143,7 @@ def minify_slanted(
     matrix = matrix.copy()
     matrix[:, :, 2] -= low
     matrix /= scale[:, :, None]
-    # Where the clip ends beyond the resampled part, it ends beyond the image, or the output does not reach its end.
+    # If the clip ends beyond the resampled part, it ends beyond the image, or the output does not reach its end.
     left_top = np.floor((params.clip[indices, :2] - low) / scale)
     right_bottom = np.ceil((params.clip[indices, 2:] - low) / scale)
     changed = {name: getattr(params, name).copy() for name in ("source_size", "clip", "map")}
@@ -176,8 +162,8 @@ def _in_decoded(boxes: I64, origins: I64, factors: I64) -> I64:
 
 
 def _check(box: F64, matrix: F64 | None, clip: I64, size: I64) -> None:
-    """Refuse what has no area, or coordinates that the kernels cannot count; of all images at once, as few are."""
-    within = np.abs(clip).max() <= MAX_COORDINATE and np.abs(box).max() <= MAX_COORDINATE  # NaN is neither
+    """Raise UsageError for a box without area, or for coordinates beyond ``MAX_COORDINATE``, of any image."""
+    within = np.abs(clip).max() <= MAX_COORDINATE and np.abs(box).max() <= MAX_COORDINATE  # False for NaN
     if within and size.min() > 0 and box[:, 2:].min() > 0 and (matrix is None or np.isfinite(matrix).all()):
         return
     known = (np.abs(clip) <= MAX_COORDINATE).all(axis=1) & (size > 0).all(axis=1)

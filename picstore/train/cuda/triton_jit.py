@@ -1,7 +1,7 @@
 """Compilation of kernels by Triton, which no other module imports.
 
 The kernels need Triton 3.6, which torch 2.11 for CUDA brings. If ``TRITON_INTERPRET=1`` is set before torch is
-imported, they run on tensors of the CPU, op by op in NumPy, for tests.
+imported, the kernels run on tensors of the CPU, op by op in NumPy, for tests.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ __all__ = ["INTERPRETED", "device_function", "kernel", "launching", "tl"]
 
 
 _LAUNCHING = threading.Lock()
-_KERNELS: list[Any] = []  # all that the host launches
+_KERNELS: list[Any] = []  # all kernels that the host launches
 
 
 @contextlib.contextmanager
 def launching() -> Iterator[None]:
-    """Launch kernels in a block, in one thread at a time: two would compile the same kernel.
+    """Launch kernels in a block, in one thread at a time, because two threads would compile the same kernel.
 
-    MissingDependency where there is no C compiler, with which Triton makes what launches a kernel.
+    Raises:
+        MissingDependency: Triton finds no C compiler, with which it makes launchers.
     """
     try:
         with _LAUNCHING:
@@ -50,23 +51,23 @@ def launching() -> Iterator[None]:
 
 
 def _skip_global_checks() -> None:
-    """Have Triton not compare the global constants of compiled kernels at each launch.
+    """Stop Triton from comparing the global constants of compiled kernels at each launch.
 
-    They do not change. Each comparison makes an object of Triton's, 0.75 µs: 165 µs for the launches of a batch, 88 of
-    them for the 117 constants of ``run_phase``.
+    The constants do not change. Each comparison makes an object of Triton's, 0.75 µs: 165 µs for the launches of a
+    batch, 88 µs of that for the 117 constants of ``run_phase``.
     """
     for each in _KERNELS:
-        if getattr(each, "used_global_vals", None):  # filled at the first launch
+        if getattr(each, "used_global_vals", None):  # Triton fills it at the first launch.
             each.used_global_vals = {}
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Decorator for functions that the host launches, compiled at the first launch; no integer specializes the code."""
+    """Make a kernel that the host launches, compiled at the first launch; no integer specializes the code."""
     made = triton.jit(function, do_not_specialize=["phase", "count", "image_count"])
     _KERNELS.append(made)
     return made
 
 
 def device_function(function: Callable[..., Any]) -> Any:
-    """Decorator for functions that only kernels call."""
+    """Make a function that only kernels call."""
     return triton.jit(function)

@@ -25,8 +25,7 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.errors import Damage
-from picstore.train.batching.collate import run_collate
-from picstore.train.batching.columns import look_up_columns
+from picstore.train.batching.columns_and_collate import look_up_columns, run_collate
 from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.gather import BatchRecords, EpochContainer, ReadContainers, ReadResult, gather_records
 from picstore.train.batching.host_batch import BatchFiller, HostBatch

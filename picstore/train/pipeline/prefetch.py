@@ -19,10 +19,9 @@ from picstore.errors import Damage
 from picstore.storage.container_reader import Readers
 from picstore.storage.dataset import Dataset
 from picstore.train.batching.gather import ReadResult
-from picstore.train.batching.read_alone import read_alone
 from picstore.train.batching.spec import PipelineSpec
+from picstore.train.batching.views_reach import needed_rows, read_alone
 from picstore.train.buffers import BufferPools
-from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.epoch_order import ALONE, IN_CONTAINER, Samples
 from picstore.train.order.rank_shares import MAX_LANES
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource

@@ -1,4 +1,4 @@
-"""Gaussian weights of blurs: constants of ``train/cpu/blur.py``, and the same weights in NumPy for a GPU.
+"""Gaussian weights of blurs: constants of ``train/cpu/blur_sharpen_equalize.py``, and the same weights for a GPU.
 
 Weight k is q^(k²) with q = exp(-0.5 / sigma²). Each weight follows from the weight before by two multiplications. All
 operations are rounded exactly (IEEE 754), so that weights do not depend on a machine's exponential function.

@@ -18,7 +18,7 @@ from picstore.prepare.image.encode import decode_any
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.mend_files import leave_out_metadata
 from picstore.prepare.image.training_jpeg import make_training_jpeg
-from picstore.train.cpu.mask_files import open_mask
+from picstore.train.cpu.mask_and_image_targets import open_mask
 
 PLAIN = EncodeSettings()
 PIXELS = np.random.default_rng(0).integers(0, 255, (48, 64, 3), np.uint8)

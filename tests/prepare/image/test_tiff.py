@@ -33,7 +33,7 @@ from tiff_files import (
 from picstore.errors import ImageError
 from picstore.prepare.image import tiff
 from picstore.prepare.image.encode_settings import EncodeSettings
-from picstore.train.cpu.mask_files import open_mask
+from picstore.train.cpu.mask_and_image_targets import open_mask
 
 PLAIN = EncodeSettings()
 HEIGHT, WIDTH = 9, 13

@@ -33,7 +33,7 @@ from picstore.storage.format.record import Record
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.cpu import decode_crop, fill_segments
+from picstore.train.cpu import decode_crop, fill_for_gpu
 from picstore.train.cuda.nvjpeg import SOUND, Decode, choose_decoder, decode_all, load_decoder, with_index
 from picstore.train.pipeline import batch_threads, device_augment, runner
 from picstore.train.pipeline.device_decoding import DecodeTiles
@@ -493,15 +493,15 @@ def test_a_gpu_that_makes_other_pixels_than_the_cpu_is_an_error(
     good = Record(id=0, label=0, jpeg=tiles, info=parse_image_info(tiles))
     records = [good] if first == "with tiles" else [replace(claiming(100, 8, 8), jpeg=plain, crc=None), good]
     path = write_dataset(tmp_path / "set", records)
-    make, states = fill_segments.decode_slot, []
+    make, states = fill_for_gpu.decode_slot, []
 
     def decode_otherwise(*arguments: Any, **options: Any) -> Any:
         pixels, origin = make(*arguments, **options)
         return pixels ^ 1, origin
 
-    monkeypatch.setattr(fill_segments, "decode_slot", decode_otherwise)
-    for begin in (fill_segments.PROBED, 0):
-        monkeypatch.setattr(fill_segments, "_probed", count(begin))
+    monkeypatch.setattr(fill_for_gpu, "decode_slot", decode_otherwise)
+    for begin in (fill_for_gpu.PROBED, 0):
+        monkeypatch.setattr(fill_for_gpu, "_probed", count(begin))
         one, other = ours_and_the_cpus(path, batch_size=len(records), transform=[], shuffle=False)
         with pytest.raises(PicstoreError, match="other pixels than the CPU") if not begin else contextlib.nullcontext():
             states.append(next(iter(one)))

@@ -77,7 +77,7 @@ def cudart(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cudart]:
     monkeypatch.setattr(buffers, "_libc", lambda: libc)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(page_locked, "_told", threading.Event())
+    monkeypatch.setattr(page_locked, "_warned", threading.Event())
     yield made
     gc.collect()
     assert made.wrong == []

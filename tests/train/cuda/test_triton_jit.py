@@ -17,8 +17,7 @@ pytest.importorskip("triton")
 
 from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.cuda import augment, decode_tiles, triton_jit
-from picstore.train.cuda.augment_table import DescriptorTable
-from picstore.train.cuda.color_phases import ColorPhases
+from picstore.train.cuda.augment_table import ColorPhases, DescriptorTable
 from picstore.train.cuda.triton_jit import launching, tl
 
 

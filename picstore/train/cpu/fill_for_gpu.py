@@ -1,7 +1,7 @@
-"""The tiles of a batch, described for picstore's decoder of segments on a GPU.
+"""Fillers of batches that a GPU decodes: streams cut for nvJPEG, or tiles described for picstore's own decoder.
 
-Rows of tiles are copied as they were read; no stream is cut or written. Images of a kind that the GPU does not decode
-are decoded here, in the threads that decode for a CPU.
+For picstore's decoder, rows of tiles are copied as they were read; no stream is cut or written. Images of a kind that
+the GPU does not decode are decoded here, in the threads that decode for a CPU.
 """
 
 from __future__ import annotations
@@ -14,28 +14,18 @@ import numpy as np
 
 from picstore.arrays import I64, U8
 from picstore.errors import Damage, ImageError
+from picstore.jpeg.cut import TiledJpegs, cut_batch
+from picstore.jpeg.decode_any import check_stream
 from picstore.jpeg.decoder.box import OUTSIDE
 from picstore.jpeg.decoder.decode_baseline import REASONS
 from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS, describe_tiles, measure_tiles
 from picstore.jpeg.tiles import HEIGHT, MCU_HEIGHT
+from picstore.train.batching.batch_kernels import choose_boxes
 from picstore.train.batching.gather import BatchRecords
-from picstore.train.batching.host_batch import (
-    EncodedBatch,
-    GroupTargets,
-    SegmentLayout,
-    SegmentTables,
-    ViewImages,
-)
+from picstore.train.batching.host_batch import EncodedBatch, GroupTargets, SegmentLayout, SegmentTables, ViewImages
 from picstore.train.batching.parameters import TransformParams
-from picstore.train.batching.record_kernels import choose_boxes
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.batching.views_reach import (
-    align_reach,
-    box_of_decoded,
-    boxes_to_cut,
-    joint_factors,
-    joint_reach,
-)
+from picstore.train.batching.views_reach import align_reach, box_of_decoded, boxes_to_cut, joint_factors, joint_reach
 from picstore.train.buffers import BufferPool, round_coarsely
 from picstore.train.cpu.decode_crop import decode_slot
 from picstore.train.cpu.targets import add_targets, empty_targets
@@ -46,19 +36,77 @@ _REASONS = {
     WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
     OUTSIDE: "its box does not lie within what was read of it",
 }
-PROBED = 16  # batches of a process that bring the CPU's pixels of an image: a loop may drop the first ones
+# Batches of a process that bring the CPU's pixels of an image. One would not do: a loop may drop the first batches.
+PROBED = 16
 _probed = count()
 
 
+class StreamFiller:
+    """Cut streams and targets of a batch in the making; a :class:`BatchFiller`.
+
+    The streams lie in one block of memory, ``images``. A chunk of slots has room for its uncut streams.
+    """
+
+    def __init__(
+        self, records: BatchRecords, params: Sequence[TransformParams], output: OutputSpec, blocks: BufferPool
+    ) -> None:
+        count = len(records)
+        self._records, self._params = records, tuple(params)
+        self._reach = joint_reach([each.geometry for each in params], count)
+        records.check_reach(self._reach)
+        self._names = output.targets
+        self._starts = np.concatenate([[0], np.cumsum(records.sizes[:, 0])])
+        self._data = np.frombuffer(blocks.borrow(max(1, int(self._starts[-1]))), dtype=np.uint8)
+        self.images: list[ViewImages] | U8 = self._data
+        self._encoded = EncodedBatch(
+            bounds=np.zeros((count, 2), dtype=np.int64),
+            boxes=np.zeros((count, 4), dtype=np.int64),
+            params=self._params,
+            files=records.files(),
+            shown=np.arange(count),
+            factors=np.ones(count, dtype=np.int64),
+        )
+        self.encoded: EncodedBatch | None = self._encoded
+        self.targets: list[GroupTargets] | None = empty_targets(output, count)
+
+    def fill(self, slots: range) -> dict[int, Damage]:
+        """Cut some streams; return for each stream that must not be decoded the reason, by slot."""
+        records = self._records
+        chosen = [slot for slot in slots if slot not in records.problems and records.sizes[slot, 0]]
+        if chosen:
+            start, stop = self._starts[[slots.start, slots.stop]].tolist()
+            layouts = records.layouts[chosen]
+            # The records keep the containers open.
+            tiled = TiledJpegs(layouts, records.addresses[chosen], records.sizes[chosen], ())
+            boxes = boxes_to_cut(records.to_held(self._reach[chosen], chosen), layouts[:, :2])
+            cuts = cut_batch(tiled, boxes, out=self._data[start:stop])
+            self._encoded.bounds[chosen] = start + np.stack([cuts.offsets[:-1], cuts.offsets[1:]], axis=1)
+            self._encoded.boxes[chosen] = cuts.rects
+            self._encoded.boxes[chosen, 1] += records.tops[chosen]
+        wrong: dict[int, str] = {}
+        for slot in chosen:
+            wrong |= self._check(slot)
+            if self.targets is not None:
+                wrong |= add_targets(self.targets, records, slot, names=self._names, params=self._params)
+        return records.corrupt(wrong)
+
+    def _check(self, slot: int) -> dict[int, str]:
+        """Check a slot's headers, by which decoders on devices allocate memory; return what is wrong, by slot."""
+        start, stop = self._encoded.bounds[slot].tolist()
+        width, height = self._encoded.boxes[slot, 2:].tolist()
+        if self._records.foreign[slot]:
+            return {slot: "is not an upright JPEG, which decoders of devices do not take: use decoder='cpu'"}
+        try:
+            check_stream(self._data[start:stop], width=width, height=height)
+        except ImageError as error:
+            return {slot: str(error)}
+        return {}
+
+
 class SegmentFiller:
-    """The tiles and targets of a batch while they are being described; a :class:`BatchFiller`.
+    """Described tiles and targets of a batch in the making; a :class:`BatchFiller`.
 
-    The first batches of a process bring the CPU's pixels of an image, with which the GPU's are compared.
-
-    Attributes:
-        images: uint8 (m,), the bytes.
-        targets: None if none are asked for.
-        encoded: bounds, boxes, parameters and tables of the streams.
+    The first batches of a process bring the CPU's pixels of an image, which are compared with the GPU's.
     """
 
     def __init__(
@@ -80,7 +128,8 @@ class SegmentFiller:
         arrays: Any = SegmentTables.divide(layout, block)
         self._data, self._rows, self._segments = arrays["data"], arrays["images"], arrays["segments"]
         self._tables = arrays["codes"], arrays["places"], arrays["quantization"]
-        self._rows[:], arrays["places"][:] = 0, 0  # of images that are not described
+        # Images that are not described have zeros.
+        self._rows[:], arrays["places"][:] = 0, 0
         self.images: list[ViewImages] | U8 = self._data
         self._rects, self._results = (np.zeros((n, 4), np.int64) for _ in range(2))
         self._tilings, self._boxes, self._lengths = arrays["tilings"], arrays["boxes"], arrays["lengths"]
@@ -99,12 +148,12 @@ class SegmentFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, n)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Describe some images; returns by slot why one has no pixels."""
+        """Describe some images; return for each slot without pixels the reason."""
         records = self._records
         self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}
         codes = self._results[slots.start : slots.stop, 0]
-        # A slot with neither a stream nor a kind for the GPU has a code too.
+        # A slot without a stream has a code too, as has one of a kind that the GPU does not decode.
         chosen = slots if self.targets is not None else (slots.start + np.flatnonzero(codes)).tolist()
         probed = self._choose_probe(codes) if slots.start == 0 else -1
         if probed >= 0:
@@ -125,7 +174,7 @@ class SegmentFiller:
         return records.corrupt(wrong)
 
     def _describe(self, part: slice) -> None:
-        """Run the kernel, and note what is held of each image."""
+        """Run the kernel, and note the held part of each image."""
         records = self._records
         streams = records.addresses, records.sizes, records.layouts, self._boxes, self._factors, records.points
         described = self._segments, self._lengths, self._firsts
@@ -138,14 +187,14 @@ class SegmentFiller:
         self._encoded.bounds[part, 1] += results[:, 3] * good
         self._encoded.boxes[part] = rects
         self._encoded.boxes[part, 1] += records.tops[part]
-        # What is held begins at the box's first row of tiles, and is a JPEG of the rows that follow.
+        # The held part begins at the box's first row of tiles, and is a JPEG of the rows that follow.
         top, height = rects[:, 1], records.layouts[part, HEIGHT]
         rows = results[:, 2] // self._per_row[part]
         self._tilings[part, HEIGHT] = np.minimum(rows * records.layouts[part, MCU_HEIGHT], height - top)
         self._boxes[part, 1::2] -= top[:, None]
 
     def _decode(self, slot: int, reason: str) -> None:
-        """Decode an image on the CPU; ImageError for one that is damaged."""
+        """Decode an image on the CPU; ImageError if the image is damaged."""
         factor = int(self._factors[slot])
         pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=factor)
         self._segment_tables.pixels[slot] = np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -153,12 +202,12 @@ class SegmentFiller:
         self._encoded.boxes[slot] = left, top, factor * pixels.shape[1], factor * pixels.shape[0]
 
     def _choose_probe(self, codes: I64) -> int:
-        """Choose the first slot that the GPU decodes; -1 where there is none, or enough batches had one."""
+        """Return the first slot that the GPU decodes; -1 without such a slot, or if enough batches were probed."""
         described = np.flatnonzero(codes == 0)
         return int(described[0]) if len(described) and next(_probed) < PROBED else -1
 
     def _probe(self, slot: int) -> None:
-        """Bring the CPU's pixels of a box."""
+        """Decode a slot's box on the CPU, and keep the pixels as the probe."""
         tops = int(self._records.tops[slot])
         box = boxes_to_cut(self._records.to_held(self._reach[[slot]], [slot]), self._records.layouts[[slot], :2])[0]
         factor = int(self._factors[slot])

@@ -93,8 +93,8 @@ def test_a_crop_may_start_at_multiples_only_and_reaches_the_last() -> None:
 @pytest.mark.parametrize(
     ("size", "steps", "reason"),
     [
-        ((WIDTH // 3, HEIGHT // 4), [picstore.RandomCrop(64)], "no whole fraction"),
-        ((WIDTH // 4, HEIGHT // 4), [picstore.RandomCrop(66)], "an output of 66 × 66 is no multiple of that"),
+        ((WIDTH // 3, HEIGHT // 4), [picstore.RandomCrop(64)], "not a whole fraction"),
+        ((WIDTH // 4, HEIGHT // 4), [picstore.RandomCrop(66)], "an output of 66 × 66 is not a multiple of that"),
     ],
 )
 def test_an_attachment_that_does_not_fit_is_damage_that_says_so(

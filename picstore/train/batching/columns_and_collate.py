@@ -1,0 +1,120 @@
+"""Values that complete a batch: columns of its records, and what a user's collate function returns.
+
+Both are added where batches are made, in the loader's process or its threads.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from picstore.arrays import I64, Array
+from picstore.errors import PicstoreError, UsageError
+from picstore.storage.edits.columns import Values
+from picstore.train.batching.host_batch import HostBatch, map_images
+from picstore.train.batching.spec import Collate, OutputSpec
+from picstore.train.order.requests import TrainingSource
+
+_REMEDY = "define collate in a module of its own, or give isolate=False"
+
+
+def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) -> dict[str, Values]:
+    """Look up column values for records of sources, by name: numbers (n, …), or a list of n texts.
+
+    A record without a value, as in a dataset without the column, has None, NaN or −1, like ``Column.take``.
+
+    Raises:
+        UsageError: the sources of a mux have values of several kinds or shapes.
+    """
+    columns: dict[str, Values] = {}
+    for name in sources[0].plan.columns:
+        if len(sources) == 1:
+            columns[name] = sources[0].dataset.column(name).take(ids)
+            continue
+        held = [each.dataset.column(name) if name in each.dataset.columns else None for each in sources]
+        present = [column for column in held if column is not None]
+        # NaN marks a missing value if one of the columns holds floats.
+        like = next((column for column in present if column.values.dtype.kind == "f"), present[0])
+        slots = [np.flatnonzero(source == number) for number in range(len(sources))]
+        pieces = [
+            like.missing_values(len(here)) if column is None else column.take(ids[here])
+            for column, here in zip(held, slots, strict=True)
+        ]
+        columns[name] = _join(name, pieces, np.argsort(np.concatenate(slots)))
+    return columns
+
+
+def _join(name: str, pieces: list[Any], order: I64) -> Values:
+    if all(isinstance(piece, list) for piece in pieces):
+        texts = [text for piece in pieces for text in piece]
+        return [texts[k] for k in order]
+    if len({piece.shape[1:] if isinstance(piece, np.ndarray) else None for piece in pieces}) > 1:
+        raise UsageError(f"column {name!r} has values of other kinds or shapes in other datasets; rename one column")
+    joined: Values = np.concatenate(pieces)[order]
+    return joined
+
+
+def check_collate(collate: Any, *, isolate: bool) -> None:
+    """Raise UsageError if ``collate`` is not a function, or if another process, with ``isolate``, cannot import it."""
+    if collate is None:
+        return
+    if not callable(collate):
+        raise UsageError(f"collate is {collate!r}; give a function of a batch")
+    if not isolate:
+        return
+    try:
+        pickled = pickle.dumps(collate)
+    except Exception as error:  # Pickle and __reduce__ may raise any error.
+        raise UsageError(f"the loader's process cannot have collate: {error}; {_REMEDY}") from error
+    if b"__main__" in pickled:
+        raise UsageError(f"the loader's process does not import your main module, which defines {collate!r}; {_REMEDY}")
+
+
+def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[str, Any]:
+    """Call a user's function with a finished batch; return the function's values.
+
+    The function gets a dict of ``images``, ``labels``, ``ids`` and, if there are any, ``targets`` and ``columns``, in
+    the form of ``Batch.asdict()`` but with NumPy arrays. Images of bfloat16 are given as their bits, uint16. Images
+    that a GPU will decode are missing. With ``aug_repeats``, the first dimension of images and targets is repetitions.
+
+    Raises:
+        PicstoreError: the function raised an error; the message has its traceback.
+        UsageError: the function did not return N items by name.
+    """
+    given: dict[str, Any] = {"labels": batch.labels, "ids": batch.ids}
+    if batch.encoded is None:
+        given["images"] = _by_group(map_images(_numeric(output), batch.images), output)
+    if batch.targets is not None:
+        given["targets"] = _by_group(batch.targets, output)
+    if batch.columns:
+        given["columns"] = dict(batch.columns)
+    try:
+        values = collate(given)
+    except Exception as error:  # Only text crosses a process.
+        raise PicstoreError(f"collate raised {type(error).__name__}: {error}\n\n{traceback.format_exc()}") from error
+    if not isinstance(values, Mapping):
+        raise UsageError(f"collate returned {type(values).__name__}; return a dict of arrays and lists by name")
+    count = len(batch.ids)
+    for name, items in values.items():
+        if not isinstance(items, list) and not getattr(items, "shape", ()):
+            raise UsageError(f"collate returned {name!r} of type {type(items).__name__}; return an array or a list")
+        if len(items) != count:
+            raise UsageError(f"collate returned {name!r} of {len(items)} items; return {count}, one for each record")
+    return dict(values)
+
+
+def _by_group(groups: Any, output: OutputSpec) -> Any:
+    """Return values by group name; without names, return the values of the only group, a single view without a list."""
+    first = output.groups[0]
+    if first.name:
+        return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}
+    return groups[0][0] if first.count == 1 else groups[0]
+
+
+def _numeric(output: OutputSpec) -> Callable[[Array], Array]:
+    """Return a function that views 16-bit arrays as float16, if that is the output's dtype."""
+    return lambda image: image.view(np.float16) if output.dtype == "float16" else image

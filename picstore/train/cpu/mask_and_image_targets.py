@@ -1,0 +1,151 @@
+"""Masks and smaller images that are targets: attachments of a record, which get the crop of the record's image.
+
+A mask is a lossless image in grey or with a palette. A JPEG shows the record's image at a smaller scale, for training
+super-resolution; its crop is cut out of its bytes too, if it has restart markers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from picstore.arrays import U8, Array
+from picstore.errors import ImageError
+from picstore.jpeg.cut import cut
+from picstore.jpeg.markers import SOI, parse_header
+from picstore.kernels.filters import BILINEAR
+from picstore.train.batching.views_reach import boxes_to_cut
+from picstore.train.cpu.decode_crop import decode_rgb
+from picstore.train.cpu.render import render, render_mask
+from picstore.train.transforms.geometry import Geometry
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFile
+
+_MASK_FORMATS = "PNG", "TIFF", "BMP", "GIF"  # lossless
+_MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # some versions of Pillow open 16 bits as "I"
+
+
+def is_jpeg(blob: bytes | memoryview) -> bool:
+    """Return whether an attachment is an image target; masks have lossless formats."""
+    return bytes(blob[:2]) == bytes([0xFF, SOI])
+
+
+def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> U8:
+    """Make the image target of one image.
+
+    Args:
+        name: name of the attachment.
+        blob: a JPEG with the sides of the record's image, divided by an integer and rounded up or down.
+        geometry, slot: geometry of the batch, and number of the image.
+
+    Returns:
+        uint8 (3, h, w): the attachment under the geometry at the attachment's scale, without color transforms.
+
+    Raises:
+        ImageError: the JPEG is damaged or has no such size, or the integer does not divide the output's sides.
+    """
+    header = parse_header(blob)
+    scale = _scale(name, (header.width, header.height), geometry.source_size[slot].tolist())
+    if (geometry.size[slot] % scale).any():
+        width, height = geometry.size[slot].tolist()
+        raise ImageError(
+            f"{name} is {scale} times smaller, and an output of {width} × {height} is not a multiple of that"
+        )
+    small = _divided(geometry, slot, scale, (header.width, header.height))
+    left, top, right, bottom = boxes_to_cut(small.reach, small.source_size)[0].tolist()
+    stream, (dx, dy) = cut(blob, (left, top, right - left, bottom - top))
+    shown = parse_header(stream)
+    pixels = decode_rgb(stream, width=shown.width, height=shown.height)
+    out = np.empty((3, *small.size[0, ::-1].tolist()), np.uint8)
+    render(pixels, small, 0, origin=(left - dx, top - dy), factor=1, out=out)
+    return out
+
+
+def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
+    """Return by how much an attachment is smaller than the record's image."""
+    scale = max(1, round(source[0] / size[0]))
+    if all(side in (whole // scale, -(-whole // scale)) for side, whole in zip(size, source, strict=True)):
+        return scale
+    shape, whole_shape = (f"{width} × {height}" for width, height in (size, source))
+    raise ImageError(f"{name} has {shape} pixels, which is not a whole fraction of its image's {whole_shape}")
+
+
+def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, int]) -> Geometry:
+    """Return the geometry of one image in source and output pixels that are ``scale`` times as large.
+
+    The nearest pixel is never taken, because whole pixels of the larger image may be half pixels here.
+    """
+    chosen = Geometry.concatenate([geometry], [slot])
+    low, high = chosen.clip[:, :2] // scale, -(-chosen.clip[:, 2:] // scale)
+    return replace(
+        chosen,
+        source_size=np.array([source_size], np.int64),
+        frame=chosen.frame / scale,
+        clip=np.concatenate([low, high], axis=1),
+        size=chosen.size // scale,
+        interpolation=np.maximum(chosen.interpolation, BILINEAR),
+        edges=chosen.edges * np.array([1.0, 1.0, 1.0 / scale]),
+    )
+
+
+def make_mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
+    """Make the mask target of one image by nearest-neighbor interpolation: uint8 or int64 (H, W), 0 outside."""
+    mask = open_mask(name, blob, *geometry.source_size[slot].tolist())
+    width, height = geometry.size[slot].tolist()
+    out = np.empty((height, width), dtype=mask.dtype)
+    render_mask(mask, geometry, slot, out=out)
+    return out if out.dtype == np.uint8 else out.astype(np.int64)
+
+
+def open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> Array:
+    """Decode a mask of a given size to uint8, uint16 or int32 (height, width); ImageError for other files."""
+    try:
+        with _open_image(blob) as image:
+            _check_mask(name, image, width, height)
+            if image.format == "TIFF":
+                _check_tiff(name, bytes(blob))
+            values = np.asarray(image)
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow raises errors of many classes.
+        raise ImageError(f"{name} is not a mask: a grey or palette image in {', '.join(_MASK_FORMATS)}") from error
+    dtype = {"u": np.uint16, "i": np.int32}.get(values.dtype.kind if values.itemsize > 1 else "", np.uint8)
+    return np.ascontiguousarray(values, dtype=dtype)
+
+
+def _open_image(blob: bytes | memoryview) -> ImageFile.ImageFile:
+    """Read the header of an image; SyntaxError for other formats."""
+    # Few datasets have masks, and Pillow takes 40 ms of the time to the first batch.
+    from PIL import BmpImagePlugin, GifImagePlugin, PngImagePlugin, TiffImagePlugin
+
+    from picstore.prepare.image.mend_files import leave_out_metadata
+
+    data = leave_out_metadata(bytes(blob)).data
+    # The classes are called directly, because ``Image.open`` has a limit of pixels of its own, 179 million.
+    png, tiff = PngImagePlugin.PngImageFile, TiffImagePlugin.TiffImageFile
+    for opened in (png, tiff, BmpImagePlugin.BmpImageFile, GifImagePlugin.GifImageFile):
+        with contextlib.suppress(SyntaxError):
+            return opened(io.BytesIO(data))
+    raise SyntaxError
+
+
+def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:
+    if image.size != (width, height):
+        raise ImageError(f"{name} has {image.width} × {image.height} pixels, its image {width} × {height}")
+    if image.mode not in _MASK_MODES:
+        raise ImageError(f"{name} is an image of mode {image.mode}; a mask is grey or has a palette")
+
+
+def _check_tiff(name: str, data: bytes) -> None:
+    """Raise ImageError for a TIFF whose values Pillow would return inverted or in the wrong byte order."""
+    from picstore.prepare.image.tiff import read_layout, read_tags  # imported late: few masks are TIFFs
+
+    layout = read_layout(read_tags(data), "<" if data.startswith(b"II") else ">")
+    white_is_zero = layout.photometric == 0 and (layout.bits > 8 or layout.planar)
+    if white_is_zero or (layout.kind == 2 and layout.order == ">"):
+        raise ImageError(f"{name} is a TIFF of a kind whose values are not read exactly ({layout}); write it as PNG")
