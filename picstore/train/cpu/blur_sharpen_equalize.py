@@ -2,9 +2,9 @@
 
 All are torchvision's; the last three are equal to the bit. A Gaussian blur is two passes of symmetric taps with
 reflection at the border. Its weights are computed by exactly rounded operations alone, as in
-``transforms/blur_weights.py`` for a GPU. The horizontal pass writes each row once, as float32, to a ring buffer of as many
-rows as the kernel is tall, which stays in the first- or second-level cache. Each output row is the vertical pass over
-the ring. Sums of the two values with equal weights are multiplied, four pairs at a time, in a loop without
+``transforms/blur_weights.py`` for a GPU. The horizontal pass writes each row once, as float32, to a ring buffer of as
+many rows as the kernel is tall, which stays in the first- or second-level cache. Each output row is the vertical pass
+over the ring. Sums of the two values with equal weights are multiplied, four pairs at a time, in a loop without
 dependencies, which LLVM vectorizes. Outer taps that together change a value by less than 1/60 grey level are dropped.
 """
 

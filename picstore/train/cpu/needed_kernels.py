@@ -1,9 +1,9 @@
-"""The class that fills a pipeline's batches, and the kernels that it needs, compiled before the first batch."""
+"""The kernels that the batches of a pipeline need, which are compiled before the first batch."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,15 @@ from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.jpeg.cut import cut_all
 from picstore.jpeg.decoder.describe import describe_tiles, measure_tiles
-from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.filters import BILINEAR
 from picstore.storage.sound_containers import read_and_check
 from picstore.train.batching.batch_kernels import choose_boxes, draw_numbers, enter_records, place_crops
 from picstore.train.batching.parameters import draws_by_kernel
-from picstore.train.batching.spec import OutputSpec, PipelineSpec
+from picstore.train.batching.spec import OutputSpec
 from picstore.train.cpu import augmix_sum, canvas, noise, normalize, pointwise_color
 from picstore.train.cpu.blur_sharpen_equalize import blur, equalize, sharpen, stretch_contrast
 from picstore.train.cpu.canvas_positions import displace_positions, map_positions
-from picstore.train.cpu.fill_for_gpu import SegmentFiller, StreamFiller
-from picstore.train.cpu.fill_images import ImageFiller
-from picstore.train.cpu.fused import DECODING, STAGES, load_kernels, run_fused
+from picstore.train.cpu.fused import DECODING, STAGES, run_fused
 from picstore.train.cpu.targets import clip_polygon
 from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
@@ -34,7 +31,9 @@ from picstore.train.transforms.geometry import Geometry, compose
 from picstore.train.transforms.transform_plan import TransformPlan
 from picstore.train.transforms.views import ViewGroup
 
-_DRAWS = 256  # a step of probability 0.05 is missed once in 500,000 trainings, and then compiled when it is met
+# Number of images whose parameters are drawn. A step of probability 0.05 is missed once in 500,000 trainings, and is
+# then compiled at its first use.
+_DRAWS = 256
 _SIZES = np.array([(640, 480), (480, 640), (200, 150), (1600, 1200)])  # width and height
 _BOXES = np.array([[(20.0, 20.0, 120.0, 120.0), (30.0, 40.0, 140.0, 100.0)]])
 
@@ -51,35 +50,31 @@ _OF_STEPS = {
 _GATHER = {opcodes.NEAREST: canvas.gather_nearest, opcodes.PILLOW_BICUBIC: canvas.gather_cubic}
 
 
-def load_filler(spec: PipelineSpec) -> type[ImageFiller | StreamFiller | SegmentFiller]:
-    """Compile or load the kernels of a pipeline; returns the class that fills its batches."""
-    compile_ahead(needed_kernels([plan for source in spec.sources for plan in source.plans], spec.output))
-    for source in spec.sources:
-        source.dataset.containers.use_kernel()
-    if spec.output.form == "streams":
-        return StreamFiller
-    if spec.output.form == "segments":
-        return SegmentFiller
-    load_kernels()
-    return ImageFiller
+def stream_kernels(plans: Sequence[TransformPlan]) -> list[Any]:
+    """List the kernels that cut streams for nvJPEG."""
+    return [*_gathering(plans), cut_all]
 
 
-def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[Any]:
-    """List the kernels that batches of data sets with these transforms call, by drawing parameters of 256 images."""
-    plans, found = list(plans), {read_and_check, enter_records}
-    if any(draws_by_kernel(group) for plan in plans for group in plan.groups):
-        found |= {draw_numbers, place_crops}
-    if output.form == "streams":
-        return [*found, cut_all]
-    if output.form == "segments":  # and kernels that decode what a GPU does not, and the first image
-        return [*found, choose_boxes, measure_tiles, describe_tiles, cut_all, *DECODING]
-    found |= {run_fused, *STAGES}
+def segment_kernels(plans: Sequence[TransformPlan]) -> list[Any]:
+    """List the kernels that describe tiles to a GPU, and that decode the first image and images the GPU refuses."""
+    return [*_gathering(plans), choose_boxes, measure_tiles, describe_tiles, cut_all, *DECODING]
+
+
+def needed_kernels(plans: Sequence[TransformPlan], output: OutputSpec) -> list[Any]:
+    """List the kernels that make images with these transforms on the CPU, by drawing parameters of 256 images."""
+    found = {*_gathering(plans), run_fused, *STAGES}
     for plan in plans:
         for group in plan.groups:
-            with contextlib.suppress(UsageError):  # a transform that refuses such images
+            with contextlib.suppress(UsageError):  # A transform may refuse such images.
                 geometry, program = _draw(group)
                 found |= {*_of_geometry(geometry, output), *_of_color(program, output)}
     return list(found)
+
+
+def _gathering(plans: Sequence[TransformPlan]) -> list[Any]:
+    """List the kernels that read and gather records and draw crops."""
+    draws = any(draws_by_kernel(group) for plan in plans for group in plan.groups)
+    return [read_and_check, enter_records, *([draw_numbers, place_crops] if draws else [])]
 
 
 def _draw(group: ViewGroup) -> tuple[Geometry, ColorProgram]:
@@ -101,7 +96,7 @@ def _of_geometry(geometry: Geometry, output: OutputSpec) -> Iterator[Any]:
         yield apply_edges
     if "polygons" in output.targets:
         yield clip_polygon
-    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # attachments, which may be masks
+    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # Attachments may be masks.
         yield warp_nearest
 
 

@@ -30,10 +30,11 @@ from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.gather import BatchRecords, EpochContainer, ReadContainers, ReadResult, gather_records
 from picstore.train.batching.host_batch import BatchFiller, HostBatch
 from picstore.train.batching.parameters import make_params
-from picstore.train.batching.spec import OutputSpec, PipelineSpec
+from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.order.epoch_order import SET_ASIDE
 from picstore.train.order.requests import BatchRequest
+from picstore.train.pipeline.batch_forms import FORMS
 from picstore.train.pipeline.own_threads import PREFIX, FillingBatch, ThreadPool, close_at_exit, is_own_thread
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses, read_containers
 from picstore.train.pipeline.stats import StatsCounter
@@ -41,11 +42,6 @@ from picstore.train.pipeline.stats import StatsCounter
 AHEAD = 3  # Batches filled, or being filled, before they are taken.
 # Further batches whose containers are read in advance, if the budget allows.
 MAX_REQUESTS = 32
-# Fewest and most images of a task, all views counted. Each thread has one task of a batch, so that all end the batch
-# together. A task of 16 images takes 10 ms; of any size, it holds Python's lock for 0.1 ms with cold caches.
-_CHUNK = 16, 64
-# The same for tiles, which are described 200 times as fast as images are made: 0.1 ms of Python would cost as much.
-_CHUNK_OF_TILES = 64, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ class Pipeline:
         buffers: BufferPools | None = None,
         counter: StatsCounter | None = None,
     ) -> None:
-        self._requests, self._spec = requests, spec
+        self._requests, self._spec, self._form = requests, spec, FORMS[spec.output.form]
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
         # A method of this object would make a cycle, and keep batches and containers of a dropped pipeline.
@@ -103,9 +99,7 @@ class Pipeline:
         close_at_exit(self)
         self._planner.start()
         try:
-            from picstore.train.cpu.needed_kernels import load_filler
-
-            loaded = load_filler(self._spec)
+            loaded = self._form.load_filler(self._spec)
         except BaseException:
             self._filler_class.cancel()  # The planner waits for it.
             raise
@@ -208,7 +202,7 @@ class Pipeline:
             requested.request, records.ids, records.image_sizes, sources=sources, extras=records.extras
         )
         filler = filler_class(records, params, self._spec.output, self._buffers.batches)
-        chunks = divide(len(records), self._spec.output, threads=self._spec.resources.threads)
+        chunks = self._form.divide(len(records), self._spec.output, threads=self._spec.resources.threads)
         complete = partial(self._finish, records, filler, requested.uses)
         batch = FillingBatch(len(chunks), partial(self._fill, filler), complete)
         finished = batch.finished
@@ -277,15 +271,6 @@ class Pipeline:
             with self._counter.timed("working"), self._collating:
                 batch.columns |= run_collate(self._spec.collate, batch, self._spec.output)
         return batch
-
-
-def divide(count: int, output: OutputSpec, *, threads: int) -> list[range]:
-    """Divide ``count`` slots of a batch into tasks."""
-    views, (least, most) = output.view_count, _CHUNK
-    if output.form == "segments":
-        views, (least, most) = 1, _CHUNK_OF_TILES
-    size = max(1, min(max(-(-count * views // threads), least), most) // views)
-    return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
 
 @dataclass(frozen=True, slots=True)

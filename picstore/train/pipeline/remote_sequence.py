@@ -28,6 +28,7 @@ from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import Mapping, map_array
 from picstore.train.order.spans import Span, SpanCutter, steps_of_span
+from picstore.train.pipeline.batch_forms import FORMS
 from picstore.train.pipeline.remote_worker_main import RemoteMessage
 from picstore.train.pipeline.remote_workers import WINDOW, RemoteWorkers, Task, WorkerHandle
 
@@ -203,7 +204,7 @@ class _WritableBlock(Mapping):
 
 def _guess_size(span: Span, spec: PipelineSpec, stored: float) -> float:
     """Guess the bytes of a batch's images before one is made, of ``stored`` bytes of records."""
-    if spec.output.form != "pixels":
+    if not FORMS[spec.output.form].decoded:
         return stored
     most = 0
     for plan in [plan for source in spec.sources for plan in source.plans]:

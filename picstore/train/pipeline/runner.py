@@ -37,7 +37,7 @@ from picstore.train.cuda.nvjpeg import Decode, check_decoder, choose_decoder, lo
 from picstore.train.loader_options import check_main_guard
 from picstore.train.order.cursor import Worker
 from picstore.train.order.spans import Span
-from picstore.train.pipeline.device_decoding import BatchMaker, CopyPixels, DecodeStreams, DecodeTiles
+from picstore.train.pipeline.batch_forms import FORMS, form_of_decoder
 from picstore.train.pipeline.loader_process import LoaderProcess
 from picstore.train.pipeline.own_threads import Closables, close_garbage, wait_for_exit
 from picstore.train.pipeline.process_sequence import ProcessSequence
@@ -50,9 +50,6 @@ from picstore.train.transforms.transform_plan import UserTransform
 
 if TYPE_CHECKING:
     from picstore.train.pipeline.remote_workers import RemoteWorkers
-
-# Form of the host batches for each decoder; all other decoders take streams.
-_FORMS = {"cpu": "pixels", "picstore": "segments"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +104,9 @@ class PipelineRunner:
         if decoder == "auto" and any(source.dataset.foreign for source in spec.sources):
             decoder = "cpu"  # Devices decode only JPEGs.
         decoder = choose_decoder(decoder, device)
-        output = replace(spec.output, form=_FORMS.get(decoder, "streams"))
-        if output.reducing_gap is not None and output.form == "streams":
+        output = replace(spec.output, form=form_of_decoder(decoder))
+        self._form = FORMS[output.form]
+        if output.reducing_gap is not None and not self._form.reduces:
             raise UsageError(
                 f"decoder={decoder!r} decodes at full size; leave out reducing_gap, or give another decoder"
             )
@@ -166,7 +164,9 @@ class PipelineRunner:
                 return begun[2]
             begun[2].close()
         device = with_index(self._device)
-        make = self._maker(device)  # A decoder fails its trial before anything is started.
+        # A decoder fails its trial before anything is started.
+        strict, load = self._damage_log.strict, self._load_decoder
+        make = self._form.make_maker(self._spec.output, device, strict=strict, load=load)
         source = self._start_source(span)
         stage: DeviceStage = (
             TensorStage(source, output=self._spec.output, device=device)
@@ -174,15 +174,6 @@ class PipelineRunner:
             else AheadStage(source, make=make, device=device)
         )
         return Delivery(stage, self._counter, self._damage_log)
-
-    def _maker(self, device: torch.device) -> BatchMaker | None:
-        """Return the maker of batches on a device; None on the CPU."""
-        output, strict = self._spec.output, self._damage_log.strict
-        if output.form == "segments":
-            return DecodeTiles(output, device, strict)
-        if output.form == "streams":
-            return DecodeStreams(output, device, self._load_decoder(device), strict)
-        return CopyPixels(output, device) if device.type == "cuda" else None
 
     def _start_source(self, span: Span) -> HostSource:
         """Return the source of a span's batches in the host's memory: remote workers, processes or threads."""
@@ -254,7 +245,7 @@ class PipelineRunner:
         return pipeline
 
     def _make_buffers(self) -> BufferPools:
-        return BufferPools.for_batches(mapped=self._spec.output.form == "segments")
+        return BufferPools.for_batches(mapped=self._form.mapped)
 
     def _in_processes(self, span: Span) -> HostSource:
         """Return a sequence by loader processes, which are kept across epochs: starting one takes half a second."""

@@ -1,8 +1,8 @@
 """Color programs: the steps between resampling and the finished batch, for all images of a batch at once.
 
 A list of color transforms becomes a table of opcodes and operands, with a row for each image. Names, parameters and
-meaning follow ``torchvision.transforms.v2`` on uint8 tensors. ``train/cpu/run_color.py`` and ``train/cuda/gpu_color.py``
-run the programs.
+meaning follow ``torchvision.transforms.v2`` on uint8 tensors. ``train/cpu/run_color.py`` and
+``train/cuda/gpu_color.py`` run the programs.
 """
 
 from __future__ import annotations

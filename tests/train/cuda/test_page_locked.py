@@ -22,7 +22,7 @@ from picstore.train.batching.host_batch import HostBatch
 from picstore.train.buffers import BufferPool, BufferPools, allocate_mapped, find_mapping, round_coarsely
 from picstore.train.cuda import page_locked
 from picstore.train.cuda.page_locked import lock_pages
-from picstore.train.pipeline import runner
+from picstore.train.pipeline import device_decoding, runner
 from picstore.train.pipeline.device_decoding import MadeBatch, OneByOne
 
 GPU = torch.device("cuda", 1)
@@ -158,7 +158,7 @@ def test_a_loader_registers_each_of_its_blocks_once_and_counts_copies(
     cudart.code = code
     make = Locking(cudart)
     monkeypatch.setattr(runner, "choose_decoder", lambda name, _: name)
-    monkeypatch.setattr(runner, "DecodeTiles", lambda *_: make)
+    monkeypatch.setattr(device_decoding, "DecodeTiles", lambda *_: make)
     loader = picstore.Loader(
         make_dataset(24, width=24, height=20), batch_size=2, decoder="picstore", threads=1, isolate=isolate
     )

@@ -35,13 +35,14 @@ from picstore.train.batching.gather import BatchRecords, gather_records
 from picstore.train.batching.host_batch import RecordFiles
 from picstore.train.batching.spec import GroupSpec, OutputSpec, PipelineSpec, Resources
 from picstore.train.buffers import BufferPool
-from picstore.train.cpu import decode_crop, fill_images, needed_kernels
+from picstore.train.cpu import decode_crop, fill_images
 from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import RankShard
 from picstore.train.order.requests import BatchRequest, TrainingSource
 from picstore.train.pipeline import batch_threads, prefetch
-from picstore.train.pipeline.batch_threads import AHEAD, MAX_REQUESTS, Pipeline, divide
+from picstore.train.pipeline.batch_forms import FORMS, Pixels
+from picstore.train.pipeline.batch_threads import AHEAD, MAX_REQUESTS, Pipeline
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.transforms.geometry import Geometry
@@ -449,14 +450,14 @@ def test_decoding_threads_let_the_reading_one_go_first(make_dataset: Make, monke
 def test_threads_get_a_batch_in_tasks_of_16_to_64_images(
     count: int, views: int, threads: int, sizes: list[int]
 ) -> None:
-    tasks = divide(count, OutputSpec((GroupSpec(count=views),)), threads=threads)
+    tasks = FORMS["pixels"].divide(count, OutputSpec((GroupSpec(count=views),)), threads=threads)
     assert [len(task) for task in tasks] == sizes
     assert [slot for task in tasks for slot in task] == list(range(count))
 
 
 def test_threads_describe_tiles_in_tasks_of_64_to_128_images() -> None:
-    output = OutputSpec((GroupSpec(count=10),), form="segments")
-    assert [[len(task) for task in divide(256, output, threads=threads)] for threads in (1, 2, 3, 16)] == [
+    output, form = OutputSpec((GroupSpec(count=10),)), FORMS["segments"]
+    assert [[len(task) for task in form.divide(256, output, threads=threads)] for threads in (1, 2, 3, 16)] == [
         [128, 128],
         [128, 128],
         [86, 86, 84],
@@ -612,17 +613,17 @@ def test_only_the_first_containers_are_read_while_kernels_are_loaded(
 ) -> None:
     path = make_dataset(100)
     first = len({*next(requests_of(picstore.Dataset(path), batch_size=8))[0].samples.container.tolist()})
-    load, read = needed_kernels.load_filler, []
+    load, read = Pixels.load_filler, []
 
-    def slow(spec: PipelineSpec) -> Any:
+    def slow(form: Pixels, spec: PipelineSpec) -> Any:
         until = time.monotonic() + 20
         while memory.reads < first and time.monotonic() < until:
             time.sleep(0.001)
         time.sleep(0.05)  # in which more would be read
         read.append(memory.reads)
-        return load(spec)
+        return load(form, spec)
 
-    monkeypatch.setattr(needed_kernels, "load_filler", slow)
+    monkeypatch.setattr(Pixels, "load_filler", slow)
     pipeline = pipeline_of(path, batch_size=8)
     batches = list(iter(pipeline.receive, None))
     pipeline.close()
@@ -633,10 +634,10 @@ def test_only_the_first_containers_are_read_while_kernels_are_loaded(
 def test_what_ends_the_loading_of_kernels_reaches_the_consumer_and_batches(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(spec: PipelineSpec) -> Any:
+    def interrupted(form: Pixels, spec: PipelineSpec) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(needed_kernels, "load_filler", interrupted)
+    monkeypatch.setattr(Pixels, "load_filler", interrupted)
     pipeline = pipeline_of(make_dataset(20), batch_size=8)
     with pytest.raises(KeyboardInterrupt):
         pipeline.receive()
@@ -648,14 +649,14 @@ def test_what_ends_the_loading_of_kernels_reaches_the_consumer_and_batches(
 def test_closing_does_not_wait_for_kernels_that_another_thread_loads(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, loading, closed = needed_kernels.load_filler, threading.Event(), threading.Event()
+    load, loading, closed = Pixels.load_filler, threading.Event(), threading.Event()
 
-    def slow(spec: PipelineSpec) -> Any:
+    def slow(form: Pixels, spec: PipelineSpec) -> Any:
         loading.set()
         assert closed.wait(20)
-        return load(spec)
+        return load(form, spec)
 
-    monkeypatch.setattr(needed_kernels, "load_filler", slow)
+    monkeypatch.setattr(Pixels, "load_filler", slow)
     pipeline = pipeline_of(make_dataset(20), batch_size=8)
     with ThreadPoolExecutor(1) as pool:
         batch = pool.submit(pipeline.receive)
