@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# --8<-- [start:tokenize]
+# begin tokenize
 LENGTH, VOCABULARY = 32, 257  # tokens of a caption; its bytes, after 0 for padding
 
 
@@ -19,4 +19,4 @@ def tokenize(batch: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": tokens}
 
 
-# --8<-- [end:tokenize]
+# end tokenize

@@ -34,7 +34,7 @@ def main() -> None:
     config = DataLoaderConfiguration(dispatch_batches=options.dispatch)
     accelerator = Accelerator(cpu=options.cpu, dataloader_config=config)
     torch.manual_seed(0)
-    # --8<-- [start:loader]
+    # begin loader
     loader = picstore.Loader(
         options.dataset,
         batch_size=options.global_batch // accelerator.num_processes,
@@ -48,7 +48,7 @@ def main() -> None:
         device="cpu" if options.dispatch else accelerator.device,
     )
     model = make_model(options.model, len(loader.dataset.classes))
-    # --8<-- [end:loader]
+    # end loader
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     model, optimizer = accelerator.prepare(model, optimizer)
     batches = DataLoader(loader, batch_size=None, collate_fn=tuple)  # Accelerate cuts tensors in tuples and dicts

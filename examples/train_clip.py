@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    # --8<-- [start:loader]
+    # begin loader
     loader = picstore.Loader(
         options.dataset,
         batch_size=options.batch_size,
@@ -64,7 +64,7 @@ def main() -> None:
         collate=tokenize,
         device=options.device,
     )
-    # --8<-- [end:loader]
+    # end loader
     model = TwoTowers().to(options.device)
     optimizer = torch.optim.AdamW(model.parameters(), options.lr, weight_decay=0.2)
     for epoch in range(options.epochs):

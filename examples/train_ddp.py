@@ -63,7 +63,7 @@ def main() -> None:
     dist.init_process_group(options.backend)
     device = f"cuda:{os.environ['LOCAL_RANK']}" if options.backend == "nccl" else "cpu"
     torch.manual_seed(0)
-    # --8<-- [start:loaders]
+    # begin loaders
     size, normalize = options.size, picstore.Normalize(MEAN, STD)
     loader = picstore.Loader(
         options.train,
@@ -81,7 +81,7 @@ def main() -> None:
         device=device,
     )
     model = DistributedDataParallel(make_model(options.model, len(loader.dataset.classes)).to(device))
-    # --8<-- [end:loaders]
+    # end loaders
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     for _ in range(options.epochs):
         train(loader, model, optimizer)

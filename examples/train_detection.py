@@ -46,7 +46,7 @@ class Detector(nn.Module):
         return self.classify(found), self.locate(found).sigmoid()
 
 
-# --8<-- [start:pad]
+# begin pad
 def pad(images: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Images of several sizes as one tensor, and bool (N, H, W), which pixels are padding."""
     height, width = (max(image.shape[k] for image in images) for k in (1, 2))
@@ -58,7 +58,7 @@ def pad(images: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     return padded, padding
 
 
-# --8<-- [end:pad]
+# end pad
 
 
 def loss_of(logits: torch.Tensor, boxes: torch.Tensor, target: dict[str, Any], size: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ def main() -> None:
     """Train for a number of steps."""
     options = parse()
     torch.manual_seed(options.seed)
-    # --8<-- [start:loader]
+    # begin loader
     loader = picstore.Loader(
         options.dataset,
         batch_size=options.batch_size,
@@ -97,7 +97,7 @@ def main() -> None:
         seed=options.seed,
         device=options.device,
     )
-    # --8<-- [end:loader]
+    # end loader
     model = Detector(len(loader.dataset.classes), options.queries).to(options.device)
     optimizer = torch.optim.AdamW(model.parameters(), options.lr, weight_decay=1e-4)
     step = 0

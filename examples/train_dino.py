@@ -40,7 +40,7 @@ def main() -> None:
     """Train for a number of steps."""
     options = parse()
     torch.manual_seed(options.seed)
-    # --8<-- [start:loader]
+    # begin loader
     loader = picstore.Loader(
         options.dataset,
         batch_size=options.batch_size,
@@ -48,7 +48,7 @@ def main() -> None:
         seed=options.seed,
         device=options.device,
     )
-    # --8<-- [end:loader]
+    # end loader
     student = make_network(options.model, options.prototypes).to(options.device)
     teacher = copy.deepcopy(student).requires_grad_(False)
     center = torch.zeros(options.prototypes, device=options.device)

@@ -44,7 +44,7 @@ def main() -> None:
     if options.backend == "nccl":
         torch.cuda.set_device(device)
     torch.manual_seed(0)
-    # --8<-- [start:training]
+    # begin training
     loader = picstore.Loader(
         options.dataset,
         global_batch_size=options.global_batch,
@@ -85,7 +85,7 @@ def main() -> None:
                 save_checkpoint()
             if step == options.steps:
                 break
-    # --8<-- [end:training]
+    # end training
     dist.destroy_process_group()
 
 

@@ -60,7 +60,7 @@ def main() -> None:
     center = [picstore.Resize(size * 8 // 7), picstore.CenterCrop(size), normalize]
     make_loader = partial(picstore.Loader, batch_size=options.batch_size)
     validate = partial(make_loader, options.validation, transform=center, shuffle=False, drop_last=False)
-    # --8<-- [start:fit]
+    # begin fit
     data = picstore.lightning.DataModule(
         train=partial(make_loader, options.train, transform=augment),
         val=validate if options.validation else None,
@@ -73,7 +73,7 @@ def main() -> None:
     )
     model = Classifier(make_model(options.model, len(picstore.Dataset(options.train).classes)), lr=0.1)
     trainer.fit(model, datamodule=data, ckpt_path=options.resume)
-    # --8<-- [end:fit]
+    # end fit
 
 
 if __name__ == "__main__":

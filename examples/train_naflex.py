@@ -31,7 +31,7 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    # --8<-- [start:loader]
+    # begin loader
     loader = picstore.Loader(
         options.dataset,
         transform=picstore.Sequences(
@@ -45,7 +45,7 @@ def main() -> None:
         ),
         device=options.device,
     )
-    # --8<-- [end:loader]
+    # end loader
     config = NaFlexVitCfg(
         patch_size=options.patch,
         embed_dim=options.width,

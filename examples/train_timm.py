@@ -48,7 +48,7 @@ def main() -> None:
     model = timm.create_model(options.model, num_classes=classes).to(options.device)
     data = timm.data.resolve_model_data_config(model)
     size, normalize = data["input_size"][1:], picstore.Normalize(data["mean"], data["std"])
-    # --8<-- [start:loader]
+    # begin loader
     mixes = [picstore.MixUp(0.8, label_smoothing=0.1), picstore.CutMix(1.0, label_smoothing=0.1)]
     loader = picstore.Loader(
         options.dataset,
@@ -62,7 +62,7 @@ def main() -> None:
         ],
         device=options.device,
     )
-    # --8<-- [end:loader]
+    # end loader
     validation = options.validation and picstore.Loader(
         options.validation,
         batch_size=options.batch_size,

@@ -24,7 +24,7 @@ from train_resnet import MEAN, STD, make_model
 import picstore
 
 
-# --8<-- [start:batches]
+# begin batches
 class ReplicaBatches:
     """The batches of a replica, whose rank and world size may change before each step."""
 
@@ -58,8 +58,8 @@ class ReplicaBatches:
         self.state, self.batches = state, None
 
 
-# --8<-- [end:batches]
-# --8<-- [start:training]
+# end batches
+# begin training
 def train(manager: Any, batches: ReplicaBatches, model: nn.Module, optimizer: torch.optim.Optimizer, last: int) -> None:
     """Make the steps up to the last one, together with the replicas that torchft's manager finds for each."""
     while manager.current_step() < last:
@@ -78,7 +78,7 @@ def train(manager: Any, batches: ReplicaBatches, model: nn.Module, optimizer: to
         batches.end_step(made=made)
 
 
-# --8<-- [end:training]
+# end training
 
 
 def main() -> None:
@@ -86,7 +86,7 @@ def main() -> None:
 
     options = parse()
     torch.manual_seed(0)
-    # --8<-- [start:main]
+    # begin main
     dataset = picstore.Dataset(options.dataset)
     transform = [
         picstore.RandomResizedCrop(options.size),
@@ -126,7 +126,7 @@ def main() -> None:
     for name, part in parts.items():
         manager.register_state_dict_fn(name, part.load_state_dict, part.state_dict)
     train(manager, batches, model, optimizer, options.steps)
-    # --8<-- [end:main]
+    # end main
     manager.shutdown()
 
 

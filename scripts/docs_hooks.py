@@ -24,7 +24,7 @@ def on_files(files: Files, *, config: Any) -> Files:
     files.append(File.generated(config, "reference/commands.md", content=_commands()))
     rows = ["# Examples", "", "| program | |", "|---|---|"]
     for path in sorted(EXAMPLES.glob("*.py")):
-        text = re.sub(r"^.*--8<--.*\n", "", path.read_text(), flags=re.MULTILINE)
+        text = re.sub(r"^ *# (begin|end) \w+\n", "", path.read_text(), flags=re.MULTILINE)
         summary = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
         rows.append(f"| [{path.name}](/examples/{path.stem}.md) | {summary} |")
         page = f"# {path.name}\n\n```python\n{text}```\n"

@@ -13,7 +13,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import matplotlib as mpl
-from copied_tables import NAMES, Measured, by_rate, number
+from copied import NAMES, Measured, by_rate, number
 from matplotlib.figure import Figure
 
 import picstore

@@ -36,8 +36,8 @@ def test_the_readme_has_at_most_120_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
-def test_pages_have_the_figures_of_the_page_of_benchmarks() -> None:
-    copied = runpy.run_path(str(ROOT / "scripts" / "copied_tables.py"))
+def test_pages_have_the_figures_of_benchmarks_and_the_code_of_examples() -> None:
+    copied = runpy.run_path(str(ROOT / "scripts" / "copied.py"))
     pages = copied["pages"]()
     assert ROOT / "README.md" in pages
     assert [page.name for page in pages if copied["filled"](page.read_text()) != page.read_text()] == []

@@ -1,12 +1,15 @@
-"""Copy tables of figures from docs/benchmarks.md into the pages that show them: ``python scripts/copied_tables.py``.
+"""Copy tables of docs/benchmarks.md and code of examples/ into the pages that show them: ``python scripts/copied.py``.
 
-A page marks the place of a table by ``<!-- begin copied NAME -->`` and ``<!-- end copied NAME -->``. A figure is
-written once, in docs/benchmarks.md, so that no two pages differ in a figure of one measurement; a test compares them.
+A page marks the place of a copy by ``<!-- begin copied NAME -->`` and ``<!-- end copied NAME -->``. NAME is a table of
+``TABLES``; a file of docs/howto/diffs; or ``examples/PROGRAM.py:SECTION``, lines between ``# begin SECTION`` and
+``# end SECTION`` of a program. So figures and code are written once, and are visible wherever a page is read; a test
+compares them.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,16 +112,33 @@ def loaders() -> str:
 
 
 TABLES = {"speed": speed, "loaders": loaders}
-PLACE = re.compile(r"(<!-- begin copied (\w+) -->\n).*?(<!-- end copied \2 -->\n)", re.DOTALL)
+PLACE = re.compile(r"(<!-- begin copied ([\w./:]+) -->\n).*?(<!-- end copied \2 -->\n)", re.DOTALL)
+
+
+def code(name: str) -> str:
+    """Return a diff, or a section of a program of examples/, as a block of code."""
+    program, _, section = name.partition(":")
+    text = (ROOT / program).read_text()
+    if not section:
+        return f"```diff\n{text}```"
+    found = re.search(rf"^ *# begin {section}\n(.*?)^ *# end {section}\n", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"{program} has no section {section}")
+    return f"```python\n{textwrap.dedent(found[1])}```"
 
 
 def filled(page: str) -> str:
-    """Return a page with its copied tables as docs/benchmarks.md has them now."""
-    return PLACE.sub(lambda place: f"{place[1]}\n{TABLES[place[2]]()}\n\n{place[3]}", page)
+    """Return a page with its copies as docs/benchmarks.md and examples/ have them now."""
+
+    def fill(place: re.Match[str]) -> str:
+        copied = TABLES[place[2]]() if place[2] in TABLES else code(place[2])
+        return f"{place[1]}\n{copied}\n\n{place[3]}"
+
+    return PLACE.sub(fill, page)
 
 
 def pages() -> list[Path]:
-    """Return all pages that have a copied table."""
+    """Return all pages that have a copy."""
     found = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
     return sorted(path for path in found if PLACE.search(path.read_text()))
 
