@@ -29,8 +29,8 @@ import picstore
 from picstore.errors import MissingDependency
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.prepare.engine import worker_processes
-from picstore.storage.location import remote_file
-from picstore.storage.location.download import Retries
+from picstore.storage.location import obstore_file
+from picstore.storage.location.resumed_download import Retries
 
 # A shell that starts the tests in the background makes them, and their child processes, ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -287,8 +287,8 @@ def bucket(s3: str) -> str:
 @pytest.fixture
 def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Stands between the server and clients that are made from now on in this process; no retries."""
-    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(0))
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "retries", lambda **_: Retries(0))
+    monkeypatch.setattr(obstore_file, "_clients", {})
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
         yield between
@@ -311,7 +311,7 @@ def hub(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         folder.mkdir(parents=True)
         (folder / "a b.jpg").write_bytes(jpeg(len(revision)))
         (folder.parent / "empty").write_bytes(b"")
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "_clients", {})
     with Hub(server.folder, server, TOKEN) as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
         monkeypatch.setenv("HF_TOKEN", TOKEN)

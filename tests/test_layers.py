@@ -36,9 +36,9 @@ LAYERS = {
         "manifest",
         "manifest_writer",
         "cache | manifest_copy | record_counts | record_facts | record_shift | references_root | row_reader | "
-        "sound_containers | table_reader",
+        "container_kernel | table_reader",
         "references",
-        "concat | conditions | container_reader | publish | shown | split",
+        "joined_manifest | conditions | dataset_reader | publish | record_pictures | split",
         "joined_reader | record_table",
         "dataset",
         "order_statistics",

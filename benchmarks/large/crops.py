@@ -22,7 +22,7 @@ from benchmarks.harness import Case, Row, Sample, Table, Unit, join, measure, ta
 from benchmarks.large.photographs import TILE, LargeImages, evict, make_images
 from benchmarks.options import Options
 from benchmarks.torture.objects import object_stage
-from picstore.storage import container_reader
+from picstore.storage import dataset_reader
 from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import Location, locate
 from picstore.train.batching.views_reach import needed_rows
@@ -141,11 +141,11 @@ def _loader(
     transform = [picstore.RandomCrop(size)]
     opened = picstore.Dataset(dataset)
     epochs = 1 if before else -(-CROPS // len(opened))
-    least = 1 << 40 if whole else container_reader.MIN_MEAN
+    least = 1 << 40 if whole else dataset_reader.MIN_MEAN
     isolate = before is None and not whole  # a process would read as usual, and start while a cold round is timed
 
     def run(_: object) -> Sample:
-        usual, container_reader.MIN_MEAN = container_reader.MIN_MEAN, least
+        usual, dataset_reader.MIN_MEAN = dataset_reader.MIN_MEAN, least
         loader = picstore.Loader(
             dataset, batch_size=BATCH, transform=transform, threads=options.workers, isolate=isolate, drop_last=False
         )
@@ -159,7 +159,7 @@ def _loader(
                 done = sum(len(batch.ids) for _ in range(epochs) for batch in loader)
                 return Sample(done, time.perf_counter() - start)
         finally:
-            container_reader.MIN_MEAN = usual
+            dataset_reader.MIN_MEAN = usual
 
     figures: Row = {"KB read a crop": round(_bytes_read(opened, transform, whole=whole) / len(opened) / 1e3)}
     return Case(name, run, figures=figures)

@@ -20,7 +20,7 @@ from picstore.errors import PicstoreError
 from picstore.prepare.convert import conversion_job as convert_module
 from picstore.prepare.convert import ledger
 from picstore.prepare.upkeep.verify_dataset import FileCheck, _files, check_file, verify
-from picstore.storage.container_reader import ContainerReader
+from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.location.resolve import file_name, locate
 
 _LOADER_STEP, _QUICK_STEP = 251, 1009  # bits; primes, so that all bits of a byte take part

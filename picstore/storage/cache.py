@@ -21,7 +21,7 @@ from pathlib import Path
 from picstore.errors import NotADataset, PicstoreError, Truncated, UsageError
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.location.base import PARTIAL
+from picstore.storage.location.abstract_location import PARTIAL
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Allocate, Location
 from picstore.storage.sizes import parse_size

@@ -16,8 +16,7 @@ import numpy.typing as npt
 from picstore.arrays import I64, U8, Array, Bools, Table
 from picstore.errors import Corrupt, Damage, NotADataset, UnsupportedVersion, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
-from picstore.storage.concat import align, join_columns, join_manifests
-from picstore.storage.container_reader import ContainerReader
+from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, FileBytes
 from picstore.storage.edits.edit_files import EditFiles, KeptColumns
 from picstore.storage.edits.manifest_entries import Edits
@@ -25,6 +24,7 @@ from picstore.storage.edits.selection import SelectedRecords, integers, mask_of
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
+from picstore.storage.joined_manifest import align, join_columns, join_manifests
 from picstore.storage.joined_reader import JoinedReader
 from picstore.storage.location.resolve import Location, Root, Where, locate, locate_writable
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
@@ -217,7 +217,7 @@ class Dataset(Sequence[Record]):
 
     def _repr_html_(self) -> str:
         from picstore.display.markup import format_facts
-        from picstore.storage.shown import describe_manifest
+        from picstore.storage.record_pictures import describe_manifest
 
         return format_facts(f"Dataset {self.path}", describe_manifest(self.manifest, len(self)))
 
@@ -263,7 +263,7 @@ class Dataset(Sequence[Record]):
             MissingDependency: matplotlib is not installed.
         """
         from picstore.display.figures import draw_tiles
-        from picstore.storage.shown import read_tile  # with the decoder and its kernels
+        from picstore.storage.record_pictures import read_tile  # with the decoder and its kernels
 
         if positions is None:
             number = max(0, min(count, len(self)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from picstore.arrays import I64, Bools, Table
 from picstore.errors import Damage
-from picstore.storage.container_reader import ContainerReader, Readers
+from picstore.storage.dataset_reader import ContainerReader, Readers
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Allocate, Location, Root, fresh, locate

@@ -18,7 +18,7 @@ from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import MCU_SIZES, join_entries
 from picstore.storage.format.tile_rows import FoundRows, find_rows, stored_rows, wrong_row
-from picstore.storage.location.base import Range
+from picstore.storage.location.abstract_location import Range
 from picstore.storage.location.resolve import Allocate, Location
 
 # From the index entries of a container, (n,), the rows of tiles that are needed of each image: int64 (n, 2), the first

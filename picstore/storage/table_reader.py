@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from picstore.arrays import Table
 from picstore.errors import Damage, NotADataset
 from picstore.storage.format.container import Container, ContainerRef
-from picstore.storage.format.unpack_container import ParsedHeader, read_header
+from picstore.storage.format.read_container import ParsedHeader, read_header
 from picstore.storage.location.resolve import Location, fresh
 
 _MIN_BYTES = 4096  # to read at first of a container

@@ -11,7 +11,7 @@ import torch
 from picstore.arrays import U8
 from picstore.display.figures import Tile
 from picstore.errors import UsageError
-from picstore.storage.shown import class_name
+from picstore.storage.record_pictures import class_name
 
 # Percentiles of values that become black and white.
 _STRETCHED = (1, 99)

@@ -9,7 +9,7 @@ from picstore.errors import UsageError
 from picstore.prepare.convert.kernel_warmup import start_fork_server
 from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings, Size, parse_color
 from picstore.results import ConvertResult
-from picstore.storage.location.apart import require_apart
+from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where
 from picstore.storage.references_root import indexed_folder
 from picstore.storage.sizes import parse_size

@@ -11,7 +11,7 @@ from picstore.display.progress import ProgressOption, open_display
 from picstore.prepare.exports import run_export
 from picstore.results import ExportResult
 from picstore.storage.dataset import Dataset
-from picstore.storage.location.apart import require_apart
+from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where
 from picstore.storage.sizes import parse_size
 from picstore.verbs.engine import open_engine

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from picstore.display.progress import ProgressOption, open_display
 from picstore.prepare.convert import merge_shards
 from picstore.results import ConvertResult
-from picstore.storage.location.apart import require_apart
+from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where
 from picstore.verbs.conversion import Conversion, parse_limit
 from picstore.verbs.engine import open_engine

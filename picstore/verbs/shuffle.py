@@ -8,7 +8,7 @@ from picstore.display.progress import ProgressOption, open_display
 from picstore.prepare.upkeep import shuffled_copy as upkeep
 from picstore.results import ShuffleResult
 from picstore.storage.dataset import Dataset
-from picstore.storage.location.apart import require_apart
+from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where, locate
 from picstore.verbs.engine import open_engine
 from picstore.verbs.selection import open_selection

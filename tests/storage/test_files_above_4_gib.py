@@ -13,8 +13,8 @@ from samples import picture
 import picstore
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.storage.format.container import Container
+from picstore.storage.location.abstract_location import fresh
 from picstore.storage.location.atomic_file import AtomicFile
-from picstore.storage.location.base import fresh
 
 pytestmark = pytest.mark.slow
 

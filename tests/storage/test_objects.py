@@ -38,12 +38,12 @@ from picstore.storage import cache as cache_module
 from picstore.storage.cache import Cache
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.location import remote_file
-from picstore.storage.location.download import Retries
+from picstore.storage.location import obstore_file
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, locate
+from picstore.storage.location.resumed_download import Retries
 
 Make = Callable[..., Path]
-RETRIES = remote_file.retries
+RETRIES = obstore_file.retries
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
 
 
@@ -311,7 +311,7 @@ def test_reading_waits_for_a_store_that_restarts_and_opening_does_not(
     def soon(*, patient: bool) -> Retries:
         return dataclasses.replace(RETRIES(patient=patient), first=0.001, base=1.5)
 
-    monkeypatch.setattr(remote_file, "retries", soon)
+    monkeypatch.setattr(obstore_file, "retries", soon)
     dataset = Dataset(there)
     proxy.failures.extend([UNAVAILABLE] * 30)
     assert dataset.containers.read(0).size > 0

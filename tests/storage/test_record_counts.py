@@ -20,7 +20,7 @@ import picstore
 from picstore.errors import Damage, NotADataset, UnsupportedVersion, UsageError
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.storage import order_statistics, record_counts
-from picstore.storage.container_reader import ContainerReader
+from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.format import layout
 from picstore.storage.location.resolve import COUNTS, locate
 from picstore.storage.record_counts import RecordCounts, counts_file, read_counts, write_counts

@@ -16,8 +16,8 @@ import picstore
 from picstore.errors import MissingDependency, UsageError
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.pack_container import pack_container
+from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import ImageInfo, Record
-from picstore.storage.format.unpack_container import unpack_container
 
 Make = Callable[..., Path]
 
@@ -81,7 +81,7 @@ def test_a_path_that_the_format_does_not_know_is_none() -> None:
 def test_the_table_reads_each_index_once_and_when_a_column_is_asked_for(
     dataset: picstore.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from picstore.storage.container_reader import ContainerReader
+    from picstore.storage.dataset_reader import ContainerReader
 
     read: list[int] = []
     index = ContainerReader.index
@@ -187,7 +187,7 @@ def test_a_cache_keeps_the_table_which_is_read_again_where_it_is_damaged(
     (file,) = cache.glob("*/facts")
     assert file.stat().st_size == 50 * 26 + 4
     with monkeypatch.context() as patch:
-        patch.setattr("picstore.storage.container_reader.ContainerReader.index", None)
+        patch.setattr("picstore.storage.dataset_reader.ContainerReader.index", None)
         again = picstore.Dataset(path, cache=cache)
         assert again.table["width"].tolist() == widths.tolist()
         assert again.select([3, 1]).table["id"].size == 2

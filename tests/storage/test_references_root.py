@@ -21,7 +21,7 @@ import picstore
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.prepare.upkeep.repair_dataset import repair
 from picstore.prepare.upkeep.verify_dataset import verify
-from picstore.storage.location import remote_file
+from picstore.storage.location import obstore_file
 
 COUNT = 12
 
@@ -51,7 +51,7 @@ def foreign(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def stranger_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
     """A server to which all requests to stores and the web go, signed with the user's secrets."""
     pytest.importorskip("obstore")
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "_clients", {})
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "HF_TOKEN"):
         monkeypatch.setenv(name, "secretsecret")
     with WebServer(tmp_path) as server:

@@ -18,14 +18,14 @@ from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.jpeg.tiles import rows_to_cut
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.upkeep.verify_dataset import verify
-from picstore.storage import container_reader, row_reader, table_reader
+from picstore.storage import dataset_reader, row_reader, table_reader
 from picstore.storage.format import tile_rows
 from picstore.storage.format.container import Container
 from picstore.storage.format.tile_rows import (
     row_checksums,
     row_ends,
 )
-from picstore.storage.location.base import Range
+from picstore.storage.location.abstract_location import Range
 from picstore.storage.location.local import Folder
 
 
@@ -36,7 +36,7 @@ def rows_of(first: int, stop: int) -> Callable[[Table], I64]:
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read containers in part whatever the size of their images, and join no ranges."""
-    monkeypatch.setattr(container_reader, "MIN_MEAN", 0)
+    monkeypatch.setattr(dataset_reader, "MIN_MEAN", 0)
     monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
     monkeypatch.setattr(row_reader, "_NEAR", 0)
 
@@ -190,7 +190,7 @@ def test_one_thread_reads_a_folders_large_images_and_several_all_else(
 ) -> None:
     assert picstore.Dataset(root).containers.readers.threads == 1
     assert picstore.Dataset(root, cache=tmp_path / "cache").containers.readers.threads > 1
-    monkeypatch.setattr(container_reader, "MIN_MEAN", 1 << 30)
+    monkeypatch.setattr(dataset_reader, "MIN_MEAN", 1 << 30)
     assert picstore.Dataset(root).containers.readers.threads > 1
 
 

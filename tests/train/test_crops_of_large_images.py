@@ -18,7 +18,7 @@ from PIL import Image
 
 import picstore
 from picstore.prepare.convert.resumable_job import DatasetShape
-from picstore.storage import container_reader
+from picstore.storage import dataset_reader
 from picstore.storage.format import tile_rows
 from picstore.storage.format.tile_rows import row_ends
 from picstore.storage.location.resolve import locate
@@ -63,7 +63,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def in_part(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Switches reading in part on or off."""
-    return lambda on: monkeypatch.setattr(container_reader, "MIN_MEAN", 0 if on else 1 << 40)
+    return lambda on: monkeypatch.setattr(dataset_reader, "MIN_MEAN", 0 if on else 1 << 40)
 
 
 def batches(root: Path | str, transform: list[Any], **options: Any) -> list[Any]:

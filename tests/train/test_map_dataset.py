@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset, WeightedRan
 import picstore
 from picstore.errors import Damage, UsageError
 from picstore.prepare.convert.resumable_job import DatasetShape
-from picstore.storage import container_reader, row_reader
+from picstore.storage import dataset_reader, row_reader
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(24), picstore.RandomHorizontalFlip()]
@@ -266,7 +266,7 @@ def test_of_a_container_only_the_records_asked_for_are_read(
             noise = np.random.default_rng(k).integers(0, 255, (1200 if large else 200, 400, 3), dtype=np.uint8)
             writer.add(noise)
     dataset = picstore.MapDataset(tmp_path / "set", transform=[picstore.RandomCrop(64)])
-    monkeypatch.setattr(container_reader, "MIN_MEAN", 0 if large else 1 << 40)
+    monkeypatch.setattr(dataset_reader, "MIN_MEAN", 0 if large else 1 << 40)
     sizes = []
     run = row_reader.PartialRead.run
 

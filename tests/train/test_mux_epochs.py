@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.prepare.convert.resumable_job import DatasetShape
-from picstore.storage import container_reader, row_reader
+from picstore.storage import dataset_reader, row_reader
 from picstore.storage.format import tile_rows
 from picstore.train.batch import Batch
 from picstore.train.batching.parameters import make_params
@@ -97,11 +97,11 @@ def open_mux(roots: tuple[Path, Path], mux: Mux, rank: int = 0, whole: bool = Fa
 @given(mux=muxes())
 def test_ranks_of_a_mux_have_the_images_of_whole_containers(roots: tuple[Path, Path], large: bool, mux: Mux) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(container_reader, "MIN_MEAN", 1 << 40)
+        patch.setattr(dataset_reader, "MIN_MEAN", 1 << 40)
         with closing(open_mux(roots, mux, whole=True)) as reference:
             expected = [pictures(batch) for batch in islice(reference, BATCHES)]
         if large:
-            patch.setattr(container_reader, "MIN_MEAN", 0)
+            patch.setattr(dataset_reader, "MIN_MEAN", 0)
             patch.setattr(row_reader, "_NEAR", 0)
             patch.setattr(row_reader, "_MAX_SHARE", 2.0)
         looped, alone = ([Counter[tuple[int, int, bytes]]() for _ in range(BATCHES)] for _ in range(2))
@@ -120,7 +120,7 @@ def test_a_crop_of_rows_that_were_not_read_is_refused(roots: tuple[Path, Path]) 
     numbers = np.arange(len(dataset))
     request = [SourceRequest(0, 0, Samples(np.zeros_like(numbers), numbers, numbers, numbers), numbers)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(container_reader, "MIN_MEAN", 0)
+        patch.setattr(dataset_reader, "MIN_MEAN", 0)
         patch.setattr(row_reader, "_NEAR", 0)
         patch.setattr(row_reader, "_MAX_SHARE", 2.0)
         records = read_records(request, sources)

@@ -15,8 +15,8 @@ from samples import jpeg
 import picstore
 from picstore._public import NAMES
 from picstore.errors import UsageError
-from picstore.storage.location.apart import require_apart
 from picstore.storage.location.object_store import Bucket
+from picstore.storage.location.overlap_check import require_apart
 
 WRITING = [name for module, name in NAMES.items() if module.startswith("verbs.") and name.isidentifier()]
 WRITING = [name for name in WRITING if "out" in inspect.signature(getattr(picstore, name)).parameters]

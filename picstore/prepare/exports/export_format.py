@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Protocol
 
 from picstore.storage.class_names import to_lines
 from picstore.storage.format.record import Record
+from picstore.storage.location.abstract_location import PARTIAL
 from picstore.storage.location.atomic_file import partial_path, sync
-from picstore.storage.location.base import PARTIAL
 
 CLASSES = "classes.txt"
 MAX_SHARD_SIZE = 1 << 31  # bytes; MDS has offsets of 32 bits

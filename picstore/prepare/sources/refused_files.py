@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from picstore.errors import UsageError
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.prepare.sources.source_kinds import SourceProbe
-from picstore.storage.location.base import Entry
+from picstore.storage.location.abstract_location import Entry
 from picstore.storage.location.resolve import Location
 from picstore.storage.location.text_files import is_wide
 

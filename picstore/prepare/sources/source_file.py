@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from picstore.errors import Changed, Damage, NotADataset, Truncated, UsageError
-from picstore.storage.location.base import Entry
+from picstore.storage.location.abstract_location import Entry
 from picstore.storage.location.local import Folder
+from picstore.storage.location.obstore_file import OddKey, RemoteFile
 from picstore.storage.location.regular_file import is_version, open_regular, version_of
-from picstore.storage.location.remote_file import OddKey, RemoteFile
 from picstore.storage.location.resolve import Location, Where, locate
 
 # Least number of bytes per read, as formats read one small field after the other.

@@ -27,8 +27,8 @@ from picstore.storage.edits.selection import SelectedRecords
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.file_writer import FileWriter
+from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import Record, copy_record
-from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.joined_reader import JoinedFolders
 from picstore.storage.location.resolve import (
     LEDGER,

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from picstore.arrays import I64, U8, U32, Table
-from picstore.storage.location.base import Buffer
+from picstore.storage.location.abstract_location import Buffer
 
 Function: TypeAlias = "Callable[[int, int, int], int]"  # of the CRC of the bytes before, an address and a size
 

@@ -37,7 +37,7 @@ class ContainerRef:
 
 @dataclass
 class Container:
-    """A container in memory, read and checked by :func:`picstore.storage.format.unpack_container.unpack_container`.
+    """A container in memory, read and checked by :func:`picstore.storage.format.read_container.unpack_container`.
 
     Attributes:
         index: ``layout.ENTRY`` (n,).

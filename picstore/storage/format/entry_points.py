@@ -14,7 +14,7 @@ from picstore.storage.format.layout import MCU_SIZES, SAMPLINGS, SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 from picstore.storage.format.segment_table import points_of_segment
 from picstore.storage.format.tile_rows import row_ends
-from picstore.storage.location.base import Buffer
+from picstore.storage.location.abstract_location import Buffer
 
 
 def count_entries(jpeg: Buffer, info: ImageInfo) -> int:

@@ -16,7 +16,7 @@ from picstore.storage.format.layout import ENTRY_POINTS, FOREIGN, ROW_CRCS
 from picstore.storage.format.record import Record
 from picstore.storage.format.tile_rows import row_checksums
 from picstore.storage.format.zstd import compress
-from picstore.storage.location.base import Buffer
+from picstore.storage.location.abstract_location import Buffer
 
 
 def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from picstore.errors import Damage
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ALIGNMENT, CONTAINER_MAGIC, SEALED
-from picstore.storage.format.unpack_container import read_header, unpack_container
+from picstore.storage.format.read_container import read_header, unpack_container
 from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 
 _WINDOW = 1 << 20  # bytes read at once: a request for each block of 4 KiB would take minutes in an object store

@@ -19,7 +19,7 @@ from picstore.storage.format.container import Container
 from picstore.storage.format.layout import MCU_SIZES, SAMPLINGS, SEGMENT
 from picstore.storage.format.record import ImageInfo
 from picstore.storage.format.segment_table import checksum_entries
-from picstore.storage.location.base import Buffer
+from picstore.storage.location.abstract_location import Buffer
 
 # Of an image, where its header and each row of tiles end, and the CRC-32C of each of these: (1 + rows,).
 StoredRows: TypeAlias = "tuple[I64, U32]"

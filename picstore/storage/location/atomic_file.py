@@ -10,7 +10,7 @@ import weakref
 from pathlib import Path
 from typing import BinaryIO
 
-from picstore.storage.location.base import PARTIAL, Buffer
+from picstore.storage.location.abstract_location import PARTIAL, Buffer
 
 
 def partial_path(path: Path) -> Path:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from picstore.errors import Conflict, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.atomic_file import AtomicFile, make_folder, partial_path, sync_folder
-from picstore.storage.location.base import (
+from picstore.storage.location.abstract_location import (
     MAX_LINE,
     PARTIAL,
     Allocate,
@@ -25,6 +24,7 @@ from picstore.storage.location.base import (
     fresh,
     pieces_of,
 )
+from picstore.storage.location.atomic_file import AtomicFile, make_folder, partial_path, sync_folder
 from picstore.storage.location.regular_file import NotRegular, is_folder, open_regular
 
 _LOCK_POLL = 0.01  # seconds between attempts to lock

@@ -8,7 +8,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 
-from picstore.storage.location.base import Buffer
+from picstore.storage.location.abstract_location import Buffer
 
 PART_SIZE = 8 << 20  # bytes; S3 takes 10,000 parts, so an object may have 78 GiB
 

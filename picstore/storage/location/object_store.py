@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
-from picstore.storage.location import remote_file
-from picstore.storage.location.base import AtomicWriter, Entry, WritableLocation
-from picstore.storage.location.download import Retries, Unreachable, persist, wait
+from picstore.storage.location import obstore_file
+from picstore.storage.location.abstract_location import AtomicWriter, Entry, WritableLocation
 from picstore.storage.location.multipart import PART_SIZE, MultipartUpload, SentParts
-from picstore.storage.location.obstore_fork import library
-from picstore.storage.location.redact import has_credentials, redact
-from picstore.storage.location.remote_file import (
+from picstore.storage.location.obstore_file import (
     CREDENTIALS_HINTS,
     NO_BUCKET,
     NO_RETRIES,
@@ -26,6 +23,9 @@ from picstore.storage.location.remote_file import (
     OddKey,
     RemoteFile,
 )
+from picstore.storage.location.obstore_fork import library
+from picstore.storage.location.redact import has_credentials, redact
+from picstore.storage.location.resumed_download import Retries, Unreachable, persist, wait
 from picstore.storage.location.s3_listing import Page, is_odd, list_s3
 
 _CONCURRENT_PARTS = 2  # for each object; a worker of convert writes 16 objects, which makes 32 parts or 256 MiB
@@ -67,7 +67,7 @@ class Bucket(RemoteFile, WritableLocation):
             folders = {self._relative_name(path) for path in found["common_prefixes"]}
             files = {self._relative_name(one["path"]) for one in found["objects"]} - folders - {""}
         except OddKey as error:
-            rule, raised = remote_file.retries(patient=False), error
+            rule, raised = obstore_file.retries(patient=False), error
             pages = persist(lambda: list(self._pages_with_odd_keys(raised, delimiter="/")), rule.waits(rule.deadline()))
             folders = {self._relative_name(path) for page in pages for path in page.folders}
             files = {self._relative_name(key) for page in pages for key, _ in page.objects} - folders - {""}
@@ -82,7 +82,7 @@ class Bucket(RemoteFile, WritableLocation):
         last = ""  # the greatest name
         # Names of empty objects. Objects that mark folders have keys with a slash more, so they may be listed again.
         empty: set[str] = set()
-        rule = remote_file.retries(patient=False)
+        rule = obstore_file.retries(patient=False)
         waits, alive = rule.waits(rule.deadline()), time.monotonic()
         pages = self._pages(last)
         while True:
@@ -140,7 +140,7 @@ class Bucket(RemoteFile, WritableLocation):
                 raise
 
     def _upload(self, parts: SentParts) -> None:
-        client = self._client_of(remote_file.retries(patient=True))
+        client = self._client_of(obstore_file.retries(patient=True))
         with self._translated(str(self)):
             library().put(client, self.key, iter(parts), chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS)
 

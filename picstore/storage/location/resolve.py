@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from picstore.errors import UsageError
-from picstore.storage.location.base import Allocate, Location, Root, WritableLocation, fresh
+from picstore.storage.location.abstract_location import Allocate, Location, Root, WritableLocation, fresh
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
+from picstore.storage.location.obstore_file import RemoteFile
 from picstore.storage.location.redact import redact
-from picstore.storage.location.remote_file import RemoteFile
-from picstore.storage.location.web import HubFile, WebFile
+from picstore.storage.location.web_and_hub import HubFile, WebFile
 
 # Names of ``base`` that other modules import from here.
 __all__ = ["Allocate", "Location", "Root", "WritableLocation", "fresh"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import MissingDependency, PicstoreError
-from picstore.storage.location.download import Unreachable
 from picstore.storage.location.redact import redact
+from picstore.storage.location.resumed_download import Unreachable
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterator
 
 from picstore.errors import UsageError
-from picstore.storage.location.base import Buffer
+from picstore.storage.location.abstract_location import Buffer
 from picstore.storage.location.resolve import Location
 
 MAX_WIDE = 1 << 30  # bytes of a file in UTF-16 or UTF-32, which is read whole

@@ -13,7 +13,7 @@ from picstore.errors import UsageError
 from picstore.jpeg.cut import cut_all
 from picstore.jpeg.decoder.describe import describe_tiles, measure_tiles
 from picstore.kernels.filters import BILINEAR
-from picstore.storage.sound_containers import read_and_check
+from picstore.storage.container_kernel import read_and_check
 from picstore.train.batching.batch_kernels import choose_boxes, draw_numbers, enter_records, place_crops
 from picstore.train.batching.parameters import draws_by_kernel
 from picstore.train.batching.spec import OutputSpec

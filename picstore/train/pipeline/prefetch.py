@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from picstore.errors import Damage
-from picstore.storage.container_reader import Readers
 from picstore.storage.dataset import Dataset
+from picstore.storage.dataset_reader import Readers
 from picstore.train.batching.gather import ReadResult
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.batching.views_reach import needed_rows, read_alone

@@ -20,9 +20,9 @@ from picstore.prepare.convert.conversion_job import ConvertOptions, convert
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
-from picstore.storage.location import remote_file
-from picstore.storage.location.download import Retries
+from picstore.storage.location import obstore_file
 from picstore.storage.location.resolve import Location, locate
+from picstore.storage.location.resumed_download import Retries
 
 SHAPE = DatasetShape(streams=2, file_size=32 << 10, container_size=16 << 10)
 OPTIONS = ("--streams", 2, "--file-size", "32KiB", "--container-size", "16KiB", "--workers", 2)
@@ -99,7 +99,7 @@ class Port:
 @pytest.fixture
 def port(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
     between = Port(s3)
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "_clients", {})
     monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
     yield between
     between.kill()
@@ -140,8 +140,8 @@ def test_a_server_killed_under_convert_changes_no_byte(
     assert port.kills == 1
     assert contents(locate(f"{out}-back")) == whole
 
-    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(1000, base=3, seconds=1, longest=0.3))
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "retries", lambda **_: Retries(1000, base=3, seconds=1, longest=0.3))
+    monkeypatch.setattr(obstore_file, "_clients", {})
     port.bytes, port.kill_at, port.outage = 0, traffic * 6 // 10, 0
     options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=InlineEngine(1))
     with pytest.raises(PicstoreError, match=r"cannot be reached|settings"):

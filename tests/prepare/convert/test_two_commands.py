@@ -31,8 +31,8 @@ from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.shuffled_copy import shuffle
 from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage import publish
-from picstore.storage.location import local, object_store, remote_file
-from picstore.storage.location.download import Retries
+from picstore.storage.location import local, object_store, obstore_file
+from picstore.storage.location.resumed_download import Retries
 from picstore.storage.manifest import read_manifest
 from picstore.storage.manifest_writer import edit_lock
 
@@ -351,8 +351,8 @@ class _Unconditional(Proxy):
 def test_a_store_without_conditional_writes_is_refused(
     s3: str, bucket: str, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(0))
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "retries", lambda **_: Retries(0))
+    monkeypatch.setattr(obstore_file, "_clients", {})
     with _Unconditional(s3) as store:
         monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
         with pytest.raises(UsageError, match="no conditional writes"):

@@ -26,7 +26,7 @@ from picstore.prepare.exports import run_export
 from picstore.prepare.exports.export_format import safe_name
 from picstore.prepare.exports.run_export import FORMATS, OutlineTask, _open_format, export, outline_containers
 from picstore.prepare.sources.open import open_source
-from picstore.storage.location.base import PARTIAL
+from picstore.storage.location.abstract_location import PARTIAL
 
 ROOT = Path(__file__).parents[3]
 PEERS = ROOT / ".venv-peers" / "bin" / "python"  # of benchmarks/setup-peers; mosaicml-streaming is too heavy for dev

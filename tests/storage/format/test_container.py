@@ -25,8 +25,8 @@ from picstore.storage.format.checksum import combine_crcs, combine_runs, crc32c,
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ALIGNMENT, ATTACHMENT, ENTRY, SAMPLINGS, SEALED, SEGMENT, ContainerHeader
 from picstore.storage.format.pack_container import pack_container, packed_size
+from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
-from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.format.zstd import compress
 
 REF = ContainerRef("0003/000007.pic", 8192, stream=3, file=7, ordinal=2)

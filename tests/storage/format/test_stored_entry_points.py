@@ -25,10 +25,10 @@ from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.entry_points import count_entries, entry_points
 from picstore.storage.format.layout import ENTRY_POINTS, ROW_CRCS, SAMPLINGS
 from picstore.storage.format.pack_container import pack_container
+from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import Record
 from picstore.storage.format.segment_table import entries_of
 from picstore.storage.format.segment_table import find_entry_points as find_stored
-from picstore.storage.format.unpack_container import unpack_container
 
 REF = ContainerRef("0000/000000.pic", 4096)
 LONG = {"grey": 136, "444": 136, "422": 176, "440": 136, "420": 176}  # pixels of a prime number of MCUs

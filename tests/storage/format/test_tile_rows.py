@@ -18,6 +18,7 @@ from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS
 from picstore.storage.format.pack_container import pack_container
+from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
 from picstore.storage.format.tile_rows import (
     count_entries,
@@ -28,7 +29,6 @@ from picstore.storage.format.tile_rows import (
     stored_rows,
     wrong_row,
 )
-from picstore.storage.format.unpack_container import unpack_container
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ import picstore
 from picstore.errors import Conflict, NotADataset, Truncated, Unfinished, UsageError
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.storage.dataset import Dataset
-from picstore.storage.location.base import Entry
+from picstore.storage.location.abstract_location import Entry
 from picstore.storage.location.multipart import PART_SIZE
 from picstore.storage.location.resolve import UNFINISHED, locate, map_concurrently
 

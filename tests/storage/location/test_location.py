@@ -29,12 +29,12 @@ from picstore.errors import (
     Truncated,
     UsageError,
 )
-from picstore.storage.location import download, obstore_fork, remote_file
-from picstore.storage.location.base import Entry
-from picstore.storage.location.download import Retries
+from picstore.storage.location import obstore_file, obstore_fork, resumed_download
+from picstore.storage.location.abstract_location import Entry
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
 from picstore.storage.location.resolve import Location, locate, map_concurrently
+from picstore.storage.location.resumed_download import Retries
 from picstore.storage.sizes import parse_size
 
 
@@ -47,8 +47,8 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
 @pytest.fixture
 def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """What stands between clients that are made from now on and the server, and fails as told; three retries."""
-    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(3))
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "retries", lambda **_: Retries(3))
+    monkeypatch.setattr(obstore_file, "_clients", {})
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
         yield between
@@ -206,7 +206,7 @@ def test_a_file_beyond_the_limit_is_not_read(root: Location) -> None:
 
 
 def test_lines_come_one_by_one_wherever_the_bytes_were_cut(root: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "_PIECE", 7)
+    monkeypatch.setattr(resumed_download, "_PIECE", 7)
     lines = [b"a" * n + b"\n" for n in range(40)] + ["ä\u2028ö\n".encode() * 3, b"\r\x0b\x0c\x1c\n", b"end"]
     (root / "f").write(b"".join(lines))
     expected = b"".join(lines).split(b"\n")
@@ -375,7 +375,7 @@ def test_a_store_that_refuses_is_an_error_that_names_credentials_to_set(
             raise self.exceptions.PermissionDeniedError("403 Forbidden")
 
     file = locate(bucket) / "f"
-    monkeypatch.setattr(remote_file, "library", Refusing)
+    monkeypatch.setattr(obstore_file, "library", Refusing)
     monkeypatch.setattr(Bucket, "_client_of", lambda *_: None)
     with pytest.raises(
         PicstoreError, match="refuses access; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

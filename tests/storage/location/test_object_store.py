@@ -10,17 +10,17 @@ import pytest
 from stores import BREAK, UNAVAILABLE, Proxy, request
 
 from picstore.errors import PicstoreError
-from picstore.storage.location import remote_file
-from picstore.storage.location.download import Retries
+from picstore.storage.location import obstore_file
 from picstore.storage.location.multipart import PART_SIZE
 from picstore.storage.location.resolve import locate_writable as locate
+from picstore.storage.location.resumed_download import Retries
 
 
 @pytest.fixture
 def faulty(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Stands between the server and clients that are made from now on; three retries at once."""
-    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(3, first=0.001, longest=0.01))
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "retries", lambda **_: Retries(3, first=0.001, longest=0.01))
+    monkeypatch.setattr(obstore_file, "_clients", {})
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
         yield between

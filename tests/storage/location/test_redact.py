@@ -14,10 +14,10 @@ from samples import jpeg
 from source_files import make_tar
 
 from picstore.errors import PicstoreError, UsageError
-from picstore.storage.location import remote_file
-from picstore.storage.location.download import Retries
+from picstore.storage.location import obstore_file
 from picstore.storage.location.redact import has_credentials, redact
 from picstore.storage.location.resolve import locate
+from picstore.storage.location.resumed_download import Retries
 
 SECRET = "S3CR3T-value"  # noqa: S105 - for tests
 
@@ -41,7 +41,7 @@ def test_an_answer_of_a_megabyte_takes_linear_time(piece: str) -> None:
     text = "InvalidCertificate( ?" + piece * ((1 << 20) // len(piece))  # quadratic time would be hours
     assert redact(text).count("@") == text.count("@")
     assert not has_credentials(text.replace("@", ""))
-    remote_file._TLS.search(text)
+    obstore_file._TLS.search(text)
 
 
 def test_secrets_that_are_set_are_taken_out_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +105,8 @@ def test_a_server_that_repeats_a_request_shows_no_secret(
     repeating_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore")
-    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(0))
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "retries", lambda **_: Retries(0))
+    monkeypatch.setattr(obstore_file, "_clients", {})
     monkeypatch.setenv("AWS_ENDPOINT_URL", repeating_server)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", SECRET)
@@ -126,7 +126,7 @@ def test_a_server_that_repeats_a_request_shows_no_secret(
 )
 def test_an_endpoint_with_a_password_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, url: str) -> None:
     pytest.importorskip("obstore")
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "_clients", {})
     monkeypatch.setenv(variable, f"http://user:{SECRET}@127.0.0.1:9")
     with pytest.raises(UsageError, match=variable) as caught:
         locate(url).size()
@@ -139,7 +139,7 @@ def test_nothing_that_a_conversion_writes_or_prints_holds_a_credential(
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA" + SECRET)
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "_clients", {})
     tar = make_tar(tmp_path / "s.tar", {"a.jpg": jpeg(0), "b.jpg": b"broken", "c.jpg": jpeg(1)})
     locate(f"{bucket}/in/s.tar").write(tar.read_bytes())
     for destination in (str(tmp_path / "local"), f"{bucket}/out"):

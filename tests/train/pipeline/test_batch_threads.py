@@ -26,11 +26,11 @@ from hypothesis import strategies as st
 from own_threads import our_threads, threads_left
 
 import picstore
-from picstore.storage import container_reader
-from picstore.storage.container_reader import ContainerReader, Readers
+from picstore.storage import dataset_reader
+from picstore.storage.container_kernel import SoundReader
+from picstore.storage.dataset_reader import ContainerReader, Readers
 from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import read_at
-from picstore.storage.sound_containers import SoundReader
 from picstore.train.batching.gather import BatchRecords, gather_records
 from picstore.train.batching.host_batch import RecordFiles
 from picstore.train.batching.spec import GroupSpec, OutputSpec, PipelineSpec, Resources
@@ -72,7 +72,7 @@ class ContainerMemory:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.peak = self.reads = 0
         self._lock = threading.RLock()  # a free-threaded Python frees anywhere, in _add too
-        monkeypatch.setattr(container_reader, "read_at", self._read_at)
+        monkeypatch.setattr(dataset_reader, "read_at", self._read_at)
         read = SoundReader.read
 
         def read_sound(reader: SoundReader, numbers: Sequence[int], allocate: object) -> list[Container | None]:
@@ -422,7 +422,7 @@ def test_decoding_threads_let_the_reading_one_go_first(make_dataset: Make, monke
         nice["read"] = nice_of(threading.current_thread())  # which ends when nothing waits for it
         return read_at(*arguments, **options)
 
-    monkeypatch.setattr(container_reader, "read_at", read_noting)
+    monkeypatch.setattr(dataset_reader, "read_at", read_noting)
     loader = loader_of(make_dataset(100))
     batches = iter(loader)
     next(batches)
@@ -757,7 +757,7 @@ def test_an_interrupt_while_waiting_for_a_batch_leaves_no_thread(
         return read_at(path, offset, size, **options)
 
     loader = loader_of(make_dataset(8), batch_size=8)
-    monkeypatch.setattr(container_reader, "read_at", read_late)
+    monkeypatch.setattr(dataset_reader, "read_at", read_late)
     monkeypatch.setattr(StatsCounter, "timed", timed_and_told)
     with pytest.raises(KeyboardInterrupt):
         list(loader)
@@ -809,7 +809,7 @@ def test_an_error_of_the_operating_system_reaches_the_consumer(
     def refused(path: Path, *args: object, **options: object) -> memoryview:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(container_reader, "read_at", refused)
+    monkeypatch.setattr(dataset_reader, "read_at", refused)
     with pytest.raises(PermissionError, match="Permission denied"):
         list(batches)
     assert our_threads() == []

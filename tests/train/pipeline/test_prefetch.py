@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from picstore.errors import PicstoreError
-from picstore.storage.container_reader import Readers
+from picstore.storage.dataset_reader import Readers
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
 
 

@@ -17,16 +17,16 @@ from samples import picture
 import picstore
 from picstore.errors import Damage
 from picstore.prepare.convert.row_writer import make_record
-from picstore.storage.container_reader import ContainerReader
+from picstore.storage.container_kernel import SoundReader
+from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.format.checksum import crc32c, entry_crcs
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ATTACHMENT, ENTRY, INDEX_ROW, SEALED
 from picstore.storage.format.pack_container import pack_container
-from picstore.storage.format.unpack_container import unpack_container
-from picstore.storage.location.base import fresh
+from picstore.storage.format.read_container import unpack_container
+from picstore.storage.location.abstract_location import fresh
 from picstore.storage.location.resolve import file_name, locate
 from picstore.storage.record_shift import RecordShift
-from picstore.storage.sound_containers import SoundReader
 
 FIELDS = ("mask", "depth")
 # Bytes of an index entry and of a header, by offset and width, in which a bound or a size lies.

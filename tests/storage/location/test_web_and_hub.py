@@ -16,10 +16,10 @@ from web_server import TOKEN, Hub, WebServer
 import picstore
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.prepare.upkeep.verify_dataset import verify
-from picstore.storage.location import web
-from picstore.storage.location.base import Entry
-from picstore.storage.location.download import Retries
+from picstore.storage.location import web_and_hub
+from picstore.storage.location.abstract_location import Entry
 from picstore.storage.location.resolve import Location, WritableLocation, locate, locate_writable, write_whole
+from picstore.storage.location.resumed_download import Retries
 
 
 def served(server: WebServer, make_dataset: Callable[..., Path]) -> str:
@@ -181,7 +181,7 @@ def test_a_listing_of_the_hub_that_fails_is_asked_for_again(
     pytest.importorskip("huggingface_hub")
     (hub.folder / "owner" / "name" / "main" / "sets").mkdir(parents=True)
     (hub.folder / "owner" / "name" / "main" / "sets" / "x").write_bytes(b"x")
-    monkeypatch.setattr(web, "retries", lambda **_: Retries(3, first=0.001))
+    monkeypatch.setattr(web_and_hub, "retries", lambda **_: Retries(3, first=0.001))
     answer, failures = hub.answer, [failure] * 2
 
     def failing(handler: BaseHTTPRequestHandler, path: str) -> None:

@@ -1,7 +1,8 @@
 """Files and folders that obstore reads: of object stores, web servers and the Hugging Face hub (docs/objects.md).
 
-``download`` retries reads, ``_ask`` all else but uploads of several parts, whose requests obstore retries. This module
-holds its clients and makes them on first use. Locations are only URLs, so they survive pickling and forking.
+``resumed_download`` retries reads, and ``_ask`` all other requests, except uploads of several parts, whose requests
+obstore retries. This module makes the clients of obstore on first use and keeps them. Locations are only URLs, so they
+survive pickling and forking.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from picstore.errors import Changed, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import MAX_LINE, Allocate, Buffer, Location, Piece, Range, fresh
-from picstore.storage.location.download import Download, OutOfRange, Retries, Unreachable, persist
+from picstore.storage.location.abstract_location import MAX_LINE, Allocate, Buffer, Location, Piece, Range, fresh
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import redact
+from picstore.storage.location.resumed_download import Download, OutOfRange, Retries, Unreachable, persist
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,6 +1,6 @@
 """Reading whole containers of a folder of this machine, several by one call that runs without Python's lock.
 
-The kernel opens the files, reads, and makes all checks of ``format/unpack_container.py`` that a sound container passes.
+The kernel opens the files, reads, and makes all checks of ``format/read_container.py`` that a sound container passes.
 It does not tell what is wrong: for anything but a sound container, the caller reads again by that module. One call
 takes the lock once and holds it for 20 µs a container; reading and unpacking step by step took it 7 times for 150 µs.
 """
@@ -27,8 +27,8 @@ from picstore.kernels.simd import load_native_u64, load_u8, load_u32
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c_address
 from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.read_container import declared_size
 from picstore.storage.format.record import MAX_EXTRA
-from picstore.storage.format.unpack_container import declared_size
 from picstore.storage.location.resolve import Allocate, file_name
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # as ``location/regular_file.py`` opens files

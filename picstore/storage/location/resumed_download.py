@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from picstore.errors import PicstoreError
-from picstore.storage.location.base import Buffer, Range
+from picstore.storage.location.abstract_location import Buffer, Range
 
 T = TypeVar("T")
 

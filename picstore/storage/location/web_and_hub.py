@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from picstore.errors import MissingDependency, NotADataset, PicstoreError, UsageError
-from picstore.storage.location.base import Entry
-from picstore.storage.location.download import OutOfRange, Retries, Unreachable, persist
+from picstore.storage.location.abstract_location import Entry
+from picstore.storage.location.obstore_file import RemoteFile, retries
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import has_credentials, redact
-from picstore.storage.location.remote_file import RemoteFile, retries
+from picstore.storage.location.resumed_download import OutOfRange, Retries, Unreachable, persist
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from picstore.errors import UsageError
 from picstore.storage.location.local import Folder
-from picstore.storage.location.remote_file import RemoteFile
+from picstore.storage.location.obstore_file import RemoteFile
 from picstore.storage.location.resolve import Location, Where, locate
 
 

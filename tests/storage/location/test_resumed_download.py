@@ -19,9 +19,9 @@ from web_server import WebServer
 
 import picstore
 from picstore.errors import Damage, PicstoreError
-from picstore.storage.location import download, remote_file
-from picstore.storage.location.download import Retries
+from picstore.storage.location import obstore_file, resumed_download
 from picstore.storage.location.resolve import Location, locate
+from picstore.storage.location.resumed_download import Retries
 
 DATA = bytes(range(256)) * 40
 
@@ -75,8 +75,8 @@ class BadServer(WebServer):
 def bad_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BadServer]:
     """Serves ``file``, which holds DATA. Reads from it are retried up to 20 times."""
     pytest.importorskip("obstore")
-    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(20, base=1, first=0.001))
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "retries", lambda **_: Retries(20, base=1, first=0.001))
+    monkeypatch.setattr(obstore_file, "_clients", {})
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "file").write_bytes(DATA)
     with BadServer(tmp_path / "served") as server:
@@ -136,7 +136,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(bad_server: BadServer)
 
 
 def test_an_answer_of_another_range_is_an_error_at_once(bad_server: BadServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(1000, first=1))
+    monkeypatch.setattr(obstore_file, "retries", lambda **_: Retries(1000, first=1))
     answer = bad_server.send
 
     def shifted(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str]) -> None:
@@ -151,7 +151,7 @@ def test_an_answer_of_another_range_is_an_error_at_once(bad_server: BadServer, m
 def test_a_server_that_breaks_off_every_time_is_an_error_and_no_damage(
     bad_server: BadServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(3, first=0.001))
+    monkeypatch.setattr(obstore_file, "retries", lambda **_: Retries(3, first=0.001))
     bad_server.cuts, bad_server.part = 1000, 0
     with pytest.raises(PicstoreError, match="cannot be reached") as caught:
         locate(f"{bad_server.url}/file").read(0, 9000, file="x")
@@ -164,7 +164,7 @@ def test_retries_end_after_their_time_whatever_the_clock_on_the_wall_says(monkey
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "time", lambda: random.uniform(-1e9, 1e9))  # a clock that jumps
     spent = []
-    rule = remote_file.retries(patient=True)
+    rule = obstore_file.retries(patient=True)
     for seconds in rule.waits(rule.deadline()):
         assert 0.1 <= seconds <= 15
         now[0] += seconds
@@ -206,8 +206,8 @@ def test_a_server_that_states_no_length_is_named_as_such(
 def test_a_store_that_stays_away_is_told_of_once(
     bad_server: BadServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(download, "TELL_AFTER", 0.0)
-    monkeypatch.setattr(download, "_told", -math.inf)
+    monkeypatch.setattr(resumed_download, "TELL_AFTER", 0.0)
+    monkeypatch.setattr(resumed_download, "_told", -math.inf)
     bad_server.cuts, bad_server.part = 4, 0
     with caplog.at_level(logging.WARNING, "picstore"):
         read_pieces(locate(f"{bad_server.url}/file"))
@@ -251,7 +251,7 @@ def test_a_wrong_certificate_is_one_error_at_once(
     days: int, name: str, trusted: bool, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore")
-    monkeypatch.setattr(remote_file, "_clients", {})
+    monkeypatch.setattr(obstore_file, "_clients", {})
     file = certificate(tmp_path, days=days, name=name)
     if trusted:
         monkeypatch.setenv("SSL_CERT_FILE", str(file))

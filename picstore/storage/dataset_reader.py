@@ -20,8 +20,8 @@ from picstore.storage.cache import Cache
 from picstore.storage.container_index import ordinals_of
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import SEALED
+from picstore.storage.format.read_container import ParsedHeader, read_header, unpack_container
 from picstore.storage.format.record import Record
-from picstore.storage.format.unpack_container import ParsedHeader, read_header, unpack_container
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Allocate, Location, Root, file_name, fresh, map_concurrently, read_at
 from picstore.storage.record_facts import FACTS, collect_facts, find_positions
@@ -32,7 +32,7 @@ from picstore.storage.row_reader import MIN_MEAN, RowsOf, plan_reads, whole_imag
 from picstore.storage.table_reader import TableReader
 
 if TYPE_CHECKING:
-    from picstore.storage.sound_containers import SoundReader  # which imports numba
+    from picstore.storage.container_kernel import SoundReader  # which imports numba
 
 _CACHED_BYTES = 32 << 20  # of indexes, each some 10 kB; without one, reading a record takes 0.26 ms more
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
@@ -98,7 +98,7 @@ class ContainerReader:
         """Let :meth:`read_in_part` read by a kernel from now on, where that can; it is compiled or loaded."""
         local = isinstance(self.root, Folder) and self.cache is None and self._references is None
         if local and self._sound is None:
-            from picstore.storage.sound_containers import SoundReader
+            from picstore.storage.container_kernel import SoundReader
 
             self._sound = SoundReader(str(self.root), self.rows, self._ordinals, self.fields)
 
