@@ -30,7 +30,7 @@ LAYERS = {
         "cli",
     ],
     "picstore.storage": [
-        "class_names | json_types | sizes | annotations | location",
+        "class_names | sizes | annotations | location",
         "format",
         "container_index | edits | manifest_fields",
         "manifest",

@@ -26,9 +26,8 @@ from picstore.storage.format.layout import (
     REFERENCES_VERSION,
     check_version,
 )
-from picstore.storage.json_types import MalformedJson
 from picstore.storage.location.resolve import COPY, EDITS, INDEX, MANIFEST, UNFINISHED, Location, Where, locate
-from picstore.storage.manifest_fields import UUID, check_edited, check_plain, check_referring
+from picstore.storage.manifest_fields import UUID, MalformedJson, check_edited, check_plain, check_referring
 
 _RESUMABLE = ("convert", "index")  # verbs
 _CHECKS = {FORMAT_VERSION: check_plain, EDITED_VERSION: check_edited, REFERENCES_VERSION: check_referring}
