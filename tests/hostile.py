@@ -25,7 +25,7 @@ from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.record import ImageInfo, Record
 from picstore.storage.location.resolve import COPY, INDEX, MANIFEST
-from picstore.storage.publish import publish_dataset
+from picstore.storage.manifest_writer import publish_dataset
 
 
 def canonical(value: Any) -> bytes:

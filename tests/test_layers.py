@@ -34,11 +34,10 @@ LAYERS = {
         "format",
         "container_index | edits | manifest_fields",
         "manifest",
-        "manifest_writer",
-        "cache | manifest_copy | record_counts | record_facts | record_shift | references_root | row_reader | "
+        "cache | record_counts | record_facts | record_shift | references_root | row_reader | "
         "container_kernel | table_reader",
-        "references",
-        "joined_manifest | conditions | dataset_reader | publish | record_pictures | split",
+        "manifest_writer | references",
+        "joined_manifest | conditions | dataset_reader | record_pictures | split",
         "joined_reader | record_table",
         "dataset",
         "order_statistics",

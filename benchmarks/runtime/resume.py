@@ -16,7 +16,7 @@ from benchmarks.options import Options
 from picstore import Dataset, Loader, rng
 from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.layout import FOOTER_ROW
-from picstore.storage.publish import publish_dataset
+from picstore.storage.manifest_writer import publish_dataset
 from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import RankShard

@@ -29,7 +29,7 @@ from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Where, locate_writable
-from picstore.storage.publish import publish_dataset
+from picstore.storage.manifest_writer import publish_dataset
 from picstore.storage.record_counts import RecordCounts
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from picstore.storage.joined_manifest import align, join_columns, join_manifests
 from picstore.storage.joined_reader import JoinedReader
 from picstore.storage.location.resolve import Location, Root, Where, locate, locate_writable
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
-from picstore.storage.publish import keep_counts, publish_edit
+from picstore.storage.manifest_writer import keep_counts, publish_edit
 from picstore.storage.record_counts import (
     RecordCounts,
     count_records,

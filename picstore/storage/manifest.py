@@ -1,6 +1,6 @@
 """The manifest ``picstore.json``: fields, JSON text, uuid, and reading (docs/format.md, "Manifest").
 
-``manifest_writer`` writes it, together with its copy; ``publish`` makes and changes data sets by writing it.
+``manifest_writer`` writes and replaces it, together with its copy.
 """
 
 from __future__ import annotations

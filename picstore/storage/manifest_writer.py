@@ -1,21 +1,161 @@
-"""Writing and removing the manifest with its copy (docs/format.md, "Copy"), and the lock that edits hold meanwhile.
+"""Writing of the manifest: it makes files a dataset, replaces the version before, or is restored from its copy.
 
-The copy is written first, then ``picstore.json``, which alone makes a version valid. An interruption between the two
-leaves a copy that is newer than its manifest, never an older one, which would bring deleted records back.
+Files, index and edits are complete before the manifest names them (docs/format.md, "Copy of the manifest"). The copy,
+``picstore.copy.json``, is written first, then ``picstore.json``, which alone makes a version valid. An interruption
+between the two leaves a copy that is newer than its manifest, never an older one, which would bring deleted records
+back. A lock keeps other edits away meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from picstore.errors import Conflict
+import numpy as np
+
+from picstore.arrays import Table
+from picstore.errors import (
+    Conflict,
+    Corrupt,
+    Damage,
+    NotADataset,
+    PicstoreError,
+    Unfinished,
+    UnsupportedVersion,
+    UsageError,
+)
+from picstore.storage.container_index import index_file, index_rows
+from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import own_edits_folder
+from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.layout import MAX_MANIFEST
-from picstore.storage.location.resolve import COPY, COUNTS, LOCK, MANIFEST, Location, WritableLocation
-from picstore.storage.manifest import Manifest, manifest_file, read_manifest
+from picstore.storage.location.resolve import (
+    COPY,
+    COUNTS,
+    EDITS,
+    INDEX,
+    LOCK,
+    MANIFEST,
+    Location,
+    Where,
+    WritableLocation,
+    locate_writable,
+)
+from picstore.storage.manifest import (
+    FileEntry,
+    Manifest,
+    holds_crc,
+    manifest_file,
+    parse_manifest,
+    read_manifest,
+    read_manifest_file,
+    with_uuid,
+)
+from picstore.storage.record_counts import RecordCounts, write_counts
 
 _LOCK_WAIT = 60.0  # seconds; an edit holds its lock for some writes
+DAMAGED = f"{MANIFEST}.damaged"  # a damaged manifest that its copy has replaced
+
+
+def publish_dataset(
+    root: Where, summaries: Sequence[FileSummary], *, counts: RecordCounts | None = None, **fields: Any
+) -> Manifest:
+    """Write the index of some files and the counts of their records, then the manifest, which makes a data set.
+
+    ``counts`` are None if unknown. ``fields`` are the fields of :class:`Manifest` that cannot be counted: ``streams``,
+    ``container_size``, ``classes`` …. Conflict if another data set has appeared.
+    """
+    root = locate_writable(root)
+    rows = index_rows(summaries)
+    manifest = _counted(rows, _file_entries(summaries), **fields)
+    (root / INDEX).write(index_file(rows))
+    _write_counts(root, manifest, counts)
+    write_new_manifest(root, manifest)
+    return manifest
+
+
+def append_rows(
+    manifest: Manifest, old: Table, summaries: Sequence[FileSummary], **fields: Any
+) -> tuple[Manifest, bytes]:
+    """Make the manifest of a data set with files appended, and the bytes of the index that it names.
+
+    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are the manifest's fields that
+    change. The appended files have higher numbers than the present ones.
+    """
+    numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
+    if numbers:
+        raise UsageError(f"files {min(numbers):06d} belong to the data set already; append others")
+    rows = np.concatenate([old, index_rows(summaries)])
+    raw = index_file(rows)
+    index = f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.idx"
+    files = (*manifest.files, *_file_entries(summaries))
+    counted = {"uuid", "images", "bytes", "containers", "index_crc32c", "files"}
+    unchanged = {name: getattr(manifest, name) for name in Manifest.__slots__ if name not in counted}
+    edits = replace(manifest.edits or Edits(), index=index)
+    return _counted(rows, files, **{**unchanged, "edits": edits, **fields}), raw
+
+
+def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
+    """Replace the manifest of a data set, and keep the replaced one under its uuid as an earlier version.
+
+    ``counts`` are of the new version's records, None if unknown.
+
+    Raises:
+        Conflict: the data set has another uuid than ``origin`` by now.
+        UsageError: another process holds the lock of edits.
+    """
+    with edit_lock(root):
+        try:
+            raw = (root / MANIFEST).read_all(MAX_MANIFEST)
+        except NotADataset:
+            read_manifest(root)  # says why it is missing
+            raise
+        old = parse_manifest(raw, root / MANIFEST)
+        if old.uuid == manifest.uuid:
+            return
+        if old.uuid != origin:
+            raise changed_meanwhile(root)
+        _write_counts(root, manifest, counts)
+        (root / EDITS / f"{old.uuid}.json").write(manifest_file(old))
+        replace_manifest(root, raw, manifest)
+
+
+def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
+    """Write the counts of a finished data set, which lacks them or has wrong ones, if they are known.
+
+    UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
+    """
+    with contextlib.nullcontext() if manifest.edits is None else edit_lock(root):
+        _write_counts(root, manifest, counts)
+
+
+def _write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
+    """Write the counts of a version if they are known, of all records; a damaged one has no label to count."""
+    if counts is not None and counts.records == manifest.images_left:
+        write_counts(root, manifest, counts)
+
+
+def _file_entries(summaries: Sequence[FileSummary]) -> tuple[FileEntry, ...]:
+    ordered = sorted(summaries, key=lambda s: (s.file, s.stream))
+    return tuple(FileEntry(s.stream, s.file, s.size, s.records, s.crc) for s in ordered)
+
+
+def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:
+    """Make the manifest of containers and files, with counts and uuid."""
+    counted = Manifest(
+        uuid="",
+        images=sum(entry.records for entry in files),
+        bytes=sum(entry.bytes for entry in files),
+        containers=len(rows),
+        index_crc32c=crc32c(rows.tobytes()),
+        files=files,
+        **fields,
+    )
+    return with_uuid(counted, rows)
 
 
 def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
@@ -83,3 +223,95 @@ def edit_lock(root: WritableLocation) -> Iterator[None]:
     with (own_edits_folder(root) / LOCK).lock(busy, wait=_LOCK_WAIT, create=True):
         root.sweep()
         yield
+
+
+def check_copy(root: Location, manifest: Manifest) -> None:
+    """Compare the copy with the manifest; their layout as JSON may differ.
+
+    Raises:
+        NotADataset, Damage: there is no copy, or it is damaged or of another version than the manifest.
+    """
+    path = root / COPY
+    try:
+        copy = read_manifest_file(path)
+    except NotADataset as error:
+        if path.is_file():
+            raise Corrupt("not a manifest; `picstore repair` writes the copy again", str(path)) from error
+        raise
+    except (Damage, UnsupportedVersion) as error:
+        raise Corrupt("the copy of the manifest is damaged; `picstore repair` writes it again", str(path)) from error
+    if copy != manifest:
+        raise Corrupt("the copy differs from the manifest; `picstore repair` writes it again", str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Files that :func:`restore_manifest` has written: the manifest from its copy, or the copy from the manifest."""
+
+    manifest: bool = False
+    copy: bool = False
+
+
+def restore_manifest(root: WritableLocation) -> Restored:
+    """Put the copy in place of a damaged or missing manifest, or write a missing, damaged or differing copy.
+
+    A damaged manifest is kept as ``picstore.json.damaged``.
+
+    Raises:
+        Unfinished: a conversion or shuffle has not ended here; a copy alone never makes it a data set.
+        NotADataset: there is no data set, or ``picstore.json`` is another program's and there is no copy.
+        UnsupportedVersion: a later picstore wrote the manifest.
+        Damage: the manifest is damaged, and there is no sound copy.
+        UsageError: another process is editing the data set.
+    """
+    try:
+        check_copy(root, read_manifest(root))
+    except Unfinished:
+        raise
+    except (NotADataset, UnsupportedVersion, Damage):
+        if not (root / MANIFEST).is_file() and not (root / COPY).is_file():
+            raise
+        with edit_lock(root):
+            return _restore(root)
+    return Restored()
+
+
+def _restore(root: WritableLocation) -> Restored:
+    try:
+        manifest = read_manifest(root)
+    except Unfinished:
+        raise
+    except (NotADataset, UnsupportedVersion, Damage) as error:
+        _restore_from_copy(root, error)
+        return Restored(manifest=True)
+    try:
+        check_copy(root, manifest)
+    except (NotADataset, Damage):
+        copy_manifest(root)
+        return Restored(copy=True)
+    return Restored()
+
+
+def _restore_from_copy(root: WritableLocation, problem: PicstoreError) -> None:
+    """Put the copy in place of the manifest, or raise the manifest's ``problem`` where that cannot be."""
+    damaged = None
+    with contextlib.suppress(NotADataset, Damage):
+        damaged = (root / MANIFEST).read_all(MAX_MANIFEST)
+    if isinstance(problem, UnsupportedVersion) and holds_crc(damaged or b""):
+        raise problem
+    path = root / COPY
+    if not path.is_file():
+        raise problem
+    raw = b""
+    try:
+        raw = path.read_all(MAX_MANIFEST)
+        parse_manifest(raw, path)
+    except (NotADataset, UnsupportedVersion, Damage) as error:
+        if isinstance(error, UnsupportedVersion) and holds_crc(raw):
+            raise
+        text = f"the manifest and its copy {COPY} are damaged; restore one of them from a backup"
+        raise Corrupt(text, str(root / MANIFEST)) from error
+    if damaged is not None:
+        (root / DAMAGED).write(damaged)
+    (root / COPY).write(raw)
+    (root / MANIFEST).write(raw)

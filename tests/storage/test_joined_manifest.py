@@ -22,7 +22,7 @@ from picstore.prepare.exports.run_export import export
 from picstore.prepare.upkeep.shuffled_copy import METHODS, shuffle
 from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.location.resolve import COUNTS
-from picstore.storage.publish import publish_dataset
+from picstore.storage.manifest_writer import publish_dataset
 
 Make = Callable[..., Path]
 STEP = 1 << 40

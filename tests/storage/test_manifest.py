@@ -25,7 +25,7 @@ from picstore.storage.format.file_summary import FileSummary, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, INDEX_ROW, SEALED, IndexHeader
 from picstore.storage.location.resolve import INDEX, MANIFEST
 from picstore.storage.manifest import read_index, read_manifest
-from picstore.storage.publish import publish_dataset
+from picstore.storage.manifest_writer import publish_dataset
 
 MakeDataset = Callable[..., Path]
 

@@ -30,8 +30,7 @@ from picstore.storage.edits.columns import LABEL
 from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, WritableLocation, locate_writable
 from picstore.storage.manifest import Manifest, read_manifest
-from picstore.storage.manifest_writer import changed_meanwhile
-from picstore.storage.publish import append_rows, publish_edit
+from picstore.storage.manifest_writer import append_rows, changed_meanwhile, publish_edit
 from picstore.storage.record_counts import RecordCounts
 
 _MAX_CONFLICTS = 1000  # edits by others that may be faster, one after the other

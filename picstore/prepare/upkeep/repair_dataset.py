@@ -22,8 +22,7 @@ from picstore.storage.format.layout import FOOTER_ROW, SEALED
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import Location, Where, WritableLocation, locate_writable
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
-from picstore.storage.manifest_copy import restore_manifest
-from picstore.storage.publish import keep_counts
+from picstore.storage.manifest_writer import keep_counts, restore_manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from picstore.storage.location.resolve import (
     read_at,
 )
 from picstore.storage.manifest import Manifest
-from picstore.storage.publish import publish_dataset
+from picstore.storage.manifest_writer import publish_dataset
 from picstore.storage.record_shift import NO_SHIFT, RecordShift
 
 METHODS = ("transpose", "uniform")

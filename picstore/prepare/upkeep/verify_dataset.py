@@ -36,7 +36,7 @@ from picstore.storage.format.recovery import recover_containers
 from picstore.storage.format.tile_rows import row_ends, stored_checksums, wrong_row
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
-from picstore.storage.manifest_copy import check_copy
+from picstore.storage.manifest_writer import check_copy
 from picstore.storage.record_counts import counts_name, read_counts
 from picstore.storage.references import read_references
 from picstore.storage.references_root import ReferencesRoot, find_references_root

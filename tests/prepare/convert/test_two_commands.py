@@ -30,7 +30,7 @@ from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.shuffled_copy import shuffle
 from picstore.prepare.upkeep.verify_dataset import verify
-from picstore.storage import publish
+from picstore.storage import manifest_writer
 from picstore.storage.location import local, object_store, obstore_file
 from picstore.storage.location.resumed_download import Retries
 from picstore.storage.manifest import read_manifest
@@ -274,7 +274,7 @@ def test_of_two_simultaneous_edits_in_a_store_one_is_refused_copy_included(
     root = f"{bucket}/out"
     run(convert, images, root)
     late = picstore.Dataset(root).without([1])
-    once(monkeypatch, publish, "replace_manifest", lambda: picstore.Dataset(root).without([2]).save())
+    once(monkeypatch, manifest_writer, "replace_manifest", lambda: picstore.Dataset(root).without([2]).save())
     with pytest.raises(Conflict, match="edited since"):
         late.save()
     assert sorted(picstore.Dataset(root).ids.tolist()) == [0, 1, 3, 4, 5]

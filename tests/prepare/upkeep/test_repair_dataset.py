@@ -22,7 +22,7 @@ from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.container_index import index_file
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import COPY, MANIFEST
-from picstore.storage.manifest_copy import DAMAGED
+from picstore.storage.manifest_writer import DAMAGED
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def test_decode_finds_what_checksums_cannot(tmp_path: Path) -> None:
     from picstore.prepare.convert.row_writer import RowWriter, make_record
     from picstore.prepare.image.encode_settings import EncodeSettings
     from picstore.storage.format.record import Record
-    from picstore.storage.publish import publish_dataset
+    from picstore.storage.manifest_writer import publish_dataset
 
     good, _ = reencode(jpeg(1), settings=EncodeSettings())
     record = make_record(good, id=0, label=0)

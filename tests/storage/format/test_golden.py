@@ -21,7 +21,7 @@ from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.format.record import Record
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import COPY, INDEX, MANIFEST, file_name
-from picstore.storage.publish import publish_dataset
+from picstore.storage.manifest_writer import publish_dataset
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "golden"
 ROOT = GOLDEN / "dataset"

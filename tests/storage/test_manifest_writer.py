@@ -1,4 +1,4 @@
-"""storage.manifest_copy: the copy is never older than the manifest, and brings every damaged manifest back."""
+"""storage.manifest_writer: the copy is never older than the manifest, and brings every damaged manifest back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, locate
 from picstore.storage.manifest import read_manifest
-from picstore.storage.manifest_copy import DAMAGED, Restored, restore_manifest
+from picstore.storage.manifest_writer import DAMAGED, Restored, restore_manifest
 
 Make = Callable[..., Path]
 
