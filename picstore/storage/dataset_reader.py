@@ -24,12 +24,11 @@ from picstore.storage.format.read_container import ParsedHeader, read_header, un
 from picstore.storage.format.record import Record
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Allocate, Location, Root, file_name, fresh, map_concurrently, read_at
+from picstore.storage.partial_reader import MIN_MEAN, RowsOf, TableReader, plan_reads, whole_images
 from picstore.storage.record_facts import FACTS, collect_facts, find_positions
 from picstore.storage.record_shift import NO_SHIFT, RecordShift
 from picstore.storage.references import open_references, read_references
 from picstore.storage.references_root import ReferencesRoot
-from picstore.storage.row_reader import MIN_MEAN, RowsOf, plan_reads, whole_images
-from picstore.storage.table_reader import TableReader
 
 if TYPE_CHECKING:
     from picstore.storage.container_kernel import SoundReader  # which imports numba
@@ -168,7 +167,7 @@ class ContainerReader:
 
         Args:
             numbers: containers in stored order, each once.
-            rows_of: the rows of each live image, see :data:`picstore.storage.row_reader.RowsOf`.
+            rows_of: the rows of each live image, see :data:`picstore.storage.partial_reader.RowsOf`.
             mask: marks the live records of a container.
             attachments: whether these are needed too.
             allocate: makes the memory of a container.
@@ -397,5 +396,5 @@ class ContainerReader:
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:
-    """Stand for bytes that :class:`picstore.storage.row_reader.PartialRead` reads later."""
+    """Stand for bytes that :class:`picstore.storage.partial_reader.PartialRead` reads later."""
     raise AssertionError((begin, size))

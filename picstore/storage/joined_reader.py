@@ -16,8 +16,8 @@ from picstore.storage.dataset_reader import ContainerReader, Readers
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Allocate, Location, Root, fresh, locate
+from picstore.storage.partial_reader import RowsOf
 from picstore.storage.record_shift import RecordShift
-from picstore.storage.row_reader import RowsOf
 
 T = TypeVar("T")
 

@@ -38,7 +38,7 @@ from picstore.jpeg.decoder import decode_baseline as decoding
 from picstore.prepare.convert import ledger
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
-from picstore.storage import dataset_reader, row_reader
+from picstore.storage import dataset_reader, partial_reader
 from picstore.storage.annotations import read_objects
 from picstore.storage.edits.npy_files import parse_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
@@ -171,7 +171,7 @@ def _middle_rows(entries: Any) -> Any:
 
 def _check_rows(dataset: Any, number: int) -> None:
     """Read a container in part; what is good both ways must be the same bytes."""
-    with patch.object(dataset_reader, "MIN_MEAN", 0), patch.object(row_reader, "_NEAR", 0):
+    with patch.object(dataset_reader, "MIN_MEAN", 0), patch.object(partial_reader, "_NEAR", 0):
         (part,) = dataset.containers.read_in_part(
             [number],
             lambda entries: np.tile([[1, 3]], (len(entries), 1)),
@@ -252,8 +252,8 @@ def _mux_batches(dataset: Any, rank: int, least: int) -> list[Any] | None:
 
     with (
         patch.object(dataset_reader, "MIN_MEAN", least),
-        patch.object(row_reader, "_NEAR", 0),
-        patch.object(row_reader, "_MAX_SHARE", 2.0),
+        patch.object(partial_reader, "_NEAR", 0),
+        patch.object(partial_reader, "_MAX_SHARE", 2.0),
     ):
         return batches if accepted(make) else None
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset, WeightedRan
 import picstore
 from picstore.errors import Damage, UsageError
 from picstore.prepare.convert.resumable_job import DatasetShape
-from picstore.storage import dataset_reader, row_reader
+from picstore.storage import dataset_reader, partial_reader
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(24), picstore.RandomHorizontalFlip()]
@@ -268,14 +268,14 @@ def test_of_a_container_only_the_records_asked_for_are_read(
     dataset = picstore.MapDataset(tmp_path / "set", transform=[picstore.RandomCrop(64)])
     monkeypatch.setattr(dataset_reader, "MIN_MEAN", 0 if large else 1 << 40)
     sizes = []
-    run = row_reader.PartialRead.run
+    run = partial_reader.PartialRead.run
 
-    def spy(read: row_reader.PartialRead, *args: Any, **options: Any) -> None:
+    def spy(read: partial_reader.PartialRead, *args: Any, **options: Any) -> None:
         before = read.container.read_size
         run(read, *args, **options)
         sizes.append(read.container.read_size - before)
 
-    monkeypatch.setattr(row_reader.PartialRead, "run", spy)
+    monkeypatch.setattr(partial_reader.PartialRead, "run", spy)
     expected = by_id(tmp_path / "set", 1, transform=[picstore.RandomCrop(64)])[0]
     sizes.clear()
     record = dataset.dataset[3]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.prepare.convert.resumable_job import DatasetShape
-from picstore.storage import dataset_reader, row_reader
+from picstore.storage import dataset_reader, partial_reader
 from picstore.storage.format import tile_rows
 from picstore.train.batch import Batch
 from picstore.train.batching.parameters import make_params
@@ -102,8 +102,8 @@ def test_ranks_of_a_mux_have_the_images_of_whole_containers(roots: tuple[Path, P
             expected = [pictures(batch) for batch in islice(reference, BATCHES)]
         if large:
             patch.setattr(dataset_reader, "MIN_MEAN", 0)
-            patch.setattr(row_reader, "_NEAR", 0)
-            patch.setattr(row_reader, "_MAX_SHARE", 2.0)
+            patch.setattr(partial_reader, "_NEAR", 0)
+            patch.setattr(partial_reader, "_MAX_SHARE", 2.0)
         looped, alone = ([Counter[tuple[int, int, bytes]]() for _ in range(BATCHES)] for _ in range(2))
         for rank in range(mux.ranks):
             with closing(open_mux(roots, mux, rank)) as part:
@@ -121,8 +121,8 @@ def test_a_crop_of_rows_that_were_not_read_is_refused(roots: tuple[Path, Path]) 
     request = [SourceRequest(0, 0, Samples(np.zeros_like(numbers), numbers, numbers, numbers), numbers)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dataset_reader, "MIN_MEAN", 0)
-        patch.setattr(row_reader, "_NEAR", 0)
-        patch.setattr(row_reader, "_MAX_SHARE", 2.0)
+        patch.setattr(partial_reader, "_NEAR", 0)
+        patch.setattr(partial_reader, "_MAX_SHARE", 2.0)
         records = read_records(request, sources)
     for epoch, fits in ((0, True), (1, False)):
         later = [replace(each, epoch=epoch) for each in request]

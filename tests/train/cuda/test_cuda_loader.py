@@ -26,7 +26,7 @@ import picstore
 from picstore.errors import Corrupt, ImageError, MissingDependency, PicstoreError, UsageError
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
-from picstore.storage import dataset_reader, row_reader
+from picstore.storage import dataset_reader, partial_reader
 from picstore.storage.format import pack_container, tile_rows
 from picstore.storage.format.entry_points import entry_points
 from picstore.storage.format.record import Record
@@ -603,8 +603,8 @@ def test_long_segments_are_decoded_in_parts_however_they_are_read(
     use(FakeDecoder())
     monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
     monkeypatch.setattr(dataset_reader, "MIN_MEAN", 0 if how == "in part" else 1 << 40)
-    monkeypatch.setattr(row_reader, "_NEAR", 0)
-    monkeypatch.setattr(row_reader, "_MAX_SHARE", 2.0)
+    monkeypatch.setattr(partial_reader, "_NEAR", 0)
+    monkeypatch.setattr(partial_reader, "_MAX_SHARE", 2.0)
     gather = batch_threads.gather_records
 
     def gather_aside(requests: Any, containers: dict[Any, Any], **options: Any) -> BatchRecords:

@@ -18,7 +18,7 @@ from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.jpeg.tiles import rows_to_cut
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.upkeep.verify_dataset import verify
-from picstore.storage import dataset_reader, row_reader, table_reader
+from picstore.storage import dataset_reader, partial_reader
 from picstore.storage.format import tile_rows
 from picstore.storage.format.container import Container
 from picstore.storage.format.tile_rows import (
@@ -38,7 +38,7 @@ def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read containers in part whatever the size of their images, and join no ranges."""
     monkeypatch.setattr(dataset_reader, "MIN_MEAN", 0)
     monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
-    monkeypatch.setattr(row_reader, "_NEAR", 0)
+    monkeypatch.setattr(partial_reader, "_NEAR", 0)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_tables_are_read_once_and_damage_beside_them_is_not_kept(root: Path) -> 
 
 
 def test_tables_beyond_what_is_kept_are_read_each_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_reader, "_KEPT_BYTES", 100)
+    monkeypatch.setattr(partial_reader, "_KEPT_BYTES", 100)
     dataset = picstore.Dataset(root)
     for container in (read_from(dataset), read_from(dataset)):
         assert container.read_size > len(container.buffer)
