@@ -34,7 +34,7 @@ LAYERS = {
         "format",
         "container_index | edits | manifest_fields",
         "manifest",
-        "cache | record_counts | record_facts | record_shift | references_root | partial_reader | container_kernel",
+        "cache | record_counts | record_facts | record_shift | partial_reader | container_kernel",
         "manifest_writer | references",
         "joined_manifest | conditions | dataset_reader | record_pictures | split",
         "joined_reader | record_table",

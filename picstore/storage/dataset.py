@@ -40,7 +40,7 @@ from picstore.storage.record_counts import (
 from picstore.storage.record_facts import FACTS
 from picstore.storage.record_shift import RecordShift
 from picstore.storage.record_table import RecordTable
-from picstore.storage.references_root import ReferencesRoot, find_references_root
+from picstore.storage.references import ReferencesRoot, find_references_root
 from picstore.storage.split import assign_parts, split_bounds
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from picstore.storage.location.resolve import Allocate, Location, Root, file_nam
 from picstore.storage.partial_reader import MIN_MEAN, RowsOf, TableReader, plan_reads, whole_images
 from picstore.storage.record_facts import FACTS, collect_facts, find_positions
 from picstore.storage.record_shift import NO_SHIFT, RecordShift
-from picstore.storage.references import open_references, read_references
-from picstore.storage.references_root import ReferencesRoot
+from picstore.storage.references import ReferencesRoot, open_references, read_references
 
 if TYPE_CHECKING:
     from picstore.storage.container_kernel import SoundReader  # which imports numba

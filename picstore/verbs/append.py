@@ -12,7 +12,7 @@ from picstore.results import ConvertResult
 from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where, locate
 from picstore.storage.manifest import Manifest, read_manifest
-from picstore.storage.references_root import indexed_folder
+from picstore.storage.references import indexed_folder
 from picstore.storage.sizes import parse_size
 
 

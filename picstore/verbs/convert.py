@@ -11,7 +11,7 @@ from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.results import ConvertResult
 from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where
-from picstore.storage.references_root import indexed_folder
+from picstore.storage.references import indexed_folder
 from picstore.storage.sizes import parse_size
 
 

@@ -14,7 +14,7 @@ from picstore.storage.format.file_summary import FileSummary, read_summary
 from picstore.storage.location.resolve import LEDGER, Location, WritableLocation, map_concurrently
 from picstore.storage.manifest import Manifest, References, read_manifest
 from picstore.storage.manifest_writer import publish_dataset
-from picstore.storage.references_root import note_index
+from picstore.storage.references import note_index
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import MANIFEST, Location, Where
 from picstore.storage.record_counts import end_of_ids
-from picstore.storage.references_root import ReferencesRoot
+from picstore.storage.references import ReferencesRoot
 from picstore.storage.target_forms import OWN
 
 

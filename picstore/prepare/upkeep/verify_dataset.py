@@ -38,8 +38,7 @@ from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, f
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_writer import check_copy
 from picstore.storage.record_counts import counts_name, read_counts
-from picstore.storage.references import read_references
-from picstore.storage.references_root import ReferencesRoot, find_references_root
+from picstore.storage.references import ReferencesRoot, find_references_root, read_references
 
 
 @dataclass(frozen=True, slots=True)
