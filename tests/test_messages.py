@@ -116,8 +116,8 @@ def messages() -> tuple[Message, ...]:
 FINE = {
     "jpeg/pixels.py: {}",
     "storage/location/local.py: {}",
-    "storage/record_facts.py: {} has no record with the id {}{}",
     "train/loader_options.py: picstore.{} has no {}",
+    "storage/record_table.py: {} has no record with the id {}{}",
     "viewer/ledger_summary.py: {} has no picture {}",
     "viewer/records.py: there is no record with the id {}",
 }

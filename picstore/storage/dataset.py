@@ -37,9 +37,8 @@ from picstore.storage.record_counts import (
     known_ids_end,
     read_counts,
 )
-from picstore.storage.record_facts import FACTS
 from picstore.storage.record_shift import RecordShift
-from picstore.storage.record_table import RecordTable
+from picstore.storage.record_table import FACTS, RecordTable
 from picstore.storage.references import ReferencesRoot, find_references_root
 from picstore.storage.split import assign_parts, split_bounds
 
@@ -517,12 +516,12 @@ class Dataset(Sequence[Record]):
         return selection
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value of each record from ``record_facts.FACTS`` (n,), as stored: an array (len(self),)."""
+        """Compute a value of each record from ``record_table.FACTS`` (n,), as stored: an array (len(self),)."""
         derived = self.containers.derive(compute, dtype)
         return derived if len(derived) == len(self) else derived[self.live.marks()]
 
     def facts(self) -> Table:
-        """Read the facts of the records, ``record_facts.FACTS`` (len(self),)."""
+        """Read the facts of the records, ``record_table.FACTS`` (len(self),)."""
         facts = self.containers.facts()
         if len(facts) != len(self):
             facts = facts[self.live.marks()]
