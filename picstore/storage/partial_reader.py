@@ -22,7 +22,7 @@ from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import MCU_SIZES, join_entries
 from picstore.storage.format.read_container import ParsedHeader, read_header
-from picstore.storage.format.tile_rows import FoundRows, find_rows, stored_rows, wrong_row
+from picstore.storage.format.segment_table import FoundRows, find_rows, wrong_row
 from picstore.storage.location.abstract_location import Range
 from picstore.storage.location.resolve import Allocate, Location, fresh
 
@@ -130,7 +130,7 @@ def plan_reads(
     """
     owner, number, entries, rows = _needed(containers, wanted, rows_of)
     header, length = entries["header_length"].astype(np.int64), entries["length"].astype(np.int64)
-    stored = [stored_rows(containers[k], record) for k, record in zip(owner.tolist(), number.tolist(), strict=True)]
+    stored = [containers[k].stored_rows(record) for k, record in zip(owner.tolist(), number.tolist(), strict=True)]
     found = find_rows(header, stored, rows)
     begin, first = entries["offset"].astype(np.int64), np.where(found.there, header, length)
     cells = _attached(containers, owner, number) if attachments else np.empty((0, 6), np.int64)
@@ -250,7 +250,7 @@ def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Seq
 def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
     """Mark the record of a part lost, whose bytes fail their CRC; of rows of tiles, the first that does is named."""
     what, offset = f"record {container.index['id'][part.number]}", part.begin
-    stored = stored_rows(container, part.number) if part.header else None
+    stored = container.stored_rows(part.number) if part.header else None
     if stored is not None:
         ends, crcs = stored
         row = wrong_row(stream, ends, crcs, part.rows)

@@ -28,7 +28,7 @@ from source_files import DATA, JPEGS, make_tar  # noqa: E402
 import picstore  # noqa: E402
 from picstore.prepare.convert.ledger import LedgerLine, duplicate_line, write_lines  # noqa: E402
 from picstore.prepare.convert.resumable_job import DatasetShape  # noqa: E402
-from picstore.storage.format import tile_rows  # noqa: E402
+from picstore.storage.format import segment_table  # noqa: E402
 from picstore.storage.location.local import Folder  # noqa: E402
 
 EXTRA = {"boxes": [[0, 0, 9, 5.5]], "box_labels": [3], "polygons": [[[0, 0, 4, 0, 4, 4]]], "keypoints": [[[1, 2, 2]]]}
@@ -69,7 +69,10 @@ def dataset_with_rows(work: Path) -> dict[str, bytes]:
     """Files of a data set whose images have checksums of their rows of tiles, which only large ones get otherwise."""
     root = work / "set-rows"
     shape = DatasetShape(streams=1, container_size=1 << 20, file_size=1 << 20)
-    with patch.object(tile_rows, "MIN_BYTES", 0), picstore.Writer(root, attachments=["mask"], shape=shape) as writer:
+    with (
+        patch.object(segment_table, "MIN_BYTES", 0),
+        picstore.Writer(root, attachments=["mask"], shape=shape) as writer,
+    ):
         for k in range(3):
             # The last one has entry points too.
             size = {"width": 176, "height": 20} if k == 2 else {"width": 33, "height": 70}

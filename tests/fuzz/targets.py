@@ -43,8 +43,7 @@ from picstore.storage.annotations import read_objects
 from picstore.storage.edits.npy_files import parse_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.entry_points import entry_points
-from picstore.storage.format.tile_rows import row_ends
+from picstore.storage.format.segment_table import entry_points, row_ends
 from picstore.storage.location.local import Folder
 from picstore.storage.manifest import manifest_file, parse_manifest
 

@@ -19,9 +19,9 @@ from picstore.jpeg.tiles import rows_to_cut
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage import dataset_reader, partial_reader
-from picstore.storage.format import tile_rows
+from picstore.storage.format import segment_table
 from picstore.storage.format.container import Container
-from picstore.storage.format.tile_rows import (
+from picstore.storage.format.segment_table import (
     row_checksums,
     row_ends,
 )
@@ -37,7 +37,7 @@ def rows_of(first: int, stop: int) -> Callable[[Table], I64]:
 def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read containers in part whatever the size of their images, and join no ranges."""
     monkeypatch.setattr(dataset_reader, "MIN_MEAN", 0)
-    monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
+    monkeypatch.setattr(segment_table, "MIN_BYTES", 0)
     monkeypatch.setattr(partial_reader, "_NEAR", 0)
 
 
@@ -230,7 +230,7 @@ def test_most_of_a_container_is_read_at_once(root: Path) -> None:
 
 
 def test_records_without_row_checksums_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_rows, "MIN_BYTES", 1 << 30)
+    monkeypatch.setattr(segment_table, "MIN_BYTES", 1 << 30)
     root = write_dataset(tmp_path / "old", [record(k) for k in range(3)])
     assert not picstore.Dataset(root).containers.read(0).index["flags"].any()
     assert bytes(read(root).jpeg(1)) == noise(1)

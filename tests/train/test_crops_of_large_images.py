@@ -19,8 +19,8 @@ from PIL import Image
 import picstore
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.storage import dataset_reader
-from picstore.storage.format import tile_rows
-from picstore.storage.format.tile_rows import row_ends
+from picstore.storage.format import segment_table
+from picstore.storage.format.segment_table import row_ends
 from picstore.storage.location.resolve import locate
 from picstore.train.batching.views_reach import needed_rows
 from picstore.train.order.requests import TrainingSource
@@ -49,7 +49,7 @@ def smooth(seed: int) -> np.ndarray[Any, Any]:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("large") / "set"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tile_rows, "MIN_BYTES", 0)
+        patch.setattr(segment_table, "MIN_BYTES", 0)
         shape = DatasetShape(streams=2, container_size=1 << 20)
         with picstore.Writer(path, classes=["a", "b"], shape=shape, attachments=["mask"]) as writer:
             for k in range(COUNT):
@@ -104,7 +104,7 @@ def test_batches_of_images_decoded_smaller_are_those_of_whole_containers(
     tmp_path: Path, in_part: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch, sampling: str
 ) -> None:
     """Chroma of 4:4:0 is interpolated down, across rows of tiles."""
-    monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
+    monkeypatch.setattr(segment_table, "MIN_BYTES", 0)
     with picstore.Writer(tmp_path / "set", shape=DatasetShape(streams=2, container_size=1 << 20)) as writer:
         for k in range(8):
             noise = np.random.default_rng(k).integers(0, 256, (900, 120, 3), np.uint8)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import picstore
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.storage import dataset_reader, partial_reader
-from picstore.storage.format import tile_rows
+from picstore.storage.format import segment_table
 from picstore.train.batch import Batch
 from picstore.train.batching.parameters import make_params
 from picstore.train.batching.spec import OutputSpec
@@ -58,7 +58,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path
     """Data sets whose images can be read in part: one of a single container, one of a container for each record."""
     paths = tuple(tmp_path_factory.mktemp("mux") / str(size) for size in SIZES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tile_rows, "MIN_BYTES", 0)
+        patch.setattr(segment_table, "MIN_BYTES", 0)
         for path, size, container in zip(paths, SIZES, (1 << 20, 1 << 14), strict=True):
             with picstore.Writer(path, shape=DatasetShape(streams=1, container_size=container)) as writer:
                 for k in range(size):

@@ -10,9 +10,9 @@ from picstore.arrays import I64
 from picstore.jpeg import markers
 from picstore.jpeg.tiles import entry_interval, find_restart_segments
 from picstore.jpeg.transcode import TranscodedJpeg
-from picstore.storage.format.entry_points import make_entries
 from picstore.storage.format.layout import SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
+from picstore.storage.format.segment_table import make_entries
 
 _MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # looking it up takes 9 us
 

@@ -28,12 +28,11 @@ from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import read_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
-from picstore.storage.format.entry_points import compute_entry_points
 from picstore.storage.format.file_summary import FileSummary, read_summary
 from picstore.storage.format.layout import ENTRY_POINTS, MAX_CONTAINER
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.recovery import recover_containers
-from picstore.storage.format.tile_rows import row_ends, stored_checksums, wrong_row
+from picstore.storage.format.segment_table import compute_entry_points, row_ends, stored_checksums, wrong_row
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_writer import check_copy

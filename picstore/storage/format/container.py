@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from picstore.arrays import I64, U16, U32, Bools, Table
+from picstore.arrays import I64, U16, Bools, Table
 from picstore.errors import Corrupt, Damage
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, FOREIGN, SAMPLINGS
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
-from picstore.storage.format.segment_table import entries_of, find_entry_points
+from picstore.storage.format.segment_table import StoredRows, entries_of, find_entry_points, row_ends, stored_checksums
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 
@@ -53,7 +53,7 @@ class Container:
         tops: int64 (n,), how many rows of pixels of the stored image lie above the first that ``held`` describes.
         causes: by record number, the damage that lost it, where its own checksum does not tell.
         records: int64 (n,), ascending, the numbers of the records where only some are held; None for all.
-        tile_rows: by record number, what ``tile_rows.stored_rows`` found.
+        tile_rows: by record number, what ``stored_rows`` found.
         origin: finds file and offset of a byte of ``buffer`` that was read from another file; None where none was.
         extras_frame: zstd frame of the extras, a view of ``buffer`` whose CRC holds; empty for none, None if damaged.
         extras_size: bytes that the frame decompresses to.
@@ -76,7 +76,7 @@ class Container:
     tops: I64 = field(init=False, repr=False, compare=False)
     causes: dict[int, Damage] = field(default_factory=dict)
     records: I64 | None = None
-    tile_rows: dict[int, tuple[I64, U32] | None] = field(default_factory=dict, repr=False, compare=False)
+    tile_rows: dict[int, StoredRows | None] = field(default_factory=dict, repr=False, compare=False)
     origin: Callable[[int], tuple[str, int]] | None = None
     _extras: bytes | None = field(default=None, init=False, repr=False, compare=False)
     _addresses: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
@@ -237,6 +237,14 @@ class Container:
             entry_points=None if points is None else self.segments[points],
             encode_path=ENCODE_PATHS[entry["flags"] >> ENCODE_PATH_SHIFT & 3],
         )
+
+    def stored_rows(self, k: int) -> StoredRows | None:
+        """Find the tile rows of record ``k`` once; None if it has none, or no checksums of them."""
+        if k not in self.tile_rows:
+            crcs = stored_checksums(self.index, self.segments, k)
+            ends = None if crcs is None else row_ends(self.info(k), int(self.index["length"][k]))
+            self.tile_rows[k] = None if crcs is None or ends is None else (ends, crcs)
+        return self.tile_rows[k]
 
     def record(self, k: int) -> Record:
         """Read record ``k``; its image stays a view of the container. Corrupt if the record or its extra is damaged."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from picstore.storage.format import entry_points, layout, tile_rows
+from picstore.storage.format import layout, segment_table
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.file_summary import FileSummary
@@ -42,7 +42,7 @@ class FileWriter:
         ``referenced`` bytes elsewhere count as the record's own: a container of references is as large as its images.
         """
         blob, info = record.jpeg, record.info
-        behind = tile_rows.count_entries(blob, info) + entry_points.count_entries(blob, info)
+        behind = segment_table.count_row_checksums(blob, info) + segment_table.count_entry_points(blob, info)
         segments = self._segments + len(info.segments) + behind
         extras = self._extras + len(record.extra_json)
         payload = self._payload + len(record.jpeg) + sum(map(len, record.attachments.values()))

@@ -11,10 +11,9 @@ from picstore.errors import UsageError
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import combine_crcs, crc32c, entry_crcs
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.entry_points import entry_points
 from picstore.storage.format.layout import ENTRY_POINTS, FOREIGN, ROW_CRCS
 from picstore.storage.format.record import Record
-from picstore.storage.format.tile_rows import row_checksums
+from picstore.storage.format.segment_table import entry_points, row_checksums
 from picstore.storage.format.zstd import compress
 from picstore.storage.location.abstract_location import Buffer
 

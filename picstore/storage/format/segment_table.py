@@ -1,11 +1,31 @@
-"""Places of a record's entries in the segment table: segment lengths, row checksums, entry points (docs/format.md)."""
+"""The segment table of a container: of each record segment lengths, row checksums and entry points (docs/format.md).
+
+A row of tiles is one run of a stream, and so are the rows under a box. With a checksum a row, a reader takes only the
+header and the rows under the box from storage, and checks them.
+
+A GPU reads a segment by one lane. Where tiles are whole rows, entry points divide them into parts of a tile's usual
+width, each of which takes a lane.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
 
-from picstore.arrays import U16
-from picstore.storage.format.layout import ENTRY_POINTS, MCU_SIZES, ROW_CRCS
+import numpy as np
+
+from picstore.arrays import I64, U8, U16, U32, Bools, Table
+from picstore.jpeg.tiles import entry_interval
+from picstore.storage.format.checksum import combine_runs, crc32c
+from picstore.storage.format.layout import ENTRY_POINTS, MCU_SIZES, ROW_CRCS, SAMPLINGS, SEGMENT
+from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
+from picstore.storage.location.abstract_location import Buffer
+
+# Of an image, where its header and each row of tiles end, and the CRC-32C of each of these: (1 + rows,).
+StoredRows: TypeAlias = "tuple[I64, U32]"
+MIN_BYTES = 1 << 18  # of an image that gets row checksums; reading a smaller one in part saves hardly anything
 
 
 def checksum_entries(entry: Any) -> int:
@@ -38,3 +58,171 @@ def entries_of(entry: Any, table: U16) -> slice:
     first, found = int(entry["segment_first"]), find_entry_points(entry, table)
     end = first + int(entry["segment_count"]) + checksum_entries(entry) if found is None else found.stop
     return slice(first, end)
+
+
+def row_ends(info: ImageInfo, length: int) -> I64 | None:
+    """Find where the header and each row of tiles of a stream end.
+
+    Args:
+        info: header fields of the image, and the lengths of its restart segments.
+        length: bytes of the stream.
+
+    Returns:
+        int64 (rows + 1,), offsets in the stream, the last of which is ``length``; None where the restart segments form
+        no rows of tiles, or do not fill the stream.
+    """
+    mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
+    if not mcu_width or not info.restart_interval or not info.header_length:
+        return None
+    columns, rows = -(-info.width // mcu_width), -(-info.height // mcu_height)
+    tiles, rest = divmod(columns, info.restart_interval)
+    if rest or len(info.segments) != tiles * rows:
+        return None
+    in_rows = info.segments.astype(np.int64).reshape(rows, tiles).sum(axis=1) + 2 * tiles  # and markers
+    ends: I64 = info.header_length + np.concatenate([[0], np.cumsum(in_rows)])
+    return ends if ends[-1] == length else None
+
+
+def row_checksums(jpeg: Buffer, info: ImageInfo) -> U16:
+    """Compute the checksums that a container stores of a large image, as entries of its segment table.
+
+    Returns:
+        uint16 (2 × (1 + rows),): CRC-32C of the header and of each row of tiles, low half first; empty for an image of
+        less than MIN_BYTES or without rows of tiles.
+    """
+    ends = None if len(jpeg) < MIN_BYTES else row_ends(info, len(jpeg))
+    if ends is None:
+        return np.empty(0, SEGMENT)
+    view = memoryview(jpeg)
+    starts = [0, *ends[:-1].tolist()]
+    crcs = [crc32c(view[start:end]) for start, end in zip(starts, ends.tolist(), strict=True)]
+    return np.array(crcs, "<u4").view(SEGMENT)
+
+
+def count_row_checksums(jpeg: Buffer, info: ImageInfo) -> int:
+    """Bound the entries of ``row_checksums`` from above, without computing them."""
+    mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)][1]
+    return 2 * (1 - info.height // -mcu_height) if mcu_height and len(jpeg) >= MIN_BYTES else 0
+
+
+def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
+    """Read the row checksums of a record: uint32 (1 + rows,).
+
+    Args:
+        entries: ``layout.ENTRY`` (n,), the container's index.
+        table: the container's segment table.
+        number: of the record in the container.
+
+    Returns:
+        None if the record has none, or they lie beyond the table.
+    """
+    entry = entries[number]
+    count = checksum_entries(entry)
+    first = int(entry["segment_first"]) + int(entry["segment_count"])
+    halves = table[first : first + count]
+    return halves.copy().view("<u4") if count and len(halves) == count else None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """Places and checksums of some rows of tiles of n images.
+
+    Attributes:
+        there: bool (n,), False for an image without row checksums or with too few rows; all else then means nothing.
+        begins, ends: int64 (n,), where in the stream the first row begins and the last one ends.
+        crcs: uint32 (n,), CRC-32C of the header and these rows, one after the other.
+    """
+
+    there: Bools
+    begins: I64
+    ends: I64
+    crcs: U32
+
+
+def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> FoundRows:
+    """Find rows of tiles of the images of several containers at once.
+
+    All together, since a call of NumPy takes as long for one image as for 32.
+
+    Args:
+        headers: int64 (n,), the bytes of each image's header.
+        stored: by image, what ``Container.stored_rows`` found.
+        rows: int64 (n, 2), the first row and the last + 1.
+    """
+    count = len(stored)
+    there, begins = np.zeros(count, np.bool_), np.zeros(count, np.int64)
+    found = FoundRows(there, begins, begins.copy(), np.zeros(count, np.uint32))
+    bounds, checksums = [], []
+    for k, (each, (low, high)) in enumerate(zip(stored, rows.tolist(), strict=True)):
+        if each is not None and low < high < len(each[0]):
+            ends, crcs = each
+            there[k] = True
+            bounds.append(ends[low : high + 1])
+            checksums += [crcs[:1], crcs[1 + low : 1 + high]]
+    if bounds:
+        last = np.cumsum([len(piece) for piece in bounds]) - 1
+        first = np.append(0, last[:-1] + 1)
+        joined = np.concatenate(bounds)
+        sizes = np.diff(joined, prepend=0)  # of the rows, each image's after its header's size
+        sizes[first] = headers[there]
+        found.begins[there], found.ends[there] = joined[first], joined[last]
+        found.crcs[there] = combine_runs(np.concatenate(checksums), sizes, first)
+    return found
+
+
+def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
+    """Find the first of some rows of an image that fails its checksum, −1 for the header; None if all are sound.
+
+    ``stream`` begins with the image's header and these rows; ``ends`` is :func:`row_ends` of the whole image.
+    """
+    view = np.frombuffer(stream, np.uint8)
+    bounds = (ends[rows.start : rows.stop + 1] - ends[rows.start] + ends[0]).tolist()
+    numbers: list[int] = [-1, *rows]
+    for row, (begin, end) in zip(numbers, pairwise([0, *bounds]), strict=True):
+        if crc32c(view[begin:end]) != crcs[row + 1]:
+            return row
+    return None
+
+
+def count_entry_points(jpeg: Buffer, info: ImageInfo) -> int:
+    """Bound the entries of :func:`entry_points` from above, without reading the image's codes."""
+    step = _step(jpeg, info)
+    return 1 + len(info.segments) * points_of_segment(info.restart_interval, step) if step else 0
+
+
+def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
+    """Make the entries of the segment table for the entry points of an image.
+
+    Returns:
+        uint16: the MCUs from one entry point to the next, and for each segment the bits from its beginning or the entry
+        point before to each entry point. Empty for an image whose tiles are narrow, or that is damaged. ``info`` may
+        know them.
+    """
+    step = _step(jpeg, info)
+    if not step:
+        return NO_SEGMENTS
+    count, known = count_entry_points(jpeg, info), info.entry_points
+    if known is not None and len(known) == count and known[0] == step:
+        return known
+    made = compute_entry_points(jpeg, step)
+    return made if len(made) == count else NO_SEGMENTS  # of an index that contradicts its JPEG
+
+
+def compute_entry_points(jpeg: Buffer, step: int) -> U16:
+    """Read an image's codes, and make the entries of :func:`entry_points` for one every ``step`` MCUs."""
+    from picstore.jpeg.transcode import find_entry_points as read_entry_points  # with kernels
+
+    points = read_entry_points(memoryview(jpeg), step)
+    return NO_SEGMENTS if points is None else make_entries(step, points)
+
+
+def make_entries(step: int, points: U16) -> U16:
+    """Join the MCUs between two entry points and the bits between them."""
+    return np.concatenate([np.array([step], SEGMENT), points.ravel()])
+
+
+def _step(jpeg: Buffer, info: ImageInfo) -> int:
+    """Choose the MCUs between two entry points; 0 for an image that has none."""
+    mcu_width = MCU_SIZES[SAMPLINGS.index(info.sampling)][0]
+    step = entry_interval(info.restart_interval, mcu_width) if mcu_width else 0
+    return step if step and row_ends(info, len(jpeg)) is not None else 0

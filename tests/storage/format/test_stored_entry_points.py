@@ -18,16 +18,14 @@ from picstore.jpeg.transcode import add_restart_markers, find_entry_points
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.upkeep.shuffled_copy import shuffle
 from picstore.prepare.upkeep.verify_dataset import verify
-from picstore.storage.format import entry_points as written
 from picstore.storage.format import pack_container as packing
-from picstore.storage.format import segment_table, tile_rows
+from picstore.storage.format import segment_table
 from picstore.storage.format.container import Container, ContainerRef
-from picstore.storage.format.entry_points import count_entries, entry_points
 from picstore.storage.format.layout import ENTRY_POINTS, ROW_CRCS, SAMPLINGS
 from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import Record
-from picstore.storage.format.segment_table import entries_of
+from picstore.storage.format.segment_table import count_entry_points, entries_of, entry_points
 from picstore.storage.format.segment_table import find_entry_points as find_stored
 
 REF = ContainerRef("0000/000000.pic", 4096)
@@ -61,11 +59,11 @@ def test_long_segments_get_entry_points_that_are_bounded_exactly(sampling: str) 
     points = find_entry_points(each.jpeg, step)
     assert points is not None and step == 64 * 11 // 176 if LONG[sampling] == 176 else step == 8
     assert entries[1:].tolist() == points.ravel().tolist() and len(points) == len(each.info.segments)
-    assert count_entries(each.jpeg, each.info) == len(entries)
+    assert count_entry_points(each.jpeg, each.info) == len(entries)
 
 
 def test_entry_points_follow_lengths_and_checksums_as_the_format_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
+    monkeypatch.setattr(segment_table, "MIN_BYTES", 0)
     records = [record(1), narrow(2), record(3, "grey")]
     container = reread(records)
     assert not container.damage and container.index["flags"].tolist() == [
@@ -90,7 +88,7 @@ def test_entry_points_follow_lengths_and_checksums_as_the_format_says(monkeypatc
 
 def test_images_of_ordinary_tiles_get_none_and_their_containers_stay_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     each = narrow(1)
-    assert len(entry_points(each.jpeg, each.info)) == count_entries(each.jpeg, each.info) == 0
+    assert len(entry_points(each.jpeg, each.info)) == count_entry_points(each.jpeg, each.info) == 0
     block = packed([each])
     monkeypatch.setattr(packing, "entry_points", lambda jpeg, info: info.segments[:0])
     assert packed([each]) == block
@@ -117,7 +115,7 @@ def test_known_entry_points_are_copied_and_others_computed(monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(written, "compute_entry_points", fail)
+    monkeypatch.setattr(segment_table, "compute_entry_points", fail)
     assert packed([stored]) == fresh
 
 
@@ -140,12 +138,12 @@ def test_an_index_that_contradicts_its_jpeg_gives_no_entry_points(interval: int)
     lengths = np.full(count, total // count - 2, np.uint16)
     lengths[-1] += total % count
     claimed = replace(info, width=136, restart_interval=17, segments=lengths, height=40)
-    assert len(entry_points(data, claimed)) == (0 if interval == 4 else count_entries(data, claimed))
+    assert len(entry_points(data, claimed)) == (0 if interval == 4 else count_entry_points(data, claimed))
     assert reread([Record(1, 0, data, claimed)]).index["flags"][0] == (0 if interval == 4 else ENTRY_POINTS)
 
 
 def test_records_that_are_extracted_keep_their_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
+    monkeypatch.setattr(segment_table, "MIN_BYTES", 0)
     records = [narrow(0), record(1), narrow(2), record(3, "444"), record(4)]
     container = reread(records)
     extracted = container.extract(np.array([1, 2, 3]), attachments=False)

@@ -27,9 +27,9 @@ from picstore.errors import Corrupt, ImageError, MissingDependency, PicstoreErro
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage import dataset_reader, partial_reader
-from picstore.storage.format import pack_container, tile_rows
-from picstore.storage.format.entry_points import entry_points
+from picstore.storage.format import pack_container, segment_table
 from picstore.storage.format.record import Record
+from picstore.storage.format.segment_table import entry_points
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
@@ -601,7 +601,7 @@ def test_long_segments_are_decoded_in_parts_however_they_are_read(
     tmp_path: Path, use: Use, parts: list[int], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     use(FakeDecoder())
-    monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
+    monkeypatch.setattr(segment_table, "MIN_BYTES", 0)
     monkeypatch.setattr(dataset_reader, "MIN_MEAN", 0 if how == "in part" else 1 << 40)
     monkeypatch.setattr(partial_reader, "_NEAR", 0)
     monkeypatch.setattr(partial_reader, "_MAX_SHARE", 2.0)

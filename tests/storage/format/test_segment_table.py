@@ -13,20 +13,19 @@ from hypothesis import strategies as st
 from tiled import noise, record
 
 from picstore.prepare.image.image_info import parse_image_info
-from picstore.storage.format import tile_rows
+from picstore.storage.format import segment_table
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS
 from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
-from picstore.storage.format.tile_rows import (
-    count_entries,
+from picstore.storage.format.segment_table import (
+    count_row_checksums,
     find_rows,
     row_checksums,
     row_ends,
     stored_checksums,
-    stored_rows,
     wrong_row,
 )
 
@@ -34,7 +33,7 @@ from picstore.storage.format.tile_rows import (
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give row checksums to images of any size."""
-    monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
+    monkeypatch.setattr(segment_table, "MIN_BYTES", 0)
 
 
 @cache
@@ -87,7 +86,7 @@ def test_rows_of_several_images_are_found_together_as_each_alone(chosen: list[tu
     numbers = np.array([k for k, _, _ in chosen])
     rows = np.array([[first, stop] for _, first, stop in chosen])
     headers = container.index["header_length"][numbers].astype(np.int64)
-    found = find_rows(headers, [stored_rows(container, k) for k in numbers.tolist()], rows)
+    found = find_rows(headers, [container.stored_rows(k) for k in numbers.tolist()], rows)
     for i, (k, first, stop) in enumerate(chosen):
         ends = row_ends(container.info(k), int(container.index["length"][k]))
         if k == 3 or ends is None or not first < stop < len(ends):
@@ -103,8 +102,8 @@ def test_rows_whose_table_is_damaged_or_too_short_are_not_there() -> None:
     wrong = container.segments.copy()
     wrong[0] += 1
     for table in (NO_SEGMENTS, container.segments[: int(container.index["segment_count"][0])], wrong):
-        assert stored_rows(replace(container, segment_table=table, tile_rows={}), 0) is None
-    assert stored_rows(replace(container, tile_rows={}), 0) is not None
+        assert replace(container, segment_table=table, tile_rows={}).stored_rows(0) is None
+    assert replace(container, tile_rows={}).stored_rows(0) is not None
 
 
 def test_small_images_have_no_row_checksums_and_containers_stay_equal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +111,7 @@ def test_small_images_have_no_row_checksums_and_containers_stay_equal(monkeypatc
     data = noise(0, width=64, height=64)
     assert len(row_checksums(data, parse_image_info(data))) == 0
     large = record(1)
-    assert len(large.jpeg) >= tile_rows.MIN_BYTES and len(row_checksums(large.jpeg, large.info)) == 2 * (1 + 64)
+    assert len(large.jpeg) >= segment_table.MIN_BYTES and len(row_checksums(large.jpeg, large.info)) == 2 * (1 + 64)
 
 
 def test_row_checksums_follow_the_segment_lengths_as_the_format_says() -> None:
@@ -135,8 +134,8 @@ def test_row_checksums_follow_the_segment_lengths_as_the_format_says() -> None:
 def test_entries_of_checksums_are_bounded_exactly(sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = noise(1, width=200, height=120, sampling=sampling)
     info = parse_image_info(data)
-    assert count_entries(data, info) == len(row_checksums(data, info))
-    monkeypatch.setattr(tile_rows, "MIN_BYTES", len(data))
-    assert count_entries(data, info) == len(row_checksums(data, info)) > 0
-    monkeypatch.setattr(tile_rows, "MIN_BYTES", len(data) + 1)
-    assert count_entries(data, info) == len(row_checksums(data, info)) == 0
+    assert count_row_checksums(data, info) == len(row_checksums(data, info))
+    monkeypatch.setattr(segment_table, "MIN_BYTES", len(data))
+    assert count_row_checksums(data, info) == len(row_checksums(data, info)) > 0
+    monkeypatch.setattr(segment_table, "MIN_BYTES", len(data) + 1)
+    assert count_row_checksums(data, info) == len(row_checksums(data, info)) == 0
