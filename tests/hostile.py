@@ -20,9 +20,8 @@ from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.file_summary import read_summary
-from picstore.storage.format.file_writer import FileWriter
-from picstore.storage.format.pack_container import pack_container
+from picstore.storage.format.container_index import read_summary
+from picstore.storage.format.container_writer import FileWriter, pack_container
 from picstore.storage.format.record import ImageInfo, Record
 from picstore.storage.location.resolve import COPY, INDEX, MANIFEST
 from picstore.storage.manifest_writer import publish_dataset

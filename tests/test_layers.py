@@ -32,7 +32,7 @@ LAYERS = {
     "picstore.storage": [
         "class_names | sizes | annotations | location",
         "format",
-        "container_index | edits | manifest_fields",
+        "edits | manifest_fields",
         "manifest",
         "cache | record_counts | record_shift | partial_reader | container_kernel",
         "conditions | manifest_writer | references",

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.harness import MILLISECONDS, Case, Table, measure, tabulate
 from benchmarks.options import Options
 from picstore import Dataset, Loader, rng
-from picstore.storage.format.file_summary import FileSummary
+from picstore.storage.format.container_index import FileSummary
 from picstore.storage.format.layout import FOOTER_ROW
 from picstore.storage.manifest_writer import publish_dataset
 from picstore.train.order.dataset_order import DatasetOrder

@@ -26,7 +26,7 @@ from picstore.prepare.image.exif_orientation import map_targets
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.targets_and_masks import move_attachment
 from picstore.prepare.image.training_jpeg import make_training_jpeg
-from picstore.storage.format.file_summary import FileSummary
+from picstore.storage.format.container_index import FileSummary
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Where, locate_writable
 from picstore.storage.manifest_writer import publish_dataset

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from picstore.arrays import I64, Array, Bools, Table, read_only
 from picstore.errors import Damage, NotADataset, Truncated
 from picstore.storage.cache import Cache
-from picstore.storage.container_index import ordinals_of
 from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.container_index import ordinals_of
 from picstore.storage.format.layout import SEALED
 from picstore.storage.format.read_container import ParsedHeader, read_header, unpack_container
 from picstore.storage.format.record import Record

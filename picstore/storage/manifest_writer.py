@@ -27,11 +27,10 @@ from picstore.errors import (
     UnsupportedVersion,
     UsageError,
 )
-from picstore.storage.container_index import index_file, index_rows
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import own_edits_folder
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.file_summary import FileSummary
+from picstore.storage.format.container_index import FileSummary, index_file, index_rows
 from picstore.storage.format.layout import MAX_MANIFEST
 from picstore.storage.location.resolve import (
     COPY,

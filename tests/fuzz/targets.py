@@ -134,8 +134,8 @@ def check_array(raw: bytes) -> bool:
 def check_dataset(data: bytes) -> bool:
     """Read a data set in every way."""
     import picstore
-    from picstore.storage.format.file_summary import read_summary
-    from picstore.storage.format.recovery import recover_containers
+    from picstore.storage.format.container_index import read_summary
+    from picstore.storage.format.read_container import recover_containers
 
     root = scratch() / "set"
     found = files.write(root, data)

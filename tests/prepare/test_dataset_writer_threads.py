@@ -16,7 +16,7 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import PicstoreError
-from picstore.storage.format.file_writer import FileWriter
+from picstore.storage.format.container_writer import FileWriter
 
 IMAGES = [jpeg(k) for k in range(8)]
 

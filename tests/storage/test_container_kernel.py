@@ -21,8 +21,8 @@ from picstore.storage.container_kernel import SoundReader
 from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.format.checksum import crc32c, entry_crcs
 from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.container_writer import pack_container
 from picstore.storage.format.layout import ATTACHMENT, ENTRY, INDEX_ROW, SEALED
-from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.location.abstract_location import fresh
 from picstore.storage.location.resolve import file_name, locate

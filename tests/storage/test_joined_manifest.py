@@ -20,7 +20,7 @@ from picstore.errors import Damage, UsageError
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.prepare.exports.run_export import export
 from picstore.prepare.upkeep.shuffled_copy import METHODS, shuffle
-from picstore.storage.format.file_writer import FileWriter
+from picstore.storage.format.container_writer import FileWriter
 from picstore.storage.location.resolve import COUNTS
 from picstore.storage.manifest_writer import publish_dataset
 

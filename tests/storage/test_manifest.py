@@ -19,9 +19,8 @@ from samples import picture
 
 import picstore
 from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, Truncated, Unfinished, UnsupportedVersion
-from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.file_summary import FileSummary, read_summary
+from picstore.storage.format.container_index import FileSummary, index_rows, ordinals_of, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, INDEX_ROW, SEALED, IndexHeader
 from picstore.storage.location.resolve import INDEX, MANIFEST
 from picstore.storage.manifest import read_index, read_manifest

@@ -252,7 +252,7 @@ def test_a_data_set_with_a_cache_reads_and_keeps_whole_containers(root: Path, tm
 def test_verify_tells_of_row_checksums_that_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = row_checksums
     monkeypatch.setattr(
-        "picstore.storage.format.pack_container.row_checksums", lambda jpeg, info: wrong(jpeg, info) ^ np.uint16(1)
+        "picstore.storage.format.container_writer.row_checksums", lambda jpeg, info: wrong(jpeg, info) ^ np.uint16(1)
     )
     root = write_dataset(tmp_path / "wrong", [record(0)])
     (finding,) = verify(root, workers=1).findings

@@ -15,7 +15,7 @@ from PIL import Image
 import picstore
 from picstore.errors import MissingDependency, UsageError
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.pack_container import pack_container
+from picstore.storage.format.container_writer import pack_container
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import ImageInfo, Record
 

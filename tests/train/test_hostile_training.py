@@ -170,11 +170,11 @@ def test_extras_take_no_memory_unless_they_are_asked_for(tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 def test_extras_that_share_bytes_or_exceed_16_mib_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from picstore.storage.format import pack_container
+    from picstore.storage.format import container_writer
 
-    starts = pack_container._starts
+    starts = container_writer._starts
     monkeypatch.setattr(
-        pack_container, "_starts", lambda lengths: 0 * starts(lengths) if lengths[0] == 12 else starts(lengths)
+        container_writer, "_starts", lambda lengths: 0 * starts(lengths) if lengths[0] == 12 else starts(lengths)
     )
     shared = [good_record(number, extra_json=b'{"k": 12345}') for number in range(4)]
     for name, records in (("shared", shared), ("long", [good_record(0, extra_json=b" " * (1 << 24) + b"1")])):

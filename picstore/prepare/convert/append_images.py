@@ -27,7 +27,7 @@ from picstore.prepare.sources.labels import number_of_text
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import LABEL
-from picstore.storage.format.file_summary import FileSummary
+from picstore.storage.format.container_index import FileSummary
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, WritableLocation, locate_writable
 from picstore.storage.manifest import Manifest, read_manifest
 from picstore.storage.manifest_writer import append_rows, changed_meanwhile, publish_edit

@@ -10,7 +10,7 @@ from typing import Any
 from picstore.errors import NotADataset, PicstoreError, TooManyFailures, UsageError
 from picstore.prepare.convert import ledger, resumable_job
 from picstore.prepare.convert.row_counts import join_row_counts
-from picstore.storage.format.file_summary import FileSummary, read_summary
+from picstore.storage.format.container_index import FileSummary, read_summary
 from picstore.storage.location.resolve import LEDGER, Location, WritableLocation, map_concurrently
 from picstore.storage.manifest import Manifest, References, read_manifest
 from picstore.storage.manifest_writer import publish_dataset

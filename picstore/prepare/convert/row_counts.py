@@ -13,9 +13,8 @@ import numpy as np
 from picstore.arrays import Bools
 from picstore.errors import Damage, NotADataset, UnsupportedVersion
 from picstore.prepare.convert.ledger import Tally
-from picstore.storage.container_index import index_rows
 from picstore.storage.dataset_reader import ContainerReader
-from picstore.storage.format.file_summary import FileSummary
+from picstore.storage.format.container_index import FileSummary, index_rows
 from picstore.storage.location.resolve import UNFINISHED, Location, WritableLocation, map_concurrently
 from picstore.storage.record_counts import RecordCounts, Relabel, count_records, counts_file, read_counts_file
 

@@ -18,10 +18,9 @@ from picstore.prepare.convert import ledger
 from picstore.prepare.convert.row_writer import RowWriter
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.container import Container, ContainerRef
-from picstore.storage.format.file_summary import read_summary
-from picstore.storage.format.read_container import unpack_container
+from picstore.storage.format.container_index import read_summary
+from picstore.storage.format.read_container import recover_containers, unpack_container
 from picstore.storage.format.record import Record, copy_record
-from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import (
     LEDGER,
     UNFINISHED,

@@ -12,8 +12,8 @@ from picstore import rng
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.file_summary import FileSummary
-from picstore.storage.format.file_writer import FileWriter
+from picstore.storage.format.container_index import FileSummary
+from picstore.storage.format.container_writer import FileWriter
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
 from picstore.storage.location.resolve import WritableLocation, file_name
 from picstore.storage.record_counts import RecordCounts

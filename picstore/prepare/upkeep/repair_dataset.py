@@ -13,13 +13,12 @@ import numpy as np
 from picstore.arrays import Bools, Table
 from picstore.errors import Corrupt, Damage, NotADataset
 from picstore.prepare.progress import Progress, begin_stage
-from picstore.storage.container_index import index_file, index_rows
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.file_summary import FileSummary, read_summary
+from picstore.storage.format.container_index import FileSummary, index_file, index_rows, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, SEALED
-from picstore.storage.format.recovery import recover_containers
+from picstore.storage.format.read_container import recover_containers
 from picstore.storage.location.resolve import Location, Where, WritableLocation, locate_writable
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_writer import keep_counts, restore_manifest

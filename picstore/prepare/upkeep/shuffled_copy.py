@@ -25,8 +25,8 @@ from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import write_npy_file
 from picstore.storage.edits.selection import SelectedRecords
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.file_summary import FileSummary
-from picstore.storage.format.file_writer import FileWriter
+from picstore.storage.format.container_index import FileSummary
+from picstore.storage.format.container_writer import FileWriter
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.joined_reader import JoinedFolders

@@ -22,16 +22,14 @@ from picstore.prepare.image.index_image import index_image
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.targets_and_masks import mask_problem
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
-from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import read_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
-from picstore.storage.format.file_summary import FileSummary, read_summary
+from picstore.storage.format.container_index import FileSummary, index_rows, ordinals_of, read_summary
 from picstore.storage.format.layout import ENTRY_POINTS, MAX_CONTAINER
-from picstore.storage.format.read_container import unpack_container
-from picstore.storage.format.recovery import recover_containers
+from picstore.storage.format.read_container import recover_containers, unpack_container
 from picstore.storage.format.segment_table import compute_entry_points, row_ends, stored_checksums, wrong_row
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest

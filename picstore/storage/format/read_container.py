@@ -1,14 +1,14 @@
-"""Reading a container: check its bytes and locate its records (docs/format.md, "Container").
+"""Reading a container: check its bytes and locate its records (docs/format.md, "Container" and "Recovery").
 
 Damage is told apart to the record: one pass checks the CRC of each block, and only where that fails do the CRCs of
 single entries and images tell the good records from the bad. Entries locate images from the beginning of the
 container, so a container whose header is lost is read when the file's footer says how many records it holds. A header
-with one flipped bit is corrected by its own CRC.
+with one flipped bit is corrected by its own CRC. Where the footer is lost, containers are found by their headers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -18,10 +18,13 @@ from picstore.errors import Corrupt, Damage, Truncated
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c, entry_crcs
 from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.layout import ALIGNMENT, CONTAINER_MAGIC, SEALED
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.format.zstd import ZstdError, get_frame_info
+from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 
 ParsedHeader: TypeAlias = "tuple[layout.ContainerHeader, Damage | None]"
+_WINDOW = 1 << 20  # bytes read at once: a request for each block of 4 KiB would take minutes in an object store
 
 
 def unpack_container(
@@ -201,3 +204,40 @@ def declared_size(frame: memoryview) -> int:
     except ZstdError:
         return -1
     return -1 if size is None else size
+
+
+def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
+    """Yield every container that can still be read, in order; NotADataset if the file is missing.
+
+    After damage the search goes on at the next aligned block that begins with a container's magic and whose header
+    holds its CRC, if need be with one bit corrected. Lengths in other headers are never trusted.
+    """
+    name = file_name(stream, file)
+    path = locate(root) / name
+    size = path.size()
+    offset = ALIGNMENT
+    while (offset := _find_magic(path, offset, size, name)) < size:
+        step = ALIGNMENT
+        try:
+            head = read_at(path, offset, SEALED, file=name)
+            header, _ = read_header(head, ref=ContainerRef(name, offset, stream, file))
+            buffer = read_at(path, offset, header.size, file=name)
+            ref = ContainerRef(name, offset, stream, file, header.ordinal)
+            container = unpack_container(buffer, ref=ref, fields=fields)
+        except Damage:
+            pass  # the next aligned block is tried
+        else:
+            yield container
+            step = header.size
+        offset += step
+
+
+def _find_magic(path: Location, offset: int, size: int, name: str) -> int:
+    """Find the next aligned block that begins with a container's magic and holds a whole header; else ``size``."""
+    while offset + SEALED <= size:
+        window = read_at(path, offset, min(_WINDOW, size - offset), file=name)
+        for at in range(0, len(window) - SEALED + 1, ALIGNMENT):
+            if window[at : at + len(CONTAINER_MAGIC)] == CONTAINER_MAGIC:
+                return offset + at
+        offset += len(window)
+    return size

@@ -19,8 +19,8 @@ from picstore.errors import Corrupt, NotADataset, Unfinished, UnsupportedVersion
 from picstore.prepare.upkeep.repair_dataset import repair
 from picstore.prepare.upkeep.shuffled_copy import shuffle
 from picstore.prepare.upkeep.verify_dataset import verify
-from picstore.storage.container_index import index_file
 from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.container_index import index_file
 from picstore.storage.location.resolve import COPY, MANIFEST
 from picstore.storage.manifest_writer import DAMAGED
 

@@ -23,8 +23,8 @@ from picstore.prepare.convert.row_writer import make_record
 from picstore.storage.format import checksum
 from picstore.storage.format.checksum import combine_crcs, combine_runs, crc32c, masked
 from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.container_writer import pack_container, packed_size
 from picstore.storage.format.layout import ALIGNMENT, ATTACHMENT, ENTRY, SAMPLINGS, SEALED, SEGMENT, ContainerHeader
-from picstore.storage.format.pack_container import pack_container, packed_size
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
 from picstore.storage.format.zstd import compress

@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 
 import picstore
-from picstore.storage.format.file_summary import FileSummary, read_summary
-from picstore.storage.format.file_writer import FileWriter
+from picstore.storage.format.container_index import FileSummary, read_summary
+from picstore.storage.format.container_writer import FileWriter
+from picstore.storage.format.read_container import recover_containers
 from picstore.storage.format.record import Record
-from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import COPY, INDEX, MANIFEST, file_name
 from picstore.storage.manifest_writer import publish_dataset
 

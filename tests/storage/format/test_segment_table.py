@@ -16,8 +16,8 @@ from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format import segment_table
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.container_writer import pack_container
 from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS
-from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
 from picstore.storage.format.segment_table import (

@@ -18,11 +18,11 @@ from picstore.jpeg.transcode import add_restart_markers, find_entry_points
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.upkeep.shuffled_copy import shuffle
 from picstore.prepare.upkeep.verify_dataset import verify
-from picstore.storage.format import pack_container as packing
+from picstore.storage.format import container_writer as packing
 from picstore.storage.format import segment_table
 from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.container_writer import pack_container
 from picstore.storage.format.layout import ENTRY_POINTS, ROW_CRCS, SAMPLINGS
-from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import Record
 from picstore.storage.format.segment_table import count_entry_points, entries_of, entry_points

@@ -27,7 +27,7 @@ from picstore.errors import Corrupt, ImageError, MissingDependency, PicstoreErro
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage import dataset_reader, partial_reader
-from picstore.storage.format import pack_container, segment_table
+from picstore.storage.format import container_writer, segment_table
 from picstore.storage.format.record import Record
 from picstore.storage.format.segment_table import entry_points
 from picstore.train.batching.gather import BatchRecords
@@ -634,7 +634,7 @@ def test_entry_points_that_are_wrong_cost_a_fallback_and_no_pixels(
         return entries
 
     records = [long_tiles(seed) for seed in range(3)]  # a wrong interval, one beyond its segment, one that is wrong
-    monkeypatch.setattr(pack_container, "entry_points", wrong)
+    monkeypatch.setattr(container_writer, "entry_points", wrong)
     path = write_dataset(tmp_path / "set", records)
     one, other = ours_and_the_cpus(path, batch_size=3, transform=[], shuffle=False)
     batch, expected = next(iter(one)), next(iter(other))

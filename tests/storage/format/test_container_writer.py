@@ -26,13 +26,11 @@ from picstore.errors import (
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.file_summary import FileSummary, read_summary
-from picstore.storage.format.file_writer import FileWriter
+from picstore.storage.format.container_index import FileSummary, read_summary
+from picstore.storage.format.container_writer import FileWriter, pack_container
 from picstore.storage.format.layout import ALIGNMENT, FOOTER_ROW, SEALED, FileHeader, Trailer
-from picstore.storage.format.pack_container import pack_container
-from picstore.storage.format.read_container import unpack_container
+from picstore.storage.format.read_container import recover_containers, unpack_container
 from picstore.storage.format.record import ImageInfo, Record
-from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location import local, resolve
 from picstore.storage.location.resolve import file_name, read_at, write_whole
 
