@@ -37,7 +37,7 @@ LAYERS = {
         "cache | record_counts | record_shift | partial_reader | container_kernel",
         "conditions | manifest_writer | references",
         "record_table",
-        "dataset_reader | joined_manifest | record_pictures | split",
+        "dataset_reader | joined_manifest | record_pictures",
         "joined_reader",
         "dataset",
         "order_statistics",

@@ -19,9 +19,15 @@ from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, FileBytes
 from picstore.storage.edits.edit_files import EditFiles, KeptColumns
+from picstore.storage.edits.live_records import (
+    LiveRecords,
+    SelectedRecords,
+    assign_parts,
+    integers,
+    mask_of,
+    split_bounds,
+)
 from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.selection import SelectedRecords, integers, mask_of
-from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.joined_manifest import align, join_columns, join_manifests
@@ -40,7 +46,6 @@ from picstore.storage.record_counts import (
 from picstore.storage.record_shift import RecordShift
 from picstore.storage.record_table import FACTS, RecordTable
 from picstore.storage.references import ReferencesRoot, find_references_root
-from picstore.storage.split import assign_parts, split_bounds
 
 if TYPE_CHECKING:
     from picstore.display.figures import Figure

@@ -14,7 +14,7 @@ from picstore.display.histograms import count_labels, summarize_sizes
 from picstore.display.progress import Display, ProgressOption, open_display
 from picstore.results import InfoResult
 from picstore.storage.dataset import Dataset
-from picstore.storage.edits.selection import SelectedRecords
+from picstore.storage.edits.live_records import SelectedRecords
 from picstore.storage.format.layout import READ_BY
 from picstore.storage.location.resolve import Where
 from picstore.storage.order_statistics import order_statistics, sample_indexes

@@ -1,0 +1,256 @@
+"""The records that a reader sees: those that are not deleted, and of these the selected ones (docs/format.md, "Edits").
+
+A deleted record stays in its container. Its number in stored order identifies it, so that opening a dataset reads no
+container, and appending rows changes no number. Nothing of a selection is stored: one bit a record is held, 125 MB for
+10**9 records. A container without a live or selected record has a count of 0, so that no reader opens it. A split
+assigns each record to a part, a selection, by arithmetic on its id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore import rng
+from picstore.arrays import F64, I64, U8, U64, Bools, read_only
+from picstore.errors import Corrupt, UsageError
+from picstore.storage.edits.columns import Values
+
+_MAX_PARTS = 100
+_CHUNK = 1 << 15  # ids to hash at a time, in the cache
+_BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRecords:
+    """The records that are not deleted; its arrays are read-only.
+
+    Attributes:
+        starts: int64 (containers + 1,), number in stored order of each container's first record.
+        deleted: int64 (n,), ascending: numbers of the deleted records.
+        before: int64 (n,), number of live records before each deleted one.
+    """
+
+    starts: I64
+    deleted: I64
+    before: I64
+
+    @classmethod
+    def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
+        """Build from the records of each container; Corrupt where ``deleted`` are not ascending numbers of them."""
+        starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
+        if deleted.ndim != 1 or deleted.dtype.kind != "i":
+            raise Corrupt("the tombstones are not a list of integers", file)
+        numbers = deleted.astype(np.int64)
+        inside = not len(numbers) or (numbers[0] >= 0 and numbers[-1] < starts[-1])
+        if not inside or (np.diff(numbers) <= 0).any():
+            raise Corrupt("the tombstones belong to another data set", file)
+        return cls(read_only(starts), read_only(numbers), read_only(numbers - np.arange(len(numbers))))
+
+    def __len__(self) -> int:
+        return int(self.starts[-1]) - len(self.deleted)
+
+    @property
+    def counts(self) -> I64:
+        """Number of live records of each container, int64 (containers,)."""
+        if not len(self.deleted):
+            return np.diff(self.starts)
+        return np.diff(self.starts - np.searchsorted(self.deleted, self.starts))
+
+    @property
+    def numbers(self) -> I64:
+        """Numbers in stored order of the live records, ascending."""
+        return np.flatnonzero(self.marks())
+
+    def marks(self) -> Bools:
+        """Mark the live ones of all stored records: bool (records,)."""
+        marks = np.ones(int(self.starts[-1]), dtype=np.bool_)
+        marks[self.deleted] = False
+        return marks
+
+    def to_stored(self, numbers: I64) -> I64:
+        """Map live-record numbers to numbers in stored order."""
+        if not len(self.deleted):
+            return numbers
+        return numbers + np.searchsorted(self.before, numbers, side="right")
+
+    def find(self, numbers: I64) -> tuple[I64, I64]:
+        """Find live records by number: their containers, and their record numbers within these."""
+        stored = self.to_stored(numbers)
+        containers: I64 = np.searchsorted(self.starts, stored, side="right") - 1
+        return containers, stored - self.starts[containers]
+
+    def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
+        """Map live-record numbers within containers to record numbers within these containers."""
+        if not len(self.deleted):
+            return numbers
+        starts = self.starts[containers]
+        left_before = starts - np.searchsorted(self.deleted, starts)
+        return self.to_stored(left_before + numbers) - starts
+
+    def deleted_in(self, container: int) -> I64:
+        """Find the deleted records of a container: record numbers within it, ascending."""
+        start, stop = self.starts[container], self.starts[container + 1]
+        first, last = np.searchsorted(self.deleted, (start, stop))
+        within: I64 = self.deleted[first:last] - start
+        return within
+
+    def mask(self, container: int) -> Bools:
+        """Mark the live records of a container: bool (records,)."""
+        mask = np.ones(int(self.starts[container + 1] - self.starts[container]), dtype=np.bool_)
+        if len(self.deleted):
+            mask[self.deleted_in(container)] = False
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedRecords(LiveRecords):
+    """The chosen records among the live ones; ``deleted`` and ``before`` describe the whole data set.
+
+    Attributes:
+        bits: whether each stored record is chosen, as ``np.packbits`` has it, and a byte of zeros.
+        firsts: int64 (containers + 1,), number of chosen records before each container.
+    """
+
+    bits: U8
+    firsts: I64
+
+    @classmethod
+    def of(cls, live: LiveRecords, chosen: Bools) -> SelectedRecords:
+        """Keep the live records that ``chosen``, bool (len(live),), marks."""
+        marks = chosen
+        if len(live) < int(live.starts[-1]):
+            marks = live.marks()
+            marks[marks] = chosen
+        return cls.from_bits(live, np.append(np.packbits(marks), np.uint8(0)))
+
+    @classmethod
+    def from_bits(cls, live: LiveRecords, bits: U8) -> SelectedRecords:
+        """Keep the live records that ``bits`` choose; no deleted record has its bit set."""
+        before_byte: I64 = np.concatenate(([0], np.cumsum(_BITS_SET[bits], dtype=np.int64)))
+        byte, bit = live.starts >> 3, live.starts & 7
+        firsts = before_byte[byte] + _BITS_SET[bits[byte] & ~(0xFF >> bit)]
+        return cls(live.starts, live.deleted, live.before, read_only(bits), read_only(firsts))
+
+    def __len__(self) -> int:
+        return int(self.firsts[-1])
+
+    @property
+    def counts(self) -> I64:
+        """Number of chosen records of each container, int64 (containers,)."""
+        return np.diff(self.firsts)
+
+    def marks(self) -> Bools:
+        """Mark the chosen ones of all stored records: bool (records,)."""
+        return np.unpackbits(self.bits, count=int(self.starts[-1])).view(np.bool_)
+
+    @property
+    def digest(self) -> str:
+        """Hash of which records are chosen: 16 hexadecimal digits."""
+        return hashlib.sha256(self.bits.data).hexdigest()[:16]
+
+    def to_stored(self, numbers: I64) -> I64:
+        """Map numbers among the chosen records to numbers in stored order."""
+        containers = np.searchsorted(self.firsts, numbers, side="right") - 1
+        return self.starts[containers] + self.to_record_numbers(containers, numbers - self.firsts[containers])
+
+    def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
+        """Map numbers among the chosen records of containers to record numbers within these containers."""
+        each, which = np.unique(containers, return_inverse=True)
+        lengths = self.starts[each + 1] - self.starts[each]
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        stored = within + np.repeat(self.starts[each], lengths)
+        chosen = within[(self.bits[stored >> 3] >> (7 - (stored & 7)) & 1).astype(np.bool_)]
+        counts = self.firsts[each + 1] - self.firsts[each]
+        found: I64 = chosen[(np.cumsum(counts) - counts)[which] + numbers]
+        return found
+
+    def deleted_in(self, container: int) -> I64:
+        """Find the records of a container that are deleted or not chosen: record numbers within it, ascending."""
+        return np.flatnonzero(~self.mask(container))
+
+    def mask(self, container: int) -> Bools:
+        """Mark the chosen records of a container: bool (records,)."""
+        start, stop = int(self.starts[container]), int(self.starts[container + 1])
+        first = start & ~7
+        marks = np.unpackbits(self.bits[first >> 3 : (stop + 7) >> 3]).view(np.bool_)
+        return marks[start - first : stop - first]
+
+
+def integers(values: npt.ArrayLike, name: str) -> I64:
+    """Take a list of integers, int64 (n,); UsageError for anything else."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise UsageError(f"{name} are an array of shape {array.shape} and {array.dtype}; give a list of integers")
+    return array.astype(np.int64)
+
+
+def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
+    """Make a mask of ``count`` records of a mask or of positions; UsageError where these are not of the records."""
+    if np.asarray(chosen).dtype.kind == "b":
+        mask: Bools = np.asarray(chosen)
+        if mask.shape != (count,):
+            raise UsageError(f"a mask of shape {mask.shape} for {count} records; give a bool for each")
+        return mask
+    positions = integers(np.asarray(chosen), "positions")
+    outside = positions[(positions < -count) | (positions >= count)]
+    if len(outside):
+        raise UsageError(f"position {outside[0]} of a data set of {count} records; give 0 to {count - 1}")
+    mask = np.zeros(count, dtype=np.bool_)
+    mask[positions] = True
+    if int(mask.sum()) < len(positions):
+        each, times = np.unique(positions % count, return_counts=True)
+        first = each[times > 1][0]
+        raise UsageError(
+            f"position {first} is selected twice; give it once, and a Loader's weights to draw it more often"
+        )
+    return mask
+
+
+def split_bounds(fractions: Sequence[float]) -> F64:
+    """Turn fractions into the bounds between parts, ascending in (0, 1]; UsageError unless they make parts."""
+    if not 1 <= len(fractions) < _MAX_PARTS or not all(0 < fraction <= 1 for fraction in fractions):
+        raise UsageError(f"the fractions are {fractions}; give 1 to {_MAX_PARTS - 1} numbers from 0 to 1")
+    total = math.fsum(fractions)
+    if total > 1 + 1e-9:
+        raise UsageError(f"the fractions {fractions} have a sum of {total:g}; it must be at most 1")
+    bounds = np.cumsum(np.array(fractions, dtype=np.float64))
+    return bounds[:-1] if total > 1 - 1e-9 else bounds
+
+
+def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = None) -> U8:
+    """Assign a part to each record, uint8 (n,), by its point in [0, 1) and the bounds between parts.
+
+    The point is a hash of the id. With ``values``, records of one value take the points of Kronecker's sequence,
+    u + k × the golden ratio modulo 1, in the order of their ids, u being a hash of the value. No sequence of unknown
+    length fills the interval more evenly, and later ids change no earlier point.
+    """
+    key = rng.key(rng.SPLIT, seed)
+    points = None if values is None else _even_points(ids, values, key)
+    parts = np.empty(len(ids), dtype=np.uint8)
+    for start in range(0, len(ids), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        drawn = rng.bits(key, ids[chunk].astype(np.uint64)) if points is None else points[chunk]
+        parts[chunk] = np.searchsorted(bounds, (drawn >> np.uint64(11)) * 2.0**-53, side="right")
+    return parts
+
+
+def _even_points(ids: I64, values: Values, key: int) -> U64:
+    """Points of records among the records of the same value, as multiples of 2**-64."""
+    array = np.array(values)
+    if array.ndim != 1 or array.dtype.kind not in "iuU":
+        raise UsageError("by= takes a column of integers or texts, with a value for each record")
+    different, which = np.unique(array, return_inverse=True)
+    order = np.lexsort((ids, which))
+    ranks = np.empty(len(ids), dtype=np.uint64)
+    ranks[order] = np.arange(len(ids)) - np.searchsorted(which[order], np.arange(len(different)))[which[order]]
+    hashes = [hashlib.sha256(str(value).encode()).digest()[:8] for value in different.tolist()]
+    starts = rng.keys(key, np.array([int.from_bytes(each, "little") for each in hashes], dtype=np.uint64))
+    with np.errstate(over="ignore"):
+        points: U64 = starts[which] + ranks * np.uint64(rng.GOLDEN)  # the golden ratio of 2**64
+    return points
