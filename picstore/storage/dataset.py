@@ -18,6 +18,7 @@ from picstore.errors import Corrupt, Damage, NotADataset, UnsupportedVersion, Us
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, FileBytes
+from picstore.storage.edits.edit_entries import Edits
 from picstore.storage.edits.edit_files import EditFiles, KeptColumns
 from picstore.storage.edits.live_records import (
     LiveRecords,
@@ -27,7 +28,6 @@ from picstore.storage.edits.live_records import (
     mask_of,
     split_bounds,
 )
-from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.joined_manifest import align, join_columns, join_manifests

@@ -15,8 +15,7 @@ from picstore.arrays import I64, Array, Table
 from picstore.errors import UsageError
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.edits.columns import LABEL, Column, FileBytes, Values, make_column
-from picstore.storage.edits.manifest_entries import ColumnEntry, Edits
-from picstore.storage.edits.npy_files import pack_npy_file
+from picstore.storage.edits.edit_entries import ColumnEntry, Edits, pack_npy_file
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.manifest import Manifest, References, with_uuid
 from picstore.storage.record_shift import RecordShift

@@ -16,7 +16,7 @@ import numpy as np
 
 from picstore.arrays import Table
 from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, Unfinished, UsageError
-from picstore.storage.edits.manifest_entries import Edits
+from picstore.storage.edits.edit_entries import Edits
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container_index import read_index_file
 from picstore.storage.format.layout import (

@@ -27,8 +27,7 @@ from picstore.errors import (
     UnsupportedVersion,
     UsageError,
 )
-from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.npy_files import own_edits_folder
+from picstore.storage.edits.edit_entries import Edits, own_edits_folder
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container_index import FileSummary, index_file, index_rows
 from picstore.storage.format.layout import MAX_MANIFEST

@@ -16,7 +16,7 @@ import numpy as np
 from picstore.arrays import I64, Bools
 from picstore.errors import Corrupt, Damage, NotADataset, TooLarge, UnsupportedVersion, UsageError
 from picstore.storage.edits.columns import LABEL
-from picstore.storage.edits.manifest_entries import Edits
+from picstore.storage.edits.edit_entries import Edits
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container

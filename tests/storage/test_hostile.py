@@ -23,7 +23,7 @@ from picstore.errors import Corrupt, Damage, NotADataset, Truncated, Unsupported
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.upkeep.repair_dataset import repair
 from picstore.prepare.upkeep.verify_dataset import verify
-from picstore.storage.edits.npy_files import pack_npy_file, parse_npy_file
+from picstore.storage.edits.edit_entries import pack_npy_file, parse_npy_file
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container_index import index_file
 from picstore.storage.format.layout import SEALED

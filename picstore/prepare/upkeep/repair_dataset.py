@@ -14,7 +14,7 @@ from picstore.arrays import Bools, Table
 from picstore.errors import Corrupt, Damage, NotADataset
 from picstore.prepare.progress import Progress, begin_stage
 from picstore.storage.dataset import Dataset
-from picstore.storage.edits.manifest_entries import Edits
+from picstore.storage.edits.edit_entries import Edits
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container_index import FileSummary, index_file, index_rows, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, SEALED

@@ -21,9 +21,8 @@ from picstore.prepare.convert import resumable_job
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.dataset import Dataset
+from picstore.storage.edits.edit_entries import Edits, write_npy_file
 from picstore.storage.edits.live_records import SelectedRecords
-from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.npy_files import write_npy_file
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.container_index import FileSummary
 from picstore.storage.format.container_writer import FileWriter

@@ -23,9 +23,8 @@ from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.targets_and_masks import mask_problem
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.dataset import Dataset
+from picstore.storage.edits.edit_entries import Edits, read_npy_file
 from picstore.storage.edits.live_records import LiveRecords
-from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.npy_files import read_npy_file
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.container_index import FileSummary, index_rows, ordinals_of, read_summary
 from picstore.storage.format.layout import ENTRY_POINTS, MAX_CONTAINER

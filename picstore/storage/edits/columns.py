@@ -10,8 +10,7 @@ import numpy as np
 
 from picstore.arrays import I64, Array, Bools, read_only
 from picstore.errors import Corrupt, UsageError
-from picstore.storage.edits.manifest_entries import ColumnEntry
-from picstore.storage.edits.npy_files import NpyFile, pack_npy_file
+from picstore.storage.edits.edit_entries import ColumnEntry, NpyFile, pack_npy_file
 
 LABEL = "label"  # name of the column that replaces the records' labels
 NUMBERS, TEXT = "numbers", "text"

@@ -12,8 +12,14 @@ import numpy.typing as npt
 from picstore.arrays import I64, Array
 from picstore.errors import UsageError
 from picstore.storage.edits.columns import LABEL, Column, FileBytes, make_column, read_column
-from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.npy_files import NpyFile, pack_npy_file, parse_npy_file, read_npy_file, write_npy_file
+from picstore.storage.edits.edit_entries import (
+    Edits,
+    NpyFile,
+    pack_npy_file,
+    parse_npy_file,
+    read_npy_file,
+    write_npy_file,
+)
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Root, WritableLocation
 

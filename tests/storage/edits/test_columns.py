@@ -237,7 +237,7 @@ def test_a_manifest_that_names_other_files_or_sizes_is_refused(make_dataset: Mak
 
 
 def test_a_part_is_a_file_that_numpy_reads_and_never_a_pickle(make_dataset: Make, tmp_path: Path) -> None:
-    from picstore.storage.edits.npy_files import pack_npy_file, parse_npy_file
+    from picstore.storage.edits.edit_entries import pack_npy_file, parse_npy_file
 
     path = make_dataset(4)
     dataset = captioned(path).save()

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from picstore.errors import Corrupt, Damage, UsageError
 from picstore.storage.edits.columns import Column, make_column, read_column
-from picstore.storage.edits.manifest_entries import ColumnEntry, Edits
-from picstore.storage.edits.npy_files import (
+from picstore.storage.edits.edit_entries import (
+    ColumnEntry,
+    Edits,
     NpyFile,
     pack_npy_file,
     parse_npy_file,

@@ -1,7 +1,8 @@
-"""Arrays of edits: ``.npy`` files in ``edits/``, named by their content and never changed (docs/format.md, "Edits").
+"""Edits of a finished dataset as its manifest lists them, and the ``.npy`` files of these (docs/format.md, "Edits").
 
-The manifest holds size and CRC of each file, which are checked before its header is parsed. The header is compared with
-the form in which NumPy writes it, not evaluated as Python. Five dtypes are possible, none of objects.
+A file in ``edits/`` is named by its content and never changed. The manifest holds its size and CRC, which are checked
+before its header is parsed. The header is compared with the form in which NumPy writes it, not evaluated as Python.
+Five dtypes are possible, none of objects.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from picstore.errors import Corrupt, NotADataset, PicstoreError, Truncated, Usag
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.local import Folder
 from picstore.storage.location.regular_file import open_regular
-from picstore.storage.location.resolve import EDITS, Root, WritableLocation, read_at
+from picstore.storage.location.resolve import EDITS, INDEX, Root, WritableLocation, read_at
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _MAX_HEADER = 4096  # bytes; NumPy's own headers have 128
@@ -105,3 +106,69 @@ def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
     if count * dtype.itemsize != len(rest):
         raise Corrupt(f"an array of shape {shape} and {dtype} in {len(rest)} bytes", file)
     return np.frombuffer(rest, dtype=dtype, count=count).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnEntry:
+    """Files of a column: values by record id.
+
+    Attributes:
+        kind: ``"numbers"`` or ``"text"``.
+        ids: int64 (n,), ascending.
+        values: (n, …), or the bytes of all texts.
+        ends: int64 (n,), end of each text in ``values``; None for numbers.
+    """
+
+    name: str
+    kind: str
+    ids: NpyFile
+    values: NpyFile
+    ends: NpyFile | None = None
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> ColumnEntry:
+        """Make the entry of a column of its checked JSON."""
+        ids, values, ends = (document[name] for name in ("ids", "values", "ends"))
+        return cls(
+            name=document["name"],
+            kind=document["kind"],
+            ids=NpyFile.parse(ids),
+            values=NpyFile.parse(values),
+            ends=None if ends is None else NpyFile.parse(ends),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """Changes to a data set after it was made; its files of images never change.
+
+    Attributes:
+        index: name of the index: ``picstore.idx``, or one in ``edits/`` once rows were appended.
+        deleted: number of deleted records.
+        tombstones: numbers of the deleted records in stored order, int64 (deleted,), ascending; None for none.
+        columns: values by id; one called ``label`` replaces the records' labels.
+    """
+
+    index: str = INDEX
+    deleted: int = 0
+    tombstones: NpyFile | None = None
+    columns: tuple[ColumnEntry, ...] = ()
+
+    @property
+    def npy_files(self) -> list[NpyFile]:
+        """All .npy files of tombstones and columns."""
+        listed = [self.tombstones]
+        for entry in self.columns:
+            listed += [entry.ids, entry.values, entry.ends]
+        return [each for each in listed if each is not None]
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Edits:
+        """Make the edits of a manifest of their checked JSON."""
+        tombstones = document["tombstones"]
+        return cls(
+            index=document["index"],
+            deleted=document["deleted"],
+            tombstones=None if tombstones is None else NpyFile.parse(tombstones),
+            columns=tuple(ColumnEntry.parse(entry) for entry in document["columns"]),
+        )
