@@ -30,7 +30,7 @@ from picstore.storage.edits.live_records import (
 )
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
-from picstore.storage.joined_manifest import align, join_columns, join_manifests
+from picstore.storage.joined_manifest import RecordShift, align, join_columns, join_manifests
 from picstore.storage.joined_reader import JoinedReader
 from picstore.storage.location.resolve import Location, Root, Where, locate, locate_writable
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
@@ -43,7 +43,6 @@ from picstore.storage.record_counts import (
     known_ids_end,
     read_counts,
 )
-from picstore.storage.record_shift import RecordShift
 from picstore.storage.record_table import FACTS, RecordTable
 from picstore.storage.references import ReferencesRoot, find_references_root
 

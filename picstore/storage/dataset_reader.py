@@ -22,10 +22,10 @@ from picstore.storage.format.container_index import ordinals_of
 from picstore.storage.format.layout import SEALED
 from picstore.storage.format.read_container import ParsedHeader, read_header, unpack_container
 from picstore.storage.format.record import Record
+from picstore.storage.joined_manifest import NO_SHIFT, RecordShift
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Allocate, Location, Root, file_name, fresh, map_concurrently, read_at
 from picstore.storage.partial_reader import MIN_MEAN, RowsOf, TableReader, plan_reads, whole_images
-from picstore.storage.record_shift import NO_SHIFT, RecordShift
 from picstore.storage.record_table import FACTS, collect_facts, find_positions
 from picstore.storage.references import ReferencesRoot, open_references, read_references
 

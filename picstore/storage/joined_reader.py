@@ -15,9 +15,9 @@ from picstore.errors import Damage
 from picstore.storage.dataset_reader import ContainerReader, Readers
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.record import Record
+from picstore.storage.joined_manifest import RecordShift
 from picstore.storage.location.resolve import Allocate, Location, Root, fresh, locate
 from picstore.storage.partial_reader import RowsOf
-from picstore.storage.record_shift import RecordShift
 
 T = TypeVar("T")
 

@@ -24,9 +24,9 @@ from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.container_writer import pack_container
 from picstore.storage.format.layout import ATTACHMENT, ENTRY, INDEX_ROW, SEALED
 from picstore.storage.format.read_container import unpack_container
+from picstore.storage.joined_manifest import RecordShift
 from picstore.storage.location.abstract_location import fresh
 from picstore.storage.location.resolve import file_name, locate
-from picstore.storage.record_shift import RecordShift
 
 FIELDS = ("mask", "depth")
 # Bytes of an index entry and of a header, by offset and width, in which a bound or a size lies.

@@ -28,6 +28,7 @@ from picstore.storage.format.container_index import FileSummary
 from picstore.storage.format.container_writer import FileWriter
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import Record, copy_record
+from picstore.storage.joined_manifest import NO_SHIFT, RecordShift
 from picstore.storage.joined_reader import JoinedFolders
 from picstore.storage.location.resolve import (
     LEDGER,
@@ -42,7 +43,6 @@ from picstore.storage.location.resolve import (
 )
 from picstore.storage.manifest import Manifest
 from picstore.storage.manifest_writer import publish_dataset
-from picstore.storage.record_shift import NO_SHIFT, RecordShift
 
 METHODS = ("transpose", "uniform")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from picstore.arrays import I64, Bools
 from picstore.storage.dataset import Dataset
-from picstore.storage.record_shift import NO_SHIFT, RecordShift
+from picstore.storage.joined_manifest import NO_SHIFT, RecordShift
 from picstore.train.order.epoch_order import ALONE, IN_CONTAINER, Samples
 from picstore.train.transforms.transform_plan import TransformPlan
 
