@@ -21,6 +21,9 @@ from picstore.storage.format.checksum import crc32c, entry_crcs
 from picstore.storage.format.container import Container
 from picstore.storage.manifest import Manifest, References, with_uuid
 
+_ID_RANGE = 1 << 40
+_MAX_RANGES = (1 << 63) // _ID_RANGE
+
 
 @dataclass(frozen=True, slots=True)
 class RecordShift:
@@ -76,10 +79,6 @@ class RecordShift:
 
 
 NO_SHIFT = RecordShift()
-
-
-_ID_RANGE = 1 << 40
-_MAX_RANGES = (1 << 63) // _ID_RANGE
 
 
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:

@@ -34,9 +34,9 @@ from picstore.prepare.image.targets_and_masks import move_attachment
 from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg, reencode
 from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, ReadAhead, read_input
+from picstore.storage.annotations import OWN, in_own_form, target_fields
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import UNFINISHED, Location, WritableLocation
-from picstore.storage.target_forms import OWN, in_own_form, target_fields
 
 
 @dataclass(frozen=True, slots=True)

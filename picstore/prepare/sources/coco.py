@@ -19,11 +19,10 @@ from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.lenient_json import JsonItems
 from picstore.prepare.sources.source_file import named_file, visible_entries
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
-from picstore.storage.annotations import MAX_COORDINATE
+from picstore.storage.annotations import MAX_COORDINATE, OWN
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_of_file
-from picstore.storage.target_forms import OWN
 
 MAX_ANNOTATIONS = 1 << 32  # bytes of a file; COCO 2017 has 448 MB
 _BESIDE = "_annotations.coco.json"  # Roboflow's name, in a folder of images

@@ -13,12 +13,12 @@ from picstore.errors import Damage, NotADataset, UsageError
 from picstore.prepare.sources.inputs import Input, Listing, Partition
 from picstore.prepare.sources.source_file import printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
+from picstore.storage.annotations import OWN
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import MANIFEST, Location, Where
 from picstore.storage.record_counts import end_of_ids
 from picstore.storage.references import ReferencesRoot
-from picstore.storage.target_forms import OWN
 
 
 def list_index(location: Location, *, root: Where | None = None) -> Listing:

@@ -40,7 +40,7 @@ class Input:
             open.
         key: argument for the reader only.
         crc: CRC-32C that the bytes must have, if known.
-        targets: forms of the targets in the extra, ``target_forms.OWN`` or as ``--targets`` has them; empty if fields
+        targets: forms of the targets in the extra, ``annotations.OWN`` or as ``--targets`` has them; empty if fields
             with the names of targets are metadata, which is not changed.
         upright: whether targets in the extra are in pixels of the upright image, whatever the file's orientation.
         frame: offset and size of the record that holds the image, if the record's masked CRC-32C follows the record.

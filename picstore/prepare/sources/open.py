@@ -28,10 +28,10 @@ from picstore.prepare.sources.source_kinds import (
 )
 from picstore.prepare.sources.splits import match_split, no_split, refuse_splits, split_of_word
 from picstore.prepare.sources.tables_and_lists import require_integers
+from picstore.storage.annotations import check_targets
 from picstore.storage.class_names import JoinedNames, from_lines
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_of_file
-from picstore.storage.target_forms import check_targets
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
@@ -55,7 +55,7 @@ def open_source(
             option ``annotations`` selects coco.
         classes: a file of class names, one per line (:func:`picstore.storage.class_names.from_lines`), in the order of
             labels. The names are given to integer labels, or reorder labels that have names.
-        targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``target_forms.check_targets``.
+        targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``annotations.check_targets``.
             If None, such fields are metadata, unless the source defines them.
         engine: runs tasks that list parts of a large source; None for no tasks.
         options: options of the kind, None for the default: ``root``, ``synsets``, ``annotations``, ``image_field``,

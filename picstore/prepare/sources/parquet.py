@@ -26,8 +26,8 @@ from picstore.prepare.sources.samples import SourceSample, describe_damage, end_
 from picstore.prepare.sources.shard_files import missing_shards
 from picstore.prepare.sources.source_file import locate_version, named_file, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
+from picstore.storage.annotations import OWN
 from picstore.storage.location.resolve import Location, locate
-from picstore.storage.target_forms import OWN
 
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096

@@ -22,10 +22,9 @@ from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.source_file import printable, read_whole, visible_entries
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
-from picstore.storage.annotations import MAX_COORDINATE
+from picstore.storage.annotations import MAX_COORDINATE, OWN
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, map_concurrently
-from picstore.storage.target_forms import OWN
 
 # Names of the folders of images and of annotations. The devkit's are first.
 _IMAGES, _ANNOTATIONS = ("JPEGImages", "images"), ("Annotations", "annotations")

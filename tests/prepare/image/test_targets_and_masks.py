@@ -17,7 +17,7 @@ import picstore
 from picstore.errors import ImageError, UsageError
 from picstore.prepare.image.exif_orientation import CoordinateMap
 from picstore.prepare.image.targets_and_masks import move_attachment
-from picstore.storage.target_forms import check_targets, in_own_form
+from picstore.storage.annotations import check_targets, in_own_form
 
 
 def encoded(pixels: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:

@@ -12,7 +12,7 @@ from source_files import put
 
 from picstore.errors import UsageError
 from picstore.prepare.sources.open import open_source
-from picstore.storage.target_forms import OWN, in_own_form
+from picstore.storage.annotations import OWN, in_own_form
 
 WIDTH, HEIGHT = 64, 48
 JPEG = jpeg(1, width=WIDTH, height=HEIGHT)
