@@ -24,7 +24,7 @@ from picstore.errors import Conflict, NotADataset, Truncated, Unfinished, UsageE
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.abstract_location import Entry
-from picstore.storage.location.multipart import PART_SIZE
+from picstore.storage.location.object_store import PART_SIZE
 from picstore.storage.location.resolve import UNFINISHED, locate, map_concurrently
 
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")

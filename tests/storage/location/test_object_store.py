@@ -11,7 +11,7 @@ from stores import BREAK, UNAVAILABLE, Proxy, request
 
 from picstore.errors import PicstoreError
 from picstore.storage.location import obstore_file
-from picstore.storage.location.multipart import PART_SIZE
+from picstore.storage.location.object_store import PART_SIZE
 from picstore.storage.location.resolve import locate_writable as locate
 from picstore.storage.location.resumed_download import Retries
 
