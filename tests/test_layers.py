@@ -40,7 +40,6 @@ LAYERS = {
         "dataset_reader | record_pictures",
         "joined_reader",
         "dataset",
-        "order_statistics",
     ],
     "picstore.prepare": [
         "progress",
