@@ -1,1 +1,1 @@
-"""Internal: bytes at rest: locations, the storage format, edits, the manifest, data sets."""
+"""Internal: bytes at rest: locations, the storage format, edits, the manifest, datasets."""

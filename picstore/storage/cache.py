@@ -1,4 +1,4 @@
-"""Local cache of containers of distant data sets: a folder of bounded size, shared by processes without locks.
+"""Local cache of containers of distant datasets: a folder of bounded size, shared by processes without locks.
 
 An entry is one container, written under a temporary name and renamed, so it is whole or absent. The reader checks the
 bytes of :meth:`Cache.read` like any container's, and discards an entry that fails. One more entry holds the facts of
@@ -30,7 +30,7 @@ DEFAULT_LIMIT = "50GiB"
 
 _FACTS, _CRC = "facts", 4  # name of the file of the records' facts, and bytes of the CRC-32C at its end
 _LISTINGS_PER_LIMIT = 32  # the folder is listed again when 1/32 of the limit was written
-_ACTIVE_SECONDS = 600  # since its last use, in which a data set keeps its entries
+_ACTIVE_SECONDS = 600  # since its last use, in which a dataset keeps its entries
 _FULL_SECONDS = 60  # before a full cache is listed again
 _ABANDONED_SECONDS = 3600  # after which a temporary file counts as left by a killed process
 
@@ -60,21 +60,21 @@ class _Room:
 
 
 class Cache:
-    """The containers of one data set in a shared folder.
+    """The containers of one dataset in a shared folder.
 
-    A full cache evicts entries of data sets that nobody reads any more, the least recently used first. A data set that
+    A full cache evicts entries of datasets that nobody reads any more, the least recently used first. A dataset that
     is being read keeps its entries, and its other containers are not cached: epochs read containers in random orders,
-    and a cache of half the data set that replaced its oldest entries would hold 15 % of the containers asked for, not
+    and a cache of half the dataset that replaced its oldest entries would hold 15 % of the containers asked for, not
     50 %.
 
     Each process counts the bytes it writes and lists the folder again after 1/32 of the limit. n processes together
     may thus exceed the limit by n - 1 times that for a while.
 
-    The limit holds for all data sets in the folder. UsageError if that cannot be made, or the limit is not a size.
+    The limit holds for all datasets in the folder. UsageError if that cannot be made, or the limit is not a size.
 
     Args:
-        dataset: uuid of the data set's containers.
-        root: its location. A stranger's data set may have another one's manifest and index, and so its uuid, with
+        dataset: uuid of the dataset's containers.
+        root: its location. A stranger's dataset may have another one's manifest and index, and so its uuid, with
             other images under the CRCs of the same headers; it shares no entries, since it lies elsewhere.
     """
 
@@ -183,7 +183,7 @@ class Cache:
         return min(wanted, self.limit - held)
 
     def _entries(self) -> list[_Entry]:
-        """List the entries of all data sets, and remove abandoned temporary files."""
+        """List the entries of all datasets, and remove abandoned temporary files."""
         entries = []
         for path in self.folder.glob("*/*"):
             with contextlib.suppress(OSError):  # removed by another process at this moment

@@ -155,7 +155,7 @@ class SoundReader:
     """Reader of the sound containers of a folder.
 
     Args:
-        root: the folder of the data set.
+        root: the folder of the dataset.
         rows, ordinals: the index, and the ordinal of each row.
         fields: names of the attachments.
     """

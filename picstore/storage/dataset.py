@@ -1,4 +1,4 @@
-"""``picstore.Dataset``: random access by position, streaming in stored order, and edits of a finished data set."""
+"""``picstore.Dataset``: random access by position, streaming in stored order, and edits of a finished dataset."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ if TYPE_CHECKING:
 
 
 class Dataset(Sequence[Record]):
-    """A finished data set.
+    """A finished dataset.
 
     ``len(ds)`` is the number of records, ``ds[i]`` the i-th in stored order, read alone and checked. Opening takes two
     reads, iterating one per container. No file stays open between calls, so threads and forked processes can share a
-    data set.
+    dataset.
 
-    ``without`` and ``with_columns`` return edited data sets, which a loader takes as they are. ``save`` writes the
-    edits. ``select`` returns some of the records as a data set, for everything that takes one; a selection is not
+    ``without`` and ``with_columns`` return edited datasets, which a loader takes as they are. ``save`` writes the
+    edits. ``select`` returns some of the records as a dataset, for everything that takes one; a selection is not
     saved.
 
     Args:
-        path: the data set's directory, or its URL in an object store, such as ``s3://bucket/train``.
+        path: the dataset's directory, or its URL in an object store, such as ``s3://bucket/train``.
         root: of an index, the folder of its images. By default the folder that the index names, if that lies in its own
             folder or this user made the index; see docs/index-in-place.md.
-        cache: a local folder that keeps containers that were read, for a distant data set. Processes and data sets may
+        cache: a local folder that keeps containers that were read, for a distant dataset. Processes and datasets may
             share it. ``ds[i]`` reads no whole container and does not use it.
         cache_limit: size of that folder, in bytes or as text such as ``"50GiB"``.
         version: uuid of an earlier version, from before it was edited.
@@ -120,7 +120,7 @@ class Dataset(Sequence[Record]):
         }
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
-        self._joined: tuple[Dataset, ...] = ()  # the parts of a joined data set
+        self._joined: tuple[Dataset, ...] = ()  # the parts of a joined dataset
         self._ids_end: int | None = None  # what ``_find_ids_end`` found
         containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
         self._set_containers(containers)
@@ -159,12 +159,12 @@ class Dataset(Sequence[Record]):
 
     @property
     def uuid(self) -> str:
-        """Uuid of the content: data sets with the same bytes have the same uuid. A selection keeps its data set's."""
+        """Uuid of the content: datasets with the same bytes have the same uuid. A selection keeps its dataset's."""
         return self.manifest.uuid
 
     @property
     def identity(self) -> str:
-        """Name of the data set in a loader's state: ``order_uuid``, and a hash of which records a selection holds."""
+        """Name of the dataset in a loader's state: ``order_uuid``, and a hash of which records a selection holds."""
         if not isinstance(self.live, SelectedRecords):
             return self.order_uuid
         return f"{self.order_uuid}, selection {self.live.digest}"
@@ -182,7 +182,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def folders(self) -> tuple[Location, ...]:
-        """The folders of its files: one for each part of several data sets, and of an index its images' too."""
+        """The folders of its files: one for each part of several datasets, and of an index its images' too."""
         if self._joined:
             return tuple(folder for each in self._joined for folder in each.folders)
         images = () if self.references is None else (self.references.folder,)
@@ -240,7 +240,7 @@ class Dataset(Sequence[Record]):
         i = operator.index(i)
         k = i + len(self) if i < 0 else i
         if not 0 <= k < len(self):
-            raise IndexError(f"position {i} of a data set of {len(self)} records")
+            raise IndexError(f"position {i} of a dataset of {len(self)} records")
         (number,), (within,) = (each.tolist() for each in self.live.find(np.array([k])))
         record = self.containers.record(number, within)
         return copy_record(self.with_values(record))
@@ -329,7 +329,7 @@ class Dataset(Sequence[Record]):
     def select(self, chosen: npt.ArrayLike | None = None, *, ids: npt.ArrayLike | None = None) -> Dataset:
         """Select records by a mask, bool (len(ds),), by positions or by ids.
 
-        The data set's order stays. Selecting by ids reads the ids, all else reads nothing; containers without a chosen
+        The dataset's order stays. Selecting by ids reads the ids, all else reads nothing; containers without a chosen
         record are never read.
 
         Raises:
@@ -371,9 +371,9 @@ class Dataset(Sequence[Record]):
         return tuple(self._select(number == part) for part in range(len(bounds) + 1))
 
     def concat(self, *others: Dataset) -> Dataset:
-        """Read several data sets as one: this one's records, then the others' in the order given.
+        """Read several datasets as one: this one's records, then the others' in the order given.
 
-        Each has its ids raised by a multiple of 2**40, so that they stay apart; the first keeps its ids. A data set
+        Each has its ids raised by a multiple of 2**40, so that they stay apart; the first keeps its ids. A dataset
         that was joined before takes as many multiples as its ids need. Classes are joined by name, and labels follow.
         Columns are joined by name; ``save`` is not possible, `picstore shuffle` writes a copy. Selections and edits
         stay as they are.
@@ -426,7 +426,7 @@ class Dataset(Sequence[Record]):
         if taken := set(columns) & set(self.manifest.attachments):
             raise UsageError(f"{self.path} has an attachment called {min(taken)!r}; give the column another name")
         if taken := set(columns) & set(FACTS.names or ()) - {LABEL, *self.columns}:
-            text = f"the table of every data set has {min(taken)!r}, which says it of the stored images"
+            text = f"the table of every dataset has {min(taken)!r}, which says it of the stored images"
             raise UsageError(f"{text}; give the column another name")
         edits, files = self._edits.with_columns(columns, chosen, keep=ids is not None or self._selected is not None)
         edited = self._edited(files, edits=edits, classes=names)
@@ -437,7 +437,7 @@ class Dataset(Sequence[Record]):
         return edited
 
     def record_counts(self) -> RecordCounts:
-        """Count the records by label, from the counts kept with the data set or by reading all containers' indexes.
+        """Count the records by label, from the counts kept with the dataset or by reading all containers' indexes.
 
         Raises:
             Damage, NotADataset: an index cannot be read.
@@ -445,9 +445,9 @@ class Dataset(Sequence[Record]):
         return self.kept_counts() or self.count_records()
 
     def kept_counts(self) -> RecordCounts | None:
-        """Read the counts of records by label that are kept with the data set.
+        """Read the counts of records by label that are kept with the dataset.
 
-        None for a selection, for several data sets, with edits that are not saved, and where the file is missing,
+        None for a selection, for several datasets, with edits that are not saved, and where the file is missing,
         damaged or of another version.
         """
         if self._selected is not None or self._joined or self.uuid != self._origin:
@@ -480,11 +480,11 @@ class Dataset(Sequence[Record]):
 
         Readers that have an older version open keep reading it. Replacing the manifest, the last write, makes the
         change. The counts of records by label are written too, also where nothing was edited and they are missing.
-        Returns the data set as it is now; UsageError for a selection, or if another process has edited the data set
+        Returns the dataset as it is now; UsageError for a selection, or if another process has edited the dataset
         since it was opened.
         """
         if self._selected is not None or not isinstance(self.path, Location):
-            what = "several data sets" if self._joined else "a selection"
+            what = "several datasets" if self._joined else "a selection"
             raise UsageError(f"{what} cannot be saved; `picstore shuffle` writes a copy, save edits before")
         root = locate_writable(self.path)
         if self.uuid != self._origin:
@@ -504,7 +504,7 @@ class Dataset(Sequence[Record]):
         return counts
 
     def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:
-        """Copy the data set with other fields of the manifest; what was read is shared."""
+        """Copy the dataset with other fields of the manifest; what was read is shared."""
         edited = Dataset.__new__(Dataset)
         edited.__dict__.update(self.__dict__)
         manifest = with_uuid(replace(self.manifest, **fields), self.rows)
@@ -512,7 +512,7 @@ class Dataset(Sequence[Record]):
         return edited
 
     def _select(self, chosen: Bools) -> Dataset:
-        """Copy the data set with only the marked records, bool (len(self),)."""
+        """Copy the dataset with only the marked records, bool (len(self),)."""
         selection = Dataset.__new__(Dataset)
         selection.__dict__.update(self.__dict__)
         selection.live = selected = SelectedRecords.of(self.live, chosen)

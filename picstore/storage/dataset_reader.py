@@ -1,4 +1,4 @@
-"""Reading containers of a data set by number: whole, or only the tables before the payload.
+"""Reading containers of a dataset by number: whole, or only the tables before the payload.
 
 Edits are not applied here: deleted records are included, and labels are the stored ones.
 """
@@ -48,7 +48,7 @@ class ContainerReader:
     """Reader of containers by number. No file stays open between calls, so threads and forked processes can share it.
 
     Args:
-        root: the folder of the data set.
+        root: the folder of the dataset.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
         fields: names of the attachments.
         cache: keeps the containers that were read whole.
@@ -67,7 +67,7 @@ class ContainerReader:
         self.root, self.rows, self.fields = root, read_only(rows), fields
         self.cache = cache
         self._references = references
-        self._shift: RecordShift | None = None  # of one of several data sets
+        self._shift: RecordShift | None = None  # of one of several datasets
         self._ordinals = ordinals_of(rows)
         self._sound: SoundReader | None = None
         self._forget()

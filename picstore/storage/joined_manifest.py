@@ -32,7 +32,7 @@ class RecordShift:
     Attributes:
         first_id: added to ids.
         labels: the labels that take the place of 0, 1, …; empty where labels stay.
-        ids_end: greater than any stored id, so that the ids of data sets stay apart; None for no limit.
+        ids_end: greater than any stored id, so that the ids of datasets stay apart; None for no limit.
     """
 
     first_id: int = 0
@@ -51,7 +51,7 @@ class RecordShift:
     def apply(self, container: Container) -> None:
         """Shift the records of a container that was just unpacked; damaged index entries stay as they are.
 
-        UsageError for an id that is not below ``ids_end``: another data set's record would have the shifted one.
+        UsageError for an id that is not below ``ids_end``: another dataset's record would have the shifted one.
         """
         index = container.index
         sound = np.ones(len(index), np.bool_)
@@ -60,7 +60,7 @@ class RecordShift:
         beyond = index["id"][sound] >= self.ids_end if self.ids_end is not None else sound[:0]
         if beyond.any():
             text = f"holds the id {index['id'][sound][beyond][0]}, more than its manifest says"
-            raise UsageError(f"{container.ref.name} {text}; read its data set alone, not as one with others")
+            raise UsageError(f"{container.ref.name} {text}; read its dataset alone, not as one with others")
         if not self:
             return
         index = index.copy()
@@ -82,10 +82,10 @@ NO_SHIFT = RecordShift()
 
 
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
-    """Compute each data set's shift of ids and labels in the joined one.
+    """Compute each dataset's shift of ids and labels in the joined one.
 
     Args:
-        manifests: of the data sets.
+        manifests: of the datasets.
         ids_ends: of each, a number above all of its ids.
         names: for messages.
 
@@ -114,7 +114,7 @@ def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequenc
 
 
 def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
-    """List the classes of all data sets, joined by name, in the order in which they first come."""
+    """List the classes of all datasets, joined by name, in the order in which they first come."""
     joined = JoinedNames()
     for manifest in manifests:
         joined.add(manifest.classes)
@@ -122,16 +122,16 @@ def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
 
 
 def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordShift]) -> tuple[Edits, FileBytes]:
-    """Join the columns of data sets, by name; UsageError where they do not go together.
+    """Join the columns of datasets, by name; UsageError where they do not go together.
 
-    Values by ids of no record are left out where the raised ids would be another data set's.
+    Values by ids of no record are left out where the raised ids would be another dataset's.
     """
     entries: list[ColumnEntry] = []
     files: FileBytes = {}
     for name in sorted({name for each in columns for name in each}):
         found = [(each[name], shift) for each, shift in zip(columns, shifts, strict=True) if name in each]
         if len({("text",) if column.ends is not None else column.values.shape[1:] for column, _ in found}) > 1:
-            raise UsageError(f"the column {name!r} differs in kind or shape between data sets; make it the same in all")
+            raise UsageError(f"the column {name!r} differs in kind or shape between datasets; make it the same in all")
         own = [_own_values(column, shift) for column, shift in found]
         ids = np.concatenate([ids + shift.first_id for (ids, _), (_, shift) in zip(own, found, strict=True)])
         if found[0][0].ends is not None:
@@ -147,7 +147,7 @@ def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordSh
 
 
 def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
-    """Return ids and values of a column of a data set, but for ids that none of its records can have."""
+    """Return ids and values of a column of a dataset, but for ids that none of its records can have."""
     ids = column.ids
     if shift.ids_end is not None:
         ids = ids[(ids >= 0) & (ids < shift.ids_end)]
@@ -157,10 +157,10 @@ def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
 def join_manifests(
     manifests: Sequence[Manifest], rows: Table, deleted: Array, columns: tuple[Edits, FileBytes]
 ) -> tuple[Manifest, FileBytes]:
-    """Make the manifest of several data sets as one, and the .npy files of its edits.
+    """Make the manifest of several datasets as one, and the .npy files of its edits.
 
     Args:
-        manifests: of the data sets.
+        manifests: of the datasets.
         rows: ``layout.INDEX_ROW``, the containers of all.
         deleted: numbers in stored order of the deleted records of all.
         columns: the joined columns.

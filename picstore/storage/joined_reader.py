@@ -1,4 +1,4 @@
-"""Reading of several data sets' containers, one set after the other, as one data set's."""
+"""Reading of several datasets' containers, one set after the other, as one dataset's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JoinedFolders(Root):
-    """The folders of several data sets; names of files below are full paths or URLs."""
+    """The folders of several datasets; names of files below are full paths or URLs."""
 
     folders: tuple[Root, ...]
 
@@ -45,12 +45,12 @@ class JoinedFolders(Root):
 
 
 class JoinedReader(ContainerReader):
-    """Reader of the containers of several data sets, by their numbers in all of them.
+    """Reader of the containers of several datasets, by their numbers in all of them.
 
     Streams are numbered through.
 
     Args:
-        parts: readers of the data sets.
+        parts: readers of the datasets.
         shifts: of their records.
     """
 
@@ -69,20 +69,20 @@ class JoinedReader(ContainerReader):
 
     @property
     def readers(self) -> Readers:
-        """The threads that read containers fastest from the data set that needs most."""
+        """The threads that read containers fastest from the dataset that needs most."""
         return max(part.readers for part in self.parts)
 
     def use_kernel(self) -> None:
-        """Let the data sets' readers read by a kernel from now on."""
+        """Let the datasets' readers read by a kernel from now on."""
         for part in self.parts:
             part.use_kernel()
 
     def shifted(self, shift: RecordShift) -> ContainerReader:
-        """Make a reader that shifts the records of all data sets further."""
+        """Make a reader that shifts the records of all datasets further."""
         return JoinedReader(self.parts, [shift] * len(self.parts))
 
     def stream_source(self, stream: int) -> tuple[Root, int, RecordShift]:
-        """Find the data set of a stream: its folder, the stream's number there, and the shift of the records."""
+        """Find the dataset of a stream: its folder, the stream's number there, and the shift of the records."""
         number = bisect_right(self._first_streams, stream) - 1
         return self.parts[number].stream_source(stream - self._first_streams[number])
 

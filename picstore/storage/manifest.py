@@ -54,7 +54,7 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The description of a data set; docs/format.md defines each field.
+    """The description of a dataset; docs/format.md defines each field.
 
     ``edits`` is None for an unedited one, ``references`` for one that holds its images.
     """
@@ -249,20 +249,20 @@ def _absence(root: Location) -> NotADataset:
     """Say why there is no manifest, and what to do."""
     if not root.is_folder():
         if root.is_file():
-            return NotADataset(f"{root} is a file; a picstore data set is a directory")
+            return NotADataset(f"{root} is a file; a picstore dataset is a directory")
         return NotADataset(f"{root} does not exist")
     verb = _unfinished_verb(root)
-    # An append begins in a finished data set and never removes the manifest, so that manifest was lost otherwise.
+    # An append begins in a finished dataset and never removes the manifest, so that manifest was lost otherwise.
     if verb not in (None, "append"):
         remedy = "run the same command with --resume" if verb in _RESUMABLE else "remove it and run it again"
         return Unfinished(f"{root} is an unfinished {verb}; {remedy}")
     if (root / COPY).is_file():
         return NotADataset(f"{root} has lost its {MANIFEST}; `picstore repair` restores it from {COPY}")
-    return NotADataset(f"{root} is not a picstore data set (it has no {MANIFEST}); make one with `picstore convert`")
+    return NotADataset(f"{root} is not a picstore dataset (it has no {MANIFEST}); make one with `picstore convert`")
 
 
 def _unfinished_verb(root: Location) -> str | None:
-    """Find the verb that makes or made the data set and has not ended; None without one."""
+    """Find the verb that makes or made the dataset and has not ended; None without one."""
     if not (root / UNFINISHED).is_folder():
         return None
     try:
@@ -278,7 +278,7 @@ def read_index(root: Where, manifest: Manifest) -> Table:
     the uuid is compared with the content.
 
     Raises:
-        Damage, UnsupportedVersion: it is missing, damaged, of another data set or version, or of a later picstore.
+        Damage, UnsupportedVersion: it is missing, damaged, of another dataset or version, or of a later picstore.
         Corrupt: the uuid contradicts manifest and index.
     """
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)

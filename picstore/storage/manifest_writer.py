@@ -62,10 +62,10 @@ DAMAGED = f"{MANIFEST}.damaged"  # a damaged manifest that its copy has replaced
 def publish_dataset(
     root: Where, summaries: Sequence[FileSummary], *, counts: RecordCounts | None = None, **fields: Any
 ) -> Manifest:
-    """Write the index of some files and the counts of their records, then the manifest, which makes a data set.
+    """Write the index of some files and the counts of their records, then the manifest, which makes a dataset.
 
     ``counts`` are None if unknown. ``fields`` are the fields of :class:`Manifest` that cannot be counted: ``streams``,
-    ``container_size``, ``classes`` …. Conflict if another data set has appeared.
+    ``container_size``, ``classes`` …. Conflict if another dataset has appeared.
     """
     root = locate_writable(root)
     rows = index_rows(summaries)
@@ -79,14 +79,14 @@ def publish_dataset(
 def append_rows(
     manifest: Manifest, old: Table, summaries: Sequence[FileSummary], **fields: Any
 ) -> tuple[Manifest, bytes]:
-    """Make the manifest of a data set with files appended, and the bytes of the index that it names.
+    """Make the manifest of a dataset with files appended, and the bytes of the index that it names.
 
     ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are the manifest's fields that
     change. The appended files have higher numbers than the present ones.
     """
     numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
     if numbers:
-        raise UsageError(f"files {min(numbers):06d} belong to the data set already; append others")
+        raise UsageError(f"files {min(numbers):06d} belong to the dataset already; append others")
     rows = np.concatenate([old, index_rows(summaries)])
     raw = index_file(rows)
     index = f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.idx"
@@ -98,12 +98,12 @@ def append_rows(
 
 
 def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Replace the manifest of a data set, and keep the replaced one under its uuid as an earlier version.
+    """Replace the manifest of a dataset, and keep the replaced one under its uuid as an earlier version.
 
     ``counts`` are of the new version's records, None if unknown.
 
     Raises:
-        Conflict: the data set has another uuid than ``origin`` by now.
+        Conflict: the dataset has another uuid than ``origin`` by now.
         UsageError: another process holds the lock of edits.
     """
     with edit_lock(root):
@@ -123,7 +123,7 @@ def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts
 
 
 def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write the counts of a finished data set, which lacks them or has wrong ones, if they are known.
+    """Write the counts of a finished dataset, which lacks them or has wrong ones, if they are known.
 
     UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
     """
@@ -167,7 +167,7 @@ def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
     if not (root / MANIFEST).write_new(raw):
         copy_manifest(root)
         if read_manifest(root) != manifest:
-            raise Conflict(f"another process has made a data set in {root} meanwhile; choose another destination")
+            raise Conflict(f"another process has made a dataset in {root} meanwhile; choose another destination")
 
 
 def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> None:
@@ -195,9 +195,9 @@ def copy_manifest(root: WritableLocation) -> None:
 
 
 def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Make a data set unfinished: remove the copy, then the manifest, so that no copy outlives it.
+    """Make a dataset unfinished: remove the copy, then the manifest, so that no copy outlives it.
 
-    Conflict if the data set has another manifest by now.
+    Conflict if the dataset has another manifest by now.
     """
     with edit_lock(root):
         if read_manifest(root) != manifest:
@@ -209,7 +209,7 @@ def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
 
 @contextlib.contextmanager
 def edit_lock(root: WritableLocation) -> Iterator[None]:
-    """Lock a data set in a folder against other edits, as long as one takes; in a store, edits are conditional writes.
+    """Lock a dataset in a folder against other edits, as long as one takes; in a store, edits are conditional writes.
 
     The lock is on ``edits/lock``, an empty file that is never replaced. Partial files of killed edits are removed.
 
@@ -256,11 +256,11 @@ def restore_manifest(root: WritableLocation) -> Restored:
     A damaged manifest is kept as ``picstore.json.damaged``.
 
     Raises:
-        Unfinished: a conversion or shuffle has not ended here; a copy alone never makes it a data set.
-        NotADataset: there is no data set, or ``picstore.json`` is another program's and there is no copy.
+        Unfinished: a conversion or shuffle has not ended here; a copy alone never makes it a dataset.
+        NotADataset: there is no dataset, or ``picstore.json`` is another program's and there is no copy.
         UnsupportedVersion: a later picstore wrote the manifest.
         Damage: the manifest is damaged, and there is no sound copy.
-        UsageError: another process is editing the data set.
+        UsageError: another process is editing the dataset.
     """
     try:
         check_copy(root, read_manifest(root))

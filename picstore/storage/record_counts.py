@@ -23,7 +23,7 @@ from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import COUNTS, EDITS, Location, Root, WritableLocation, map_concurrently, read_at
 from picstore.storage.manifest import Manifest, read_manifest
 
-NO_UUID = str(uuid.UUID(int=0))  # of counts of a part of a data set
+NO_UUID = str(uuid.UUID(int=0))  # of counts of a part of a dataset
 _MERGED = 1 << 16  # labels that wait until they are merged
 
 Relabel: TypeAlias = Callable[[I64, I64], I64]  # gives the labels of records, of their ids and stored labels
@@ -52,7 +52,7 @@ class RecordCounts:
 
     @classmethod
     def join(cls, parts: Iterable[RecordCounts]) -> RecordCounts:
-        """Add the counts of parts of a data set; memory grows with the number of different labels."""
+        """Add the counts of parts of a dataset; memory grows with the number of different labels."""
         total, waiting, size = cls.of({}), [], 0
         for part in parts:
             waiting.append(part)
@@ -131,12 +131,12 @@ def counts_file(counts: RecordCounts, version: str = NO_UUID) -> bytes:
 
 
 def write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts) -> None:
-    """Write the counts of a version of a data set, before its manifest."""
+    """Write the counts of a version of a dataset, before its manifest."""
     (root / counts_name(manifest)).write(counts_file(counts, manifest.uuid))
 
 
 def read_counts(root: Root, manifest: Manifest) -> RecordCounts:
-    """Read the counts of a version of a data set.
+    """Read the counts of a version of a dataset.
 
     Raises:
         NotADataset: the counts are missing, or of another version, as earlier picstores left them.
@@ -146,7 +146,7 @@ def read_counts(root: Root, manifest: Manifest) -> RecordCounts:
 
 
 def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) -> RecordCounts:
-    """Read the counts of a data set with ``records`` records; errors: see :func:`read_counts`."""
+    """Read the counts of a dataset with ``records`` records; errors: see :func:`read_counts`."""
     file = str(path)
     header = layout.CountsHeader.unpack(
         read_at(path, 0, min(layout.SEALED, path.size()), file=file), file=file, offset=0
@@ -155,9 +155,9 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
     if header.row_size != layout.COUNT_ROW.itemsize:
         raise Corrupt(f"the counts have rows of {header.row_size} bytes", file)
     if header.uuid != uuid.UUID(version).bytes:
-        raise NotADataset(f"{file} has the counts of another version of the data set")
+        raise NotADataset(f"{file} has the counts of another version of the dataset")
     if header.records != records:
-        raise Corrupt(f"the counts are of {header.records} records; the data set has {records}", file)
+        raise Corrupt(f"the counts are of {header.records} records; the dataset has {records}", file)
     if header.rows > records:  # each label has a record
         raise TooLarge(f"the counts have {header.rows} rows for {records} records", file)
     raw = read_at(path, layout.SEALED, header.rows * layout.COUNT_ROW.itemsize, file=file)
@@ -192,7 +192,7 @@ def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
 def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None:
     """Find a number above the ids of all records of a version made of ``origin``, without reading the ids.
 
-    A conversion numbers its inputs from 0 on, so the number of inputs serves. Copies of several data sets keep the
+    A conversion numbers its inputs from 0 on, so the number of inputs serves. Copies of several datasets keep the
     number with their counts; None if the counts are missing.
     """
     provenance = manifest.provenance

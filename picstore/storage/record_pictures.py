@@ -120,7 +120,7 @@ def _objects_of(extra: Any) -> Objects:
 
 
 def describe_manifest(manifest: Manifest, images: int) -> dict[str, object]:
-    """Describe a data set of ``images`` images by its manifest, for a notebook."""
+    """Describe a dataset of ``images`` images by its manifest, for a notebook."""
     facts: dict[str, object] = {"images": f"{images:,}", "bytes": f"{manifest.bytes / 1e6:,.1f} MB"}
     if images != manifest.images:
         facts["images"] = f"{images:,} of {manifest.images:,} stored"

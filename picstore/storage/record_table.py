@@ -67,7 +67,7 @@ def _facts_in(index: Callable[[int], Container], records: Array, number: int) ->
 def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
     """Find the numbers in stored order of the records with these ids, given the ids of all.
 
-    UsageError where one has no record; the message names the data set ``where`` they were looked for.
+    UsageError where one has no record; the message names the dataset ``where`` they were looked for.
     """
     order = np.argsort(stored, kind="stable")
     at = np.searchsorted(stored, ids, sorter=order)
@@ -82,15 +82,15 @@ def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
 
 
 class RecordTable:
-    """What is known of a data set's records, in the order of ``dataset[i]``.
+    """What is known of a dataset's records, in the order of ``dataset[i]``.
 
-    Nothing is read before a column is asked for. Then the indexes of all containers are read, once for a data set and
+    Nothing is read before a column is asked for. Then the indexes of all containers are read, once for a dataset and
     all that are made of it: 26 bytes of memory a record.
 
     Attributes:
         names: of the columns: ``id``, ``label``, ``width``, ``height``, ``bytes`` of the JPEG, ``sampling`` of its
             chroma (``"420"``, ``"grey"``), ``encode_path`` (``"lossless"``, ``"reencoded"``, ``""`` if not known), and
-            the data set's columns.
+            the dataset's columns.
     """
 
     def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:

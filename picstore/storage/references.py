@@ -70,7 +70,7 @@ class ReferencesRoot:
 def find_references_root(
     where: Location, manifest: Manifest, root: Where | ReferencesRoot | None = None
 ) -> ReferencesRoot | None:
-    """Find the root of an index, and contact nothing else; None for a data set that holds its images.
+    """Find the root of an index, and contact nothing else; None for a dataset that holds its images.
 
     Args:
         where: the index.
@@ -79,7 +79,7 @@ def find_references_root(
     Raises:
         NotADataset: the root does not exist.
         UsageError: the index names a folder outside of its own, and this user has not made it; or a root is given for
-            a data set that holds its images.
+            a dataset that holds its images.
     """
     if manifest.references is None:
         if root is not None:

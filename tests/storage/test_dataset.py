@@ -81,7 +81,7 @@ def test_positions_count_as_in_a_list(make_dataset: MakeDataset) -> None:
 
 @pytest.mark.parametrize("position", [30, -31, 1 << 70])
 def test_a_position_outside_is_an_index_error(make_dataset: MakeDataset, position: int) -> None:
-    with pytest.raises(IndexError, match="of a data set of 30 records"):
+    with pytest.raises(IndexError, match="of a dataset of 30 records"):
         picstore.Dataset(make_dataset(30))[position]
 
 

@@ -175,7 +175,7 @@ def test_what_is_not_a_data_set_says_why_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     expected = {
         "none": r"none does not exist$",
-        "file": r"file is a file; a picstore data set is a directory$",
+        "file": r"file is a file; a picstore dataset is a directory$",
         "photos": r"has no picstore.json\); make one with `picstore convert`$",
     }
     for name, message in expected.items():

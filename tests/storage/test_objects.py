@@ -218,7 +218,7 @@ def test_a_place_without_a_data_set_says_so(bucket: str) -> None:
     with pytest.raises(NotADataset, match="does not exist"):
         Dataset(f"{bucket}/none")
     (locate(bucket) / "some/file").write(b"")
-    with pytest.raises(NotADataset, match="is not a picstore data set"):
+    with pytest.raises(NotADataset, match="is not a picstore dataset"):
         Dataset(f"{bucket}/some")
     assert "does not exist" in one_line(picstore_command("info", f"{bucket}/none", code=1))
 

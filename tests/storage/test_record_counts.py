@@ -237,7 +237,7 @@ def stored(tmp_path: Path, make: Make) -> tuple[Path, picstore.Dataset, layout.C
         ({"row_size": 24}, Damage, "rows of 24 bytes"),
         ({"rows": 1 << 60}, Damage, "rows for 20 records"),
         ({"rows": 3}, Damage, "cut off|end"),
-        ({"records": 21}, Damage, "of 21 records; the data set has 20"),
+        ({"records": 21}, Damage, "of 21 records; the dataset has 20"),
         ({"uuid": bytes(16)}, NotADataset, "another version"),
         ({"rows_crc": 1}, Damage, "fail their CRC"),
     ],

@@ -1,1 +1,1 @@
-"""Changes to a finished data set: tombstones, columns, their entries in the manifest."""
+"""Changes to a finished dataset: tombstones, columns, their entries in the manifest."""

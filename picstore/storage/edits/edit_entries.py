@@ -35,7 +35,7 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NpyFile:
-    """A file of ``edits/``: name in the data set, size in bytes, and CRC-32C of its bytes."""
+    """A file of ``edits/``: name in the dataset, size in bytes, and CRC-32C of its bytes."""
 
     file: str
     bytes: int
@@ -140,7 +140,7 @@ class ColumnEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """Changes to a data set after it was made; its files of images never change.
+    """Changes to a dataset after it was made; its files of images never change.
 
     Attributes:
         index: name of the index: ``picstore.idx``, or one in ``edits/`` once rows were appended.

@@ -1,4 +1,4 @@
-"""The files of a data set's edits, written or not yet: its columns and deleted records (docs/format.md, "Edits")."""
+"""The files of a dataset's edits, written or not yet: its columns and deleted records (docs/format.md, "Edits")."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ KeptColumns = dict[NpyFile, Column]
 
 
 class EditFiles:
-    """Reader of the edits of a version of a data set, and maker of the next version's edits; immutable.
+    """Reader of the edits of a version of a dataset, and maker of the next version's edits; immutable.
 
     Args:
-        root: folder of the data set.
+        root: folder of the dataset.
         edits: of its manifest.
         unsaved: bytes of the files that are not written yet, by name.
         kept: takes the columns that were read, by the file of their values; versions may share it.
@@ -115,7 +115,7 @@ class EditFiles:
         return Edits(columns=tuple(entries)), files
 
     def write(self, root: WritableLocation) -> None:
-        """Write the files that are not written yet to the data set, which is in ``root``."""
+        """Write the files that are not written yet to the dataset, which is in ``root``."""
         for npy_file in self.edits.npy_files:
             if npy_file.file in self.unsaved:
                 write_npy_file(root, npy_file, self.unsaved[npy_file.file])

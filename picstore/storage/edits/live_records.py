@@ -49,7 +49,7 @@ class LiveRecords:
         numbers = deleted.astype(np.int64)
         inside = not len(numbers) or (numbers[0] >= 0 and numbers[-1] < starts[-1])
         if not inside or (np.diff(numbers) <= 0).any():
-            raise Corrupt("the tombstones belong to another data set", file)
+            raise Corrupt("the tombstones belong to another dataset", file)
         return cls(read_only(starts), read_only(numbers), read_only(numbers - np.arange(len(numbers))))
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class LiveRecords:
 
 @dataclass(frozen=True, slots=True)
 class SelectedRecords(LiveRecords):
-    """The chosen records among the live ones; ``deleted`` and ``before`` describe the whole data set.
+    """The chosen records among the live ones; ``deleted`` and ``before`` describe the whole dataset.
 
     Attributes:
         bits: whether each stored record is chosen, as ``np.packbits`` has it, and a byte of zeros.
@@ -200,7 +200,7 @@ def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
     positions = integers(np.asarray(chosen), "positions")
     outside = positions[(positions < -count) | (positions >= count)]
     if len(outside):
-        raise UsageError(f"position {outside[0]} of a data set of {count} records; give 0 to {count - 1}")
+        raise UsageError(f"position {outside[0]} of a dataset of {count} records; give 0 to {count - 1}")
     mask = np.zeros(count, dtype=np.bool_)
     mask[positions] = True
     if int(mask.sum()) < len(positions):

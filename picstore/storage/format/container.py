@@ -218,7 +218,7 @@ class Container:
         return blob
 
     def locate(self, offset: int) -> tuple[str, int]:
-        """Find the file of a byte of the buffer, relative to the data set unless it is another one, and its offset."""
+        """Find the file of a byte of the buffer, relative to the dataset unless it is another one, and its offset."""
         return (self.ref.name, self.ref.offset + offset) if self.origin is None else self.origin(offset)
 
     def info(self, k: int) -> ImageInfo:

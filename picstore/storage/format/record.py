@@ -55,13 +55,13 @@ class Record:
     """One image at rest.
 
     Attributes:
-        id: its number in the input that the data set was made from; unique in a data set, kept by shuffle.
+        id: its number in the input that the dataset was made from; unique in a dataset, kept by shuffle.
         label: the class, −1 for unknown.
         jpeg: the training JPEG.
         info: size, sampling and restart segments of ``jpeg``.
         extra_json: the extra as UTF-8 JSON, empty for none.
         attachments: further binary fields by the names that the manifest declares; an empty one counts as absent.
-        columns: the record's values in the data set's columns, by name; see ``Dataset.with_columns``.
+        columns: the record's values in the dataset's columns, by name; see ``Dataset.with_columns``.
         crc: CRC-32C of ``jpeg`` if it is known, so that writing need not compute it.
     """
 

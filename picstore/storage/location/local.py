@@ -181,7 +181,7 @@ class Folder(WritableLocation):
         return AtomicFile(self.path)
 
     def copy_to(self, target: WritableLocation) -> None:
-        """Link the file where the file system can, since no file of a data set is ever modified; else copy it."""
+        """Link the file where the file system can, since no file of a dataset is ever modified; else copy it."""
         if not self.link_to(target):
             WritableLocation.copy_to(self, target)
 
@@ -246,8 +246,8 @@ class Folder(WritableLocation):
                     raise UsageError(busy) from error
             except OSError as error:
                 raise UsageError(
-                    f"the file system of {self} has no locks ({error.strerror}), which protect a data set from two "
-                    "commands at once; write to another file system or an object store, and copy the data set"
+                    f"the file system of {self} has no locks ({error.strerror}), which protect a dataset from two "
+                    "commands at once; write to another file system or an object store, and copy the dataset"
                 ) from error
             else:
                 return

@@ -341,6 +341,6 @@ class Bucket(RemoteFile, WritableLocation):
 
     def _unconditional(self, file: str) -> PicstoreError:
         return UsageError(
-            f"{file}: the store has no conditional writes, which protect a data set from two commands at once; write "
-            "to a folder or another store, and copy the data set"
+            f"{file}: the store has no conditional writes, which protect a dataset from two commands at once; write "
+            "to a folder or another store, and copy the dataset"
         )

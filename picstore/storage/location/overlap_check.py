@@ -15,7 +15,7 @@ from picstore.storage.location.resolve import Location, Where, locate
 def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal: bool = False) -> None:
     """Refuse a destination that is a source, lies in one, or holds one, before anything is read or written.
 
-    A data set in a folder of images would be a class of the next conversion, and move the labels of all classes that
+    A dataset in a folder of images would be a class of the next conversion, and move the labels of all classes that
     sort after it. Local folders are compared by device and inode too, so that links, ``..``, bind mounts and another
     spelling on a file system without case are the same folder. Links to folders directly in a source belong to it.
 

@@ -1,8 +1,8 @@
-"""Locations from paths and URLs, and the names of a data set's files.
+"""Locations from paths and URLs, and the names of a dataset's files.
 
 A :class:`Location` is a local folder or file (``local.Folder``), one of an object store (``object_store.Bucket``), or
 one that is only read, on a web server (``web.WebFile``) or the Hugging Face hub (``web.HubFile``).
-All code that reads or writes a data set's files goes through it.
+All code that reads or writes a dataset's files goes through it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COUNTS = "picstore.counts"
 LEDGER = "ledger.jsonl"
 EDITS = "edits"  # folder of the files of edits
 LOCK = "lock"  # file in EDITS that an edit locks
-UNFINISHED = "unfinished"  # folder that exists while a data set is made
+UNFINISHED = "unfinished"  # folder that exists while a dataset is made
 
 Where: TypeAlias = "str | os.PathLike[str] | Location"
 T = TypeVar("T")
@@ -51,7 +51,7 @@ _MAX_REQUESTS = 16  # requests: enough to hide 20 ms each, few enough for any st
 
 
 def file_name(stream: int, file: int) -> str:
-    """Name of a file relative to its data set."""
+    """Name of a file relative to its dataset."""
     return f"{stream:04d}/{file:06d}.pic"
 
 

@@ -1,6 +1,6 @@
 """Web servers and the Hugging Face hub as locations that are only read (docs/objects.md).
 
-Both answer range requests: bytes are fetched by obstore, as from object stores. A data set needs no listing, since its
+Both answer range requests: bytes are fetched by obstore, as from object stores. A dataset needs no listing, since its
 manifest names all files; the hub lists folders, a web server does not.
 """
 
@@ -71,7 +71,7 @@ class WebFile(RemoteFile):
         raise self._unlisted()
 
     def _unlisted(self) -> UsageError:
-        return UsageError(f"{self} cannot be listed or written: {self.scheme}:// is only read; give a file or data set")
+        return UsageError(f"{self} cannot be listed or written: {self.scheme}:// is only read; give a file or dataset")
 
     def _connect(self, rule: Retries) -> Any:
         url = f"{self.scheme}://{self.bucket}"
@@ -86,16 +86,14 @@ class WebFile(RemoteFile):
 
 @dataclass(frozen=True, slots=True)
 class HubFile(WebFile):
-    """A location in a data set of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or that with ``@REV``."""
+    """A location in a dataset of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or that with ``@REV``."""
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Self:
         """Parse ``datasets/OWNER/NAME[@REV]/path``; UsageError for any other name."""
         match = _REPOSITORY.fullmatch(rest)
         if match is None:
-            raise UsageError(
-                f"{scheme}://{redact(rest)} is no data set; write hf://datasets/OWNER/NAME[@REVISION]/path"
-            )
+            raise UsageError(f"{scheme}://{redact(rest)} is no dataset; write hf://datasets/OWNER/NAME[@REVISION]/path")
         _hub()
         path = match[3] or ""
         return cls._from_names(scheme, rest[: len(rest) - len(path)].rstrip("/"), path)
@@ -121,7 +119,7 @@ class HubFile(WebFile):
         """Name and revision."""
         match = _REPOSITORY.fullmatch(self.bucket)
         if match is None:
-            raise UsageError(f"{self} is no data set of the hub; write hf://datasets/OWNER/NAME[@REVISION]/path")
+            raise UsageError(f"{self} is no dataset of the hub; write hf://datasets/OWNER/NAME[@REVISION]/path")
         return match[1], match[2] or "main"
 
     def _list(self, *, recursive: bool = False) -> list[Any]:

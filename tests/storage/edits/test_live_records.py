@@ -82,7 +82,7 @@ def test_an_epoch_is_each_record_left_exactly_once_on_ranks_equally_long(
 
 @pytest.mark.parametrize("deleted", [[-1], [3, 3], [2, 1], [10]])
 def test_tombstones_of_another_data_set_are_refused(deleted: list[int]) -> None:
-    with pytest.raises(Corrupt, match="belong to another data set"):
+    with pytest.raises(Corrupt, match="belong to another dataset"):
         LiveRecords.from_deleted([4, 6], np.array(deleted), file="here")
 
 
