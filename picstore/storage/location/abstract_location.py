@@ -11,24 +11,27 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from picstore.arrays import I64
+
 PARTIAL = ".partial"  # suffix of a file that is being written
-MAX_LINE = 1 << 24  # bytes of a line of text that is held at once
+MAX_LINE = 1 << 24  # bytes; longer lines of text come in parts
 
 Range: TypeAlias = "tuple[int, int]"  # the first byte, and the last + 1
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Piece: TypeAlias = "tuple[int, memoryview]"  # an offset in a file, and writable memory for the bytes from there on
-Allocate: TypeAlias = "Callable[[int], memoryview]"  # makes writable memory of a number of bytes
+# An offset in a file, and writable memory for the bytes from there on.
+Piece: TypeAlias = "tuple[int, memoryview]"
+Allocate: TypeAlias = "Callable[[int], memoryview]"  # number of bytes → writable memory
 
 _COPY_CHUNK = 8 << 20  # bytes
 
 
 def fresh(size: int) -> memoryview:
-    """Allocate memory that Python frees after use."""
+    """Allocate ``size`` bytes of memory of Python."""
     return memoryview(bytearray(size))
 
 
 def pieces_of(ranges: Sequence[Range], buffer: memoryview, *, at: int) -> list[Piece]:
-    """Cut a buffer into pieces for ranges of a file, counted from ``at``, one after the other."""
+    """Cut a buffer into one piece for each range of a file; ranges count from ``at``."""
     pieces = []
     for first, last in ranges:
         pieces.append((at + first, buffer[: last - first]))
@@ -36,8 +39,20 @@ def pieces_of(ranges: Sequence[Range], buffer: memoryview, *, at: int) -> list[P
     return pieces
 
 
+def first_of_runs(begins: I64, ends: I64, near: int) -> I64:
+    """Find which of some stretches of a file begin a run, whose stretches are read at once.
+
+    Args:
+        begins, ends: int64 (n,), the first byte of each stretch, ascending, and its last + 1.
+        near: a stretch that begins at most ``near`` bytes after all before it belongs to their run.
+    """
+    import numpy as np  # locations load without it
+
+    return np.flatnonzero(np.append(True, begins[1:] - np.maximum.accumulate(ends)[:-1] > near)[: len(begins)])
+
+
 class Entry(NamedTuple):
-    """An entry of a folder: its name, and whether it is a folder too."""
+    """An entry of a folder: the name, and whether the entry is a folder too."""
 
     name: str
     is_folder: bool
@@ -66,7 +81,7 @@ class Root(ABC):
 
     @abstractmethod
     def __truediv__(self, name: str) -> Location:
-        """The file or folder ``name`` below this one; the name may hold slashes."""
+        """Return the file or folder ``name`` below this root; the name may hold slashes."""
 
     @property
     @abstractmethod
@@ -75,7 +90,7 @@ class Root(ABC):
 
     @abstractmethod
     def absolute(self) -> Self:
-        """The same root for a process with another working directory."""
+        """Return the same root for a process with another working directory."""
 
 
 class Location(Root):
@@ -83,42 +98,40 @@ class Location(Root):
 
     Raises:
         NotADataset: reading, or ``size``, of a missing file.
-        PicstoreError: access is refused, or the store cannot be reached. This is no Damage, since nothing is known of
-            the bytes.
+        PicstoreError: access is refused, or the store cannot be reached. This is not Damage, since nothing is known
+            of the bytes.
     """
 
     __slots__ = ()
 
     @abstractmethod
-    def __truediv__(self, name: str) -> Self:
-        """The file or folder ``name`` below this one; the name may hold slashes."""
+    def __truediv__(self, name: str) -> Self: ...
 
     @property
     @abstractmethod
     def parent(self) -> Self:
-        """The folder that holds this one."""
+        """The folder that holds this file or folder."""
 
     @abstractmethod
     def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
         """Read ``size`` bytes of the file at ``offset``; see :func:`picstore.storage.location.resolve.read_at`."""
 
     def read_ranges(self, ranges: Sequence[Range], buffer: memoryview, *, at: int, file: str) -> None:
-        """Read parts of the file into a buffer, one after the other, in an object store side by side.
+        """Read ranges of the file into a buffer, where they lie one after the other.
 
         Args:
-            ranges: where each begins and ends, counted from ``at``.
+            ranges: begin and end of each, counted from the offset ``at`` in the file.
             buffer: writable bytes.
-            at: offset in the file.
             file: name of the file in messages.
 
         Raises:
-            Truncated: the file ends before the last of them.
+            Truncated: the file ends before the last range.
         """
         self.read_pieces(pieces_of(ranges, buffer, at=at), file=file)
 
     @abstractmethod
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
-        """Read parts of the file, each to memory of its own, in an object store side by side.
+        """Read parts of the file, each to memory of its own; an object store sends them side by side.
 
         Args:
             pieces: offset in the file and writable memory of each.
@@ -126,16 +139,16 @@ class Location(Root):
             near: a store reads parts that are at most ``near`` bytes apart by one request.
 
         Raises:
-            Truncated: the file ends before the last of them.
+            Truncated: the file ends before the last part.
         """
 
     def read_cached(self, ranges: Sequence[Range], buffer: memoryview, *, at: int) -> bool:
-        """Read parts of the file, as :meth:`read_ranges` does, if they are in memory.
+        """Read ranges of the file, as :meth:`read_ranges` does, if the system holds all of them in memory.
 
         Otherwise the disk begins to fetch them, so that reading several files afterwards waits for all at once.
 
         Returns:
-            Whether they were; if not, the buffer may have any content. In a store they never are.
+            Whether they were read; if not, the buffer may have any content. Always False in a store.
         """
         return False
 
@@ -147,7 +160,7 @@ class Location(Root):
     def lines(self) -> Iterator[bytes]:
         """Iterate over the lines of the file, line ends included, without holding the whole file.
 
-        A line of more than MAX_LINE bytes, as other files than texts have, comes in parts.
+        A line of more than MAX_LINE bytes comes in parts.
         """
 
     @abstractmethod
@@ -156,14 +169,14 @@ class Location(Root):
 
     @abstractmethod
     def is_file(self) -> bool:
-        """Whether this is a file."""
+        """Return whether this is a file."""
 
     @abstractmethod
     def is_folder(self) -> bool:
-        """Whether this is a folder; in an object store, whether any object lies below."""
+        """Return whether this is a folder; in an object store, whether any object lies below."""
 
     def exists(self) -> bool:
-        """Whether this is a file or folder."""
+        """Return whether this is a file or folder."""
         return self.is_file() or self.is_folder()
 
     def open(self) -> BinaryIO:
@@ -172,18 +185,18 @@ class Location(Root):
 
     @abstractmethod
     def entries(self) -> list[Entry]:
-        """List the direct entries of the folder, by name; UsageError for a file, NotADataset where nothing is."""
+        """List the direct entries of the folder, by name; UsageError for a file, NotADataset if nothing is there."""
 
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:
         """Iterate over all files below, in any order: relative name, with slashes, and size in bytes."""
 
     def is_odd(self, name: str) -> bool:
-        """Whether a file that was listed below cannot be read, since its store's client refuses its name."""
+        """Return whether the store's client refuses the name of a file that was listed below."""
         return False
 
     def link_to(self, target: WritableLocation) -> bool:
-        """Make the target a second name of the file; return False, and do nothing, where that is not possible."""
+        """Make the target a second name of the file; return False, and do nothing, if that is not possible."""
         return False
 
     def copy_to(self, target: WritableLocation) -> None:
@@ -209,7 +222,7 @@ class WritableLocation(Location):
 
     @abstractmethod
     def write_new(self, data: bytes) -> bool:
-        """Write the file unless there is one, whole; of several callers at once one gets True, the others False."""
+        """Write the file, whole, unless one exists; of several callers at once one gets True, the others False."""
 
     @abstractmethod
     def replace(self, data: bytes, *, expected: bytes) -> bool:
@@ -224,15 +237,11 @@ class WritableLocation(Location):
 
     @abstractmethod
     def remove(self, *, keep: Collection[str] = ()) -> None:
-        """Remove the file, or the folder and its content, if there is one.
-
-        Args:
-            keep: names of entries of the folder that stay, and the folder with them.
-        """
+        """Remove the file, or the folder and its content; entries named in ``keep`` stay, and the folder with them."""
 
     @abstractmethod
     def sweep(self) -> None:
-        """Remove incomplete files that killed processes left, here and in the folders of this one."""
+        """Remove incomplete files that killed processes left in this folder and in the folders of it."""
 
     @abstractmethod
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
@@ -250,7 +259,7 @@ class WritableLocation(Location):
 
 
 class _Reader(io.RawIOBase):
-    """A location as a raw file of the standard library; each read is one request."""
+    """Raw file of the standard library that reads a location; each read is one request."""
 
     def __init__(self, location: Location) -> None:
         self._location, self._size, self._at = location, location.size(), 0

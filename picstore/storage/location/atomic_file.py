@@ -14,15 +14,15 @@ from picstore.storage.location.abstract_location import PARTIAL, Buffer
 
 
 def partial_path(path: Path) -> Path:
-    """Make a unique temporary name."""
+    """Make a unique temporary name beside ``path``."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
 
 
 class AtomicFile:
     """Writer under a unique temporary name, which ``close`` syncs and renames.
 
-    Two processes that write the same file, one of them taken for dead, thus do not write into each other's file. The
-    temporary file is locked until it has its name, so ``sweep`` removes only dead processes' files.
+    Two processes that write the same file, if one was taken for dead, thus do not write into each other's file. The
+    temporary file is locked until it has its final name, so ``sweep`` removes only dead processes' files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,9 +42,9 @@ class AtomicFile:
         self._out.write(data)
 
     def flush(self) -> None:
-        """Write what is buffered, which a fork would write a second time as it ends."""
+        """Write the buffered bytes, which a fork would otherwise write a second time as it ends."""
         if not self._ended and not self._out.closed:
-            with contextlib.suppress(OSError):  # the next write raises it
+            with contextlib.suppress(OSError):  # the next write raises the error
                 self._out.flush()
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class AtomicFile:
         sync_folder(self._path.parent)
 
     def close_new(self) -> bool:
-        """Make the file appear unless one of its name exists; return whether it did."""
+        """Make the file appear unless a file of its name exists; return whether it appeared."""
         self._sync()
         try:
             os.link(self._partial, self._path)  # fails where the name is taken, unlike a renaming
@@ -69,7 +69,7 @@ class AtomicFile:
         return True
 
     def _close_alone(self) -> bool:
-        """Make the file appear unless one of its name exists, while no other process does so in this folder."""
+        """Make the file appear unless a file of its name exists, by a lock on the folder."""
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -89,7 +89,7 @@ class AtomicFile:
             return
         self._ended = True
         try:
-            with contextlib.suppress(OSError):  # a full disk does not take what is buffered
+            with contextlib.suppress(OSError):  # a full disk refuses the buffered bytes
                 self._out.close()
         finally:
             self._partial.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ os.register_at_fork(before=_flush_all)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents where they are missing, durable."""
+    """Make a folder and its missing parents, durable."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -124,9 +124,9 @@ def sync_folder(path: Path) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Make what was written to a file, or renamed in a folder, durable.
+    """Make writes to a file, or renames in a folder, durable.
 
-    On macOS fsync leaves it in the memory of the disk. F_FULLFSYNC writes that too; some file systems lack it.
+    On macOS, fsync leaves data in the memory of the disk. F_FULLFSYNC writes that too, but some file systems lack it.
     """
     if hasattr(fcntl, "F_FULLFSYNC"):
         with contextlib.suppress(OSError):

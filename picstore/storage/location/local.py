@@ -103,7 +103,7 @@ class Folder(WritableLocation):
                         return False
             finally:
                 os.close(descriptor)
-        except OSError:  # the read that follows tells
+        except OSError:  # the read that follows raises it
             return False
         return True
 
@@ -132,7 +132,7 @@ class Folder(WritableLocation):
         return self.path.is_dir()
 
     def exists(self) -> bool:
-        return self.path.exists()  # also true for a pipe, which is neither file nor folder
+        return self.path.exists()  # also for a pipe
 
     def entries(self) -> list[Entry]:
         try:
@@ -187,12 +187,13 @@ class Folder(WritableLocation):
 
     def link_to(self, target: WritableLocation) -> bool:
         if isinstance(target, Folder):
-            with contextlib.suppress(OSError):  # another file system, or one without hard links
+            with contextlib.suppress(OSError):  # another file system, or no hard links
                 make_folder(target.path.parent)
                 partial = partial_path(target.path)
                 os.link(self.path, partial)
                 partial.replace(target.path)
-                partial.unlink(missing_ok=True)  # replace() leaves it where both names are links to one file
+                # replace() does nothing if both names are links to one file.
+                partial.unlink(missing_ok=True)
                 sync_folder(target.path.parent)
                 return True
         return False
@@ -211,7 +212,7 @@ class Folder(WritableLocation):
 
     def sweep(self) -> None:
         for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"*/*{PARTIAL}")):
-            # An error: locked by its writer, renamed, or not a file that picstore wrote.
+            # Errors mean that its writer has locked or renamed the file, or that picstore did not write it.
             with contextlib.suppress(OSError), os.fdopen(open_regular(path)[0], "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
@@ -221,7 +222,7 @@ class Folder(WritableLocation):
         if create:
             make_folder(self.path.parent)
         try:
-            # For writing, as NFS makes flock a lock of bytes, which needs that.
+            # The file is opened for writing, because NFS turns flock into a lock of bytes, which needs that.
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o666)
         except FileNotFoundError as error:
             raise Conflict(f"{self} was removed by another process; run the command again") from error
@@ -229,7 +230,7 @@ class Folder(WritableLocation):
             raise UsageError(f"{self} cannot be locked, {error.strerror}; make it writable") from error
         try:
             self._flock(descriptor, busy, time.monotonic() + wait)
-            # Whoever removes the file holds the lock; a lock on a removed file excludes nobody.
+            # The file may have been removed by the lock's last holder. A lock on a removed file excludes nobody.
             if not self.path.exists() or not os.path.samestat(os.fstat(descriptor), self.path.stat()):
                 raise Conflict(f"{self} was removed by another process; run the command again")
             yield
@@ -237,7 +238,7 @@ class Folder(WritableLocation):
             os.close(descriptor)
 
     def _flock(self, descriptor: int, busy: str, deadline: float) -> None:
-        """Lock an open file; UsageError(busy) if it is locked by others until ``deadline``, of time.monotonic()."""
+        """Lock an open file; UsageError(busy) if others hold the lock until ``deadline``, of time.monotonic()."""
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -255,7 +256,7 @@ class Folder(WritableLocation):
 
 
 def _read_without_waiting(descriptor: int, memory: memoryview, offset: int) -> bool:
-    """Read bytes of a file that are in memory; False if one is not, or where a file system cannot tell."""
+    """Read bytes of a file if they are in memory; return whether they were, False if the file system cannot tell."""
     try:
         return os.preadv(descriptor, [memory], offset, os.RWF_NOWAIT) == len(memory)
     except OSError:

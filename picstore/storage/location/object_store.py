@@ -32,17 +32,20 @@ from picstore.storage.location.redact import has_credentials, redact
 from picstore.storage.location.resumed_download import Retries, Unreachable, persist, wait
 from picstore.storage.location.s3_listing import Page, is_odd, list_s3
 
-PART_SIZE = 8 << 20  # bytes; S3 takes 10,000 parts, so an object may have 78 GiB
-_CONCURRENT_PARTS = 2  # for each object; a worker of convert writes 16 objects, which makes 32 parts or 256 MiB
-_MAX_CONDITIONAL = 1 << 30  # bytes of an object that is written on a condition: a manifest or a job
-# Variables that name another endpoint. The library knows the first and the last. Google's own libraries name the second
+# Bytes of a part of an upload. S3 takes 10,000 parts, so an object may have 78 GiB.
+PART_SIZE = 8 << 20
+# Parts of an object to send at once. A worker of convert writes 16 objects: 32 parts, 256 MiB.
+_CONCURRENT_PARTS = 2
+# Most bytes of an object that is written on a condition: a manifest or a job.
+_MAX_CONDITIONAL = 1 << 30
+# Variables that name another endpoint. obstore knows the first and the last. Google's own libraries name the second
 # for an emulator, which is used without signing in.
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 
 
 class _Abandoned(Exception):
-    """Raised by the iterator of parts to abort the upload."""
+    """The iterator of parts raises this to abort the upload."""
 
 
 class SentParts:
@@ -50,18 +53,18 @@ class SentParts:
 
     Attributes:
         size, crc: number of bytes and CRC-32 of the parts so far.
-        ended: whether there are no more.
+        ended: whether all parts were taken.
     """
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
-        self._first: bytes | None = None  # until a second one is asked for
+        self._first: bytes | None = None  # kept until a second part is taken
         self._count = 0
         self.size = self.crc = 0
         self.ended = False
 
     def all_unsent(self) -> bool:
-        """Whether the parts can be iterated over again, as at most one was taken."""
+        """Return whether the parts can be iterated over again, since at most one was taken."""
         return self._count < 2 and not self.ended
 
     def __iter__(self) -> Iterator[bytes]:
@@ -77,10 +80,10 @@ class SentParts:
 
 
 class MultipartUpload:
-    """Writer that uploads parts in a thread as they fill; an object of less than one part is one request.
+    """Writer that uploads parts in a thread as they fill; an object of less than one part takes one request.
 
     Args:
-        put: writes the object from its bytes, or from parts; an error that these raise must abort the upload.
+        put: writes the object from its bytes, or from parts; an error of their iterator must abort the upload.
     """
 
     def __init__(self, put: Callable[[bytes | Iterator[bytes]], None]) -> None:
@@ -137,7 +140,7 @@ class MultipartUpload:
     def _upload(self) -> None:
         try:
             self._put(self._queued_parts())
-        except BaseException as error:  # raised in the writing thread by the next call
+        except BaseException as error:  # the next call raises it in the writing thread
             self._error = error
 
     def _queued_parts(self) -> Iterator[bytes]:
@@ -165,7 +168,7 @@ class Bucket(RemoteFile, WritableLocation):
             raise UsageError(f"{url} holds credentials; give them as {CREDENTIALS_HINTS[scheme]}")
         bucket, *names = rest.split("/")
         if not bucket or {".", ".."} & {bucket, *names}:
-            raise UsageError(f"{scheme}://{rest} is no URL of an object store; write {scheme}://bucket/name")
+            raise UsageError(f"{scheme}://{rest} is not a URL of an object store; write {scheme}://bucket/name")
         library()
         return cls(scheme, bucket, "/".join(name for name in names if name))
 
@@ -189,7 +192,7 @@ class Bucket(RemoteFile, WritableLocation):
         return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
 
     def files(self) -> Iterator[tuple[str, int]]:
-        """Iterate over the objects below; where an answer is cut short, listing goes on behind the last name."""
+        """Iterate over the objects below; if an answer is cut short, listing continues behind the last name."""
         last = ""  # the greatest name
         # Names of empty objects. Objects that mark folders have keys with a slash more, so they may be listed again.
         empty: set[str] = set()
@@ -225,7 +228,7 @@ class Bucket(RemoteFile, WritableLocation):
                 yield [(found["path"], int(found["size"])) for found in page]
 
     def _pages_with_odd_keys(self, error: OddKey, *, after: str = "", delimiter: str = "") -> Iterator[Page]:
-        """List what obstore cannot, by botocore in S3; elsewhere the error is raised."""
+        """List a folder of S3 by botocore, since obstore cannot; raise ``error`` for other stores."""
         if self.scheme != "s3":
             raise error
         prefix = f"{self.key}/" if self.key else ""
@@ -236,7 +239,7 @@ class Bucket(RemoteFile, WritableLocation):
         return is_odd(name)
 
     def write(self, data: bytes | Iterator[bytes]) -> None:
-        """Write the object, from parts several at a time; an error that the parts raise aborts the upload."""
+        """Write the object, of parts several at a time; an error of their iterator aborts the upload."""
         if isinstance(data, bytes):
             self._ask(lambda client: library().put(client, self.key, data), patient=True)
             return
@@ -246,7 +249,7 @@ class Bucket(RemoteFile, WritableLocation):
         except (Unreachable, NotADataset):
             if parts.all_unsent():  # the answer to the first request was cut short
                 self._upload(parts)
-            # The answer to the last request was cut short, and then there is no upload left to be aborted.
+            # Perhaps only the answer to the last request was cut short, and the upload has ended.
             elif not (parts.ended and self._holds(parts)):
                 raise
 
@@ -256,7 +259,7 @@ class Bucket(RemoteFile, WritableLocation):
             library().put(client, self.key, iter(parts), chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS)
 
     def _holds(self, parts: SentParts) -> bool:
-        """Whether the object has the bytes of an upload."""
+        """Return whether the object has the bytes of an upload."""
         download, crc = self._download(str(self), patient=True), 0
         if download.end != parts.size:
             return False
@@ -278,11 +281,11 @@ class Bucket(RemoteFile, WritableLocation):
         return self._put_if(data, {name: value for name, value in version.items() if value is not None})
 
     def _put_if(self, data: bytes, mode: Any) -> bool:
-        """Write the object on a condition; returns whether it holds ``data`` now."""
+        """Write the object on a condition; return whether the object holds ``data`` now."""
         try:
             self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:
-            # A request that is repeated after its answer was lost fails because of itself.
+            # If the answer was lost, the repeated request fails because the first one succeeded.
             with contextlib.suppress(NotADataset):
                 return self.read_all(_MAX_CONDITIONAL) == data
             return False
@@ -292,7 +295,7 @@ class Bucket(RemoteFile, WritableLocation):
         return MultipartUpload(self.write)
 
     def copy_to(self, target: WritableLocation) -> None:
-        """Copy within the store if both are in one bucket, else through this machine."""
+        """Copy within the store if source and target are in one bucket, else through this machine."""
         if not isinstance(target, Bucket) or (target.scheme, target.bucket) != (self.scheme, self.bucket):
             WritableLocation.copy_to(self, target)
             return
@@ -303,21 +306,21 @@ class Bucket(RemoteFile, WritableLocation):
         keys = [self.key] if self.is_file() else [(self / name).key for name in names]
         try:
             self._delete(keys)
-        except NotADataset:  # removed before, but listed still
+        except NotADataset:  # removed before, but still listed
             for key in keys:
                 with contextlib.suppress(NotADataset):
                     self._delete([key])
 
     def _delete(self, keys: list[str]) -> None:
-        """Delete objects, a thousand by one request in some stores; NotADataset if others say that one is missing."""
+        """Delete objects, in some stores a thousand by one request; others raise NotADataset for a missing one."""
         if keys:
             self._ask(lambda client: library().delete(client, keys))
 
     def sweep(self) -> None:
-        """Do nothing: an object appears when it is complete."""
+        """Do nothing, since objects appear only when they are complete."""
 
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Return a context that locks nothing: no lock of a store ends with its process."""
+        """Return a context that locks nothing, since no lock of a store ends with its process."""
         return contextlib.nullcontext()
 
     def _connect(self, rule: Retries) -> Any:

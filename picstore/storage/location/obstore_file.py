@@ -14,10 +14,20 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from picstore.errors import Changed, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.abstract_location import MAX_LINE, Allocate, Buffer, Location, Piece, Range, fresh
+from picstore.storage.location.abstract_location import (
+    MAX_LINE,
+    Allocate,
+    Buffer,
+    Location,
+    Piece,
+    Range,
+    first_of_runs,
+    fresh,
+)
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import redact
 from picstore.storage.location.resumed_download import Download, OutOfRange, Retries, Unreachable, persist
@@ -43,8 +53,8 @@ _ENDPOINT_HINTS = {
     **dict.fromkeys(("http", "https"), "the URL"),
 }
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-# Failures that another attempt does not mend: answers of 4xx but for a timeout and too many requests, answers that
-# contradict HTTP, and TLS (names of rustls' errors, with the reason that it gives for a certificate).
+# Failures that another attempt does not mend: answers of 4xx except for a timeout and too many requests, answers that
+# contradict HTTP, and TLS (names of rustls' errors, with its reason for refusing a certificate).
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
 _ODD_KEY = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"', re.DOTALL)
 _TLS = re.compile(
@@ -53,7 +63,8 @@ _TLS = re.compile(
 # Codings that change the bytes of an answer. "identity" does not, nor "aws-chunked", which some clients store.
 _COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress"})
 NO_RETRIES = Retries(0)
-_clients: dict[tuple[int, str, Retries], Any] = {}  # by process too; a forked one does not use its parent's
+# Clients by process, bucket and rule. A forked process does not use its parent's.
+_clients: dict[tuple[int, str, Retries], Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +73,8 @@ class RemoteFile(Location):
 
     Attributes:
         scheme: of the URL, such as "s3".
-        bucket: what follows the scheme: a bucket, a container of Azure, a host and port, or a repository of the hub.
-        key: the path there, without a slash at its end.
+        bucket: a bucket, a container of Azure, a host and port, or a repository of the hub.
+        key: the path in the bucket, without a slash at its end.
         expected: version that the file must have whenever it is read, as :meth:`pin` finds it; empty for any.
     """
 
@@ -75,7 +86,7 @@ class RemoteFile(Location):
     @classmethod
     @abstractmethod
     def parse(cls, scheme: str, rest: str) -> Self:
-        """Parse a URL, given as its scheme and the ``rest`` after ``scheme://``; UsageError where it is none."""
+        """Parse a URL, given as ``scheme`` and the ``rest`` after ``scheme://``; UsageError if it is malformed."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}" + (f"/{self.key}" if self.key else "")
@@ -125,7 +136,7 @@ class RemoteFile(Location):
             memory[:] = buffer[offset - begin :][: len(memory)]
 
     def _download_all_of(self, offset: int, size: int, *, file: str) -> Download:
-        """Begin to read bytes; Truncated if the object ends before the last of them."""
+        """Begin to read ``size`` bytes at ``offset``; Truncated if the object ends before the last byte."""
         try:
             download = self._download(file, offset, offset + size, patient=True)
             there = download.end - offset
@@ -137,7 +148,7 @@ class RemoteFile(Location):
         return download
 
     def _download(self, file: str, begin: int = 0, end: int | None = None, *, patient: bool = False) -> Download:
-        """Begin to read the object, or a part of it; Changed if it has not the version that is expected."""
+        """Begin to read the object or a part of it; Changed if the object has another version than expected."""
 
         def get(range_: Range | None) -> Any:
             with self._translated(file):
@@ -182,19 +193,19 @@ class RemoteFile(Location):
         return int(self._meta()["size"])
 
     def pin(self) -> tuple[Self, int]:
-        """Return the file in the version that it has now, and its size; reading another version raises Changed."""
+        """Return the file tied to its present version, and its size; reading another version raises Changed."""
         meta = self._meta()
         return replace(self, expected=_version_of(meta)), int(meta["size"])
 
     def _meta(self) -> Mapping[str, Any]:
-        """Ask for what the store says of the file: ``size``, ``e_tag``, ``last_modified``."""
+        """Request the file's ``size``, ``e_tag`` and ``last_modified``."""
         meta: Mapping[str, Any] = self._ask(lambda client: library().head(client, self.key))
         return meta
 
     def _ask(self, request: Callable[[Any], T], *, patient: bool = False) -> T:
-        """Send a request by a client that sends it once, again where the store fails or its answer is cut short.
+        """Send a request; send it again if the store fails or an answer is cut short.
 
-        obstore repeats requests by itself, but not where the body of an answer is cut short.
+        obstore repeats requests by itself, but not if the body of an answer is cut short, so its client sends once.
         """
         client, rule = self._client_of(NO_RETRIES), retries(patient=patient)
 
@@ -217,7 +228,7 @@ class RemoteFile(Location):
         return path[len(self.key) + 1 :] if self.key else path
 
     def _client_of(self, rule: Retries) -> Any:
-        """The client of this process that repeats requests by a rule."""
+        """Return this process's client that repeats requests by a rule; make it on first use."""
         bucket = f"{self.scheme}://{self.bucket}"
         client = _clients.get((os.getpid(), bucket, rule))
         if client is None:
@@ -271,7 +282,8 @@ class RemoteFile(Location):
                 f"{file}: the server's {refused}; check {_ENDPOINT_HINTS[self.scheme]}, the clock of this machine, and "
                 "the authorities that it trusts (SSL_CERT_FILE)"
             )
-        if "169.254.169.254" in text:  # asked for credentials on a cloud's machines when none are given
+        # Without credentials, obstore asks this address for them, as a cloud's machines do.
+        if "169.254.169.254" in text:
             return Unreachable(f"{file}: there are no credentials; {self._credentials}")
         if "Content-Length Header missing" in text:
             return PicstoreError(f"{file}: the server does not state the length of its answers (Content-Length)")
@@ -285,11 +297,11 @@ class RemoteFile(Location):
 
     @abstractmethod
     def _missing(self, file: str, text: str) -> NotADataset:
-        """Make the error of a file that is missing; ``text`` is the library's."""
+        """Make the error of a missing file; ``text`` is the library's message."""
 
     @abstractmethod
     def _unconditional(self, file: str) -> PicstoreError:
-        """Make the error of a server that has no conditional requests, or no ranges."""
+        """Make the error of a server without conditional requests or ranges."""
 
 
 class OddKey(UsageError):
@@ -297,31 +309,29 @@ class OddKey(UsageError):
 
 
 class ConditionFailed(PicstoreError):
-    """The object is there, or is not what the condition of a write asks for."""
+    """The condition of a write does not hold: the object exists, or has another version."""
 
 
 def retries(*, patient: bool) -> Retries:
-    """Choose the rule of retries: 10, or as many as 3 minutes allow, so that a store may restart.
+    """Choose the rule of retries: 10, or if ``patient`` as many as 3 minutes allow, so that a store may restart.
 
-    Work begins with requests that are not patient, so a wrong setting is told soon: with waits of base 2, which stay
-    short, 10 retries are over after 3 s.
+    Work begins with requests that are not patient, so that a wrong setting fails soon: 10 retries with waits of base 2
+    are over after 3 s.
     """
     return Retries(1000, base=3) if patient else Retries(10)
 
 
 def _version_of(meta: Mapping[str, Any]) -> str:
-    """Describe the version of a file: its size, and its ETag or, where the server has none, its date."""
+    """Describe the version of a file by size and ETag, or by size and date if the server sends no ETag."""
     return f"{meta['size']} {meta['e_tag'] or meta['last_modified']}"
 
 
 def _runs(pieces: Sequence[Piece], near: int) -> list[list[Piece]]:
     """Group pieces that are at most ``near`` bytes apart, in order of their offsets."""
-    runs: list[list[Piece]] = []
-    end = 0
-    for piece in sorted(pieces, key=lambda piece: piece[0]):
-        if runs and piece[0] <= end + near:
-            runs[-1].append(piece)
-        else:
-            runs.append([piece])
-        end = max(end, piece[0] + len(piece[1]))
-    return runs
+    import numpy as np
+
+    ordered = sorted(pieces, key=lambda piece: piece[0])
+    begins = np.array([offset for offset, _ in ordered], np.int64)
+    ends = np.array([offset + len(memory) for offset, memory in ordered], np.int64)
+    starts = first_of_runs(begins, ends, near)
+    return [ordered[first:last] for first, last in pairwise([*starts.tolist(), len(ordered)])]

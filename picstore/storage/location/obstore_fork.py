@@ -1,8 +1,8 @@
 """Import of obstore, on first use and again after a fork.
 
-obstore makes one runtime, whose threads run its requests. A forked process has the runtime without the threads, and its
-requests would wait for ever. obstore cannot make another runtime, so a forked process loads the compiled module again
-from a copy, which has none yet. This takes 40 ms and 15 MB.
+obstore makes one runtime, whose threads run its requests. A forked process has the runtime without the threads, so its
+requests would wait forever. obstore cannot make a second runtime, so a forked process loads the compiled module again,
+from a copy that has no runtime yet. This takes 40 ms and 15 MB.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from types import ModuleType
 from picstore.errors import MissingDependency
 
 _PACKAGE, _COMPILED = "obstore", "obstore._obstore"
-_loaded: dict[int, ModuleType] = {}  # by process
-_locks: dict[int, threading.Lock] = {}  # by process, since one may be held while another thread forks
-_files: list[Path] = []  # where the compiled module was first loaded from
+# The package, by process.
+_loaded: dict[int, ModuleType] = {}
+# One lock for each process, since a thread may hold the parent's lock while another thread forks.
+_locks: dict[int, threading.Lock] = {}
+# File from which the compiled module was first loaded; empty before.
+_files: list[Path] = []
 
 
 def library() -> ModuleType:

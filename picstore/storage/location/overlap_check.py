@@ -1,4 +1,4 @@
-"""The check that a destination and its sources lie apart, for every verb that reads one place and writes another."""
+"""Check that a destination does not overlap its sources, for each verb that reads one place and writes another."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from picstore.storage.location.resolve import Location, Where, locate
 
 
 def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal: bool = False) -> None:
-    """Refuse a destination that is a source, lies in one, or holds one, before anything is read or written.
+    """Refuse a destination that is a source, lies in a source, or holds one, before anything is read or written.
 
     A dataset in a folder of images would be a class of the next conversion, and move the labels of all classes that
     sort after it. Local folders are compared by device and inode too, so that links, ``..``, bind mounts and another
-    spelling on a file system without case are the same folder. Links to folders directly in a source belong to it.
+    spelling on a case-insensitive file system are the same folder. Folders behind links directly in a source are part
+    of the source.
 
     Args:
-        destination: path or URL of what is written.
-        sources: paths and URLs of what is read; a file holds no destination.
+        destination: path or URL that is written.
+        sources: paths and URLs that are read.
         may_be_equal: allow the destination to be a source itself.
 
     Raises:
-        UsageError: they do not lie apart.
+        UsageError: the destination and a source overlap.
     """
     out = locate(destination)
     for source in map(locate, sources):
@@ -42,7 +43,7 @@ def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal:
 
 
 def _holds(outer: Location, inner: Location) -> bool:
-    """Whether a location is another one, or a folder that holds it at any depth."""
+    """Return whether ``inner`` is ``outer``, or lies in it at any depth."""
     if isinstance(outer, Folder) and isinstance(inner, Folder):
         return _holds_path(Path(os.path.realpath(outer.path)), Path(os.path.realpath(inner.path)))
     if isinstance(outer, RemoteFile) and isinstance(inner, RemoteFile):
@@ -56,7 +57,7 @@ def _starts(outer: str, inner: str) -> bool:
 
 
 def _holds_path(outer: Path, inner: Path) -> bool:
-    """Whether a path is another one or above it; both are absolute and without links."""
+    """Return whether ``inner`` is ``outer`` or lies below it; both paths are absolute and without links."""
     if inner.is_relative_to(outer):
         return True
     there = _status(outer)
@@ -68,12 +69,12 @@ def _holds_path(outer: Path, inner: Path) -> bool:
 def _status(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
-    except OSError:  # not made yet
+    except OSError:  # not yet made
         return None
 
 
 def _linked_folders(source: Location) -> Iterator[Location]:
-    """Folders that links directly in a local source lead to, such as classes that lie elsewhere."""
+    """Yield the folders behind links directly in a local source, such as classes that lie elsewhere."""
     if isinstance(source, Folder) and source.is_folder():
         with os.scandir(source.path) as found:
             yield from (Folder(Path(entry.path)) for entry in found if entry.is_symlink() and Path(entry.path).is_dir())

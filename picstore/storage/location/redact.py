@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 
-# Servers choose the texts of errors, so each expression takes linear time: none looks for what may follow any number of
-# other characters.
+# Servers choose the texts of errors, so each expression takes linear time: after any number of characters, none looks
+# for a further one.
 _USER = re.compile(r"(://)[^/\s@\"']*@")
 _QUERY = re.compile(r"\?[^\s\"'<>)]*")
 _SIGNED = re.compile(r"(sig|signature|token|credential)=", re.IGNORECASE)
-# Variables whose values are secret, of all clouds' own tools.
+# Names of variables with secret values, as the tools of all clouds use them.
 _SECRET = re.compile(r"(AWS|AZURE|GOOGLE|GCP|HF)_.*(SECRET|TOKEN|KEY|PASSWORD|SAS)|GOOGLE_SERVICE_ACCOUNT_KEY")
-_PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")  # a key's name, and the file that holds it
-_MIN_SECRET = 8  # characters; shorter values are words of messages too
+_PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")  # names of keys, and of files that hold keys
+_MIN_SECRET = 8  # characters; shorter values occur in messages as words
 
 
 def redact(text: str) -> str:
@@ -26,10 +26,10 @@ def redact(text: str) -> str:
 
 
 def has_credentials(url: str) -> bool:
-    """Whether a URL holds a user, or a query that signs it."""
+    """Return whether a URL holds a user, or a query that signs requests."""
     return _USER.search(url) is not None or _SIGNED.search(url.partition("?")[2]) is not None
 
 
 def _without_query(found: re.Match[str]) -> str:
-    """Take out a query with a parameter, as it may sign a request and so grant access; questions stay."""
+    """Remove a query that has a parameter, since it may sign a request and so grant access; questions stay."""
     return "?…" if "=" in found[0] else found[0]

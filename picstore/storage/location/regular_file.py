@@ -13,7 +13,7 @@ class NotRegular(OSError):
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder, or a link to one; False for links that go round in a circle."""
+    """Return whether an entry is a folder or a link to one; False for links that form a circle."""
     try:
         return entry.is_dir()
     except OSError:
@@ -21,23 +21,23 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def kind_of(mode: int) -> str:
-    """Name the kind of what is no regular file and no folder, by its ``st_mode``."""
+    """Name the kind of a named pipe, a socket or a device, given its ``st_mode``."""
     if stat.S_ISFIFO(mode):
         return "a named pipe"
     return "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def version_of(status: os.stat_result) -> str:
-    """Describe which bytes a local file has: size, times of its last change, and the machine that saw them.
+    """Describe the version of a local file: size, times of the last change, and the name of this machine.
 
-    The change time (ctime) tells apart what keeps size and modification time, such as a file that ``mv`` or ``cp -p``
-    put in its place. Inode numbers would too, but several FUSE file systems give a file another number later.
+    The change time (ctime) reveals changes that keep size and modification time, such as a file that ``mv`` or
+    ``cp -p`` put in its place. Inode numbers would too, but several FUSE file systems give a file another number later.
     """
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {platform.node()}"
 
 
 def is_version(status: os.stat_result, version: str) -> bool:
-    """Whether a file has the bytes that :func:`version_of` described.
+    """Return whether a file still has the version that :func:`version_of` described.
 
     On another machine, whose copy of the file may have another change time, size and modification time decide.
     """
@@ -47,16 +47,16 @@ def is_version(status: os.stat_result, version: str) -> bool:
 
 
 def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Open a regular file for reading; returns its descriptor and size. OSError for anything else, without waiting.
+    """Open a regular file for reading; return descriptor and size. OSError for anything else, without waiting.
 
-    Opening a named pipe would wait for its writer for ever, and devices have no end.
+    Opening a named pipe would wait forever for its writer, and devices have no end.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except ValueError as error:  # half a surrogate pair or a zero byte, which no file name has
+    except ValueError as error:  # no file name has half a surrogate pair or a zero byte
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
     except OSError as error:
-        if error.errno == errno.ENXIO:  # of a socket, or of a device that is not there
+        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
             raise NotRegular(errno.EINVAL, "a socket or a device, not a regular file", path) from error
         raise
     status = os.fstat(file)

@@ -1,8 +1,8 @@
 """Locations from paths and URLs, and the names of a dataset's files.
 
 A :class:`Location` is a local folder or file (``local.Folder``), one of an object store (``object_store.Bucket``), or
-one that is only read, on a web server (``web.WebFile``) or the Hugging Face hub (``web.HubFile``).
-All code that reads or writes a dataset's files goes through it.
+a read-only one on a web server or the Hugging Face hub (``WebFile`` and ``HubFile`` of ``web_and_hub``). All code that
+reads or writes a dataset's files uses locations.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from picstore.storage.location.obstore_file import RemoteFile
 from picstore.storage.location.redact import redact
 from picstore.storage.location.web_and_hub import HubFile, WebFile
 
-# Names of ``base`` that other modules import from here.
+# Names of ``abstract_location`` that other modules import from here.
 __all__ = ["Allocate", "Location", "Root", "WritableLocation", "fresh"]
 
 MANIFEST = "picstore.json"
-COPY = "picstore.copy.json"  # of the manifest
+COPY = "picstore.copy.json"  # copy of the manifest
 INDEX = "picstore.idx"
 COUNTS = "picstore.counts"
 LEDGER = "ledger.jsonl"
@@ -46,19 +46,21 @@ _SCHEMES: dict[str, type[RemoteFile]] = {
     "hf": HubFile,
 }
 _URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # pathlib turns two slashes into one
-_WAITING_SECONDS = 0.001  # a call that takes longer waits for a disk or a network
-_MAX_REQUESTS = 16  # requests: enough to hide 20 ms each, few enough for any store
+# Calls that take longer than this on average wait for a disk or a network.
+_WAITING_SECONDS = 0.001
+# Calls at a time: enough to hide 20 ms each, few enough for any store.
+_MAX_REQUESTS = 16
 
 
 def file_name(stream: int, file: int) -> str:
-    """Name of a file relative to its dataset."""
+    """Return the path of a file of a stream, relative to its dataset."""
     return f"{stream:04d}/{file:06d}.pic"
 
 
 def locate(where: Where) -> Location:
     """Resolve a path, or a URL such as ``s3://bucket/train``, ``https://…`` or ``hf://datasets/…``, to a location.
 
-    UsageError for another kind of URL, or one without a bucket; MissingDependency without the library that it needs.
+    UsageError for another kind of URL, or one without a bucket; MissingDependency if a library for it is missing.
     """
     if isinstance(where, Location):
         return where
@@ -73,7 +75,7 @@ def locate(where: Where) -> Location:
 
 
 def locate_writable(where: Where) -> WritableLocation:
-    """Resolve a path or URL, as :func:`locate` does, that is to be written; UsageError for one that is only read."""
+    """Resolve a path or URL to a location to write; UsageError for a web server or the hub, which are only read."""
     location = locate(where)
     if isinstance(location, WritableLocation):
         return location
@@ -82,12 +84,12 @@ def locate_writable(where: Where) -> WritableLocation:
 
 
 def is_relative(name: str) -> bool:
-    """Whether a name is a path that is relative to a folder: no URL of any scheme, and not absolute."""
+    """Return whether a name is a relative path: not absolute, and not a URL of any scheme."""
     return _URL.fullmatch(name) is None and "://" not in name and not name.startswith("/")
 
 
 def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
-    """Read ``size`` bytes of a file at ``offset``; nothing is allocated for bytes that the file does not have.
+    """Read ``size`` bytes of a file at ``offset``; memory is allocated only for bytes that the file has.
 
     Args:
         file: name of the file in messages.
@@ -102,7 +104,7 @@ def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Alloca
 
 
 def map_concurrently(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """``map`` with 16 calls at a time once they wait for a disk or a network; holds up to 64 results.
+    """Map with 16 calls at a time if calls wait for a disk or a network; at most 64 results are held.
 
     Calls that do not wait run one after the other, which is faster: 0.1 ms a file footer, against 0.3 ms in threads.
     """
@@ -121,5 +123,5 @@ def map_concurrently(function: Callable[[T], R], items: Iterable[T]) -> Iterator
 
 
 def write_whole(where: Where, data: bytes) -> None:
-    """Write a file; after a crash it holds all of ``data``, or is as it was before."""
+    """Write a file; after a crash the file holds all of ``data``, or is as it was before."""
     locate_writable(where).write(data)

@@ -1,7 +1,7 @@
-"""Reading of an object's bytes, which asks for the rest where an answer is cut short.
+"""Reading of an object's bytes by ranges, with retries: if an answer is cut short, the rest is requested.
 
-The library repeats requests, but it goes on with a half-read answer only where the store gives an ETag. So reads are
-repeated here, by one rule for requests and answers.
+obstore repeats requests, but continues a half-read answer only if the store gives an ETag. So this module repeats
+reads, by one rule for requests and answers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ T = TypeVar("T")
 
 logger = logging.getLogger("picstore")
 
-TELL_AFTER = 10.0  # seconds without an answer of a store before the user is told
-_TELL_AGAIN = 60.0  # seconds between two messages of a process, whose readers all wait for the same store
+# Seconds without an answer of a store before the user is told.
+TELL_AFTER = 10.0
+# Seconds between two messages of a process, since all its readers wait for the same store.
+_TELL_AGAIN = 60.0
 _told = -math.inf  # time.monotonic() of the last message
 
-_PIECE = 1 << 20  # bytes; pieces as they come have 8 KiB, and 8 MiB of them take 10 ms of Python
+# Bytes to take of an answer at once. Pieces as they arrive have 8 KiB, and 8 MiB of them take 10 ms of Python.
+_PIECE = 1 << 20
 
 
 class Unreachable(PicstoreError):
@@ -39,7 +42,7 @@ class OutOfRange(PicstoreError):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Repetition of what failed: after random waits, each between the first and ``base`` times the one before.
+    """Rule of retries after random waits; each wait lies between ``first`` and ``base`` times the wait before.
 
     Attributes:
         most: number of retries.
@@ -54,7 +57,7 @@ class Retries:
     longest: float = 15
 
     def deadline(self) -> float:
-        """Compute the time of ``time.monotonic()``, which nobody sets, after which nothing is retried."""
+        """Return the time of ``time.monotonic()`` after which nothing is retried."""
         return time.monotonic() + self.seconds
 
     def waits(self, until: float) -> Iterator[float]:
@@ -67,7 +70,7 @@ class Retries:
             wait = min(self.longest, random.uniform(self.first, self.base * wait))  # noqa: S311
 
     def config(self) -> dict[str, Any]:
-        """Make the library's configuration of the same rule."""
+        """Make obstore's configuration of the same rule."""
         backoff = {
             "init_backoff": timedelta(seconds=self.first),
             "max_backoff": timedelta(seconds=self.longest),
@@ -77,10 +80,9 @@ class Retries:
 
 
 def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | None = None) -> T:
-    """Call a function again after each wait, until it does not raise Unreachable.
+    """Call ``request`` until it does not raise Unreachable.
 
     Args:
-        request: the function.
         waits: seconds to wait before each further call.
         since: ``time.monotonic()`` of the store's last sign of life; now by default.
     """
@@ -93,7 +95,7 @@ def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | 
 
 
 def wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
-    """Wait before a retry; raises ``failure`` if it is too late for one.
+    """Wait before a retry; raise ``failure`` if it is too late for a retry.
 
     A store that gave nothing for :data:`TELL_AFTER` seconds is logged, at most once a minute in a process.
     """
@@ -112,19 +114,19 @@ class Download:
     """The bytes of an object from ``begin`` to ``end``, or of all of it.
 
     Args:
-        get: makes one request, for a range or for everything, and returns the library's answer.
-        stream: iterates over the body of an answer in pieces of some least size.
+        get: makes one request, for a range or for everything, and returns obstore's answer.
+        stream: iterates over the body of an answer in pieces of a least size.
         file: name of the object in messages.
 
     Attributes:
-        meta: what the store says of the object: ``size``, ``e_tag``, ``last_modified``, ``version``.
-        end: the last byte + 1; less than was asked for if the object ends before.
+        meta: ``size``, ``e_tag``, ``last_modified`` and ``version`` of the object.
+        end: the last byte + 1; less than was requested if the object ends before.
 
     Raises:
         OutOfRange: the object has no byte at ``begin``.
-        Unreachable: the store cannot be reached, also after retries.
-        PicstoreError: the errors of ``get``. Iterating also raises it if the object is another one in a later answer,
-            or an answer has more bytes than were asked for.
+        Unreachable: the store cannot be reached, even after retries.
+        PicstoreError: the errors of ``get``. Iterating also raises PicstoreError if a later answer is of a changed
+            object, or if an answer has more bytes than were requested.
     """
 
     def __init__(
@@ -140,7 +142,8 @@ class Download:
         self._get, self._stream, self._retries, self._file = get, stream, retries, file
         self._until = retries.deadline()
         self._waits = retries.waits(self._until)
-        self._alive = time.monotonic()  # the last time that the store gave bytes, or that it was first asked
+        # Time at which the store last gave bytes, or was first asked.
+        self._alive = time.monotonic()
         self._at = begin
         whole = None if end is None else (begin, end)
         self._answer = persist(lambda: get(whole), self._waits)
@@ -166,17 +169,18 @@ class Download:
                 self._waits = self._retries.waits(self._until)
                 self._alive = time.monotonic()
             self._resume(failure)
-            least = 1  # every further answer brings the end nearer, however early it is cut
+            # Take every byte, so that each further answer brings the end nearer, however early it is cut.
+            least = 1
 
     def fill(self, memory: memoryview) -> None:
-        """Read the bytes into memory of their size."""
+        """Read all bytes into ``memory``, which has their size."""
         at = 0
         for piece in self:
             memory[at : at + len(piece)] = piece
             at += len(piece)
 
     def _resume(self, failure: Unreachable) -> None:
-        """Ask for the rest; raises ``failure`` if it is too late for that."""
+        """Request the rest of the bytes; raise ``failure`` if it is too late for that."""
         wait(self._waits, failure, self._alive)
         try:
             self._answer = persist(lambda: self._get((self._at, self.end)), self._waits, since=self._alive)

@@ -1,4 +1,4 @@
-"""Listing of S3 buckets by botocore, for pages that obstore refuses as one key among them is no path to it."""
+"""Listing of S3 buckets by botocore, for pages that obstore refuses because of one key among them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def is_odd(key: str) -> bool:
-    """Whether obstore refuses a key: it has an empty part, ".", ".." or a control character."""
+    """Return whether obstore refuses a key: the key has an empty part, ".", ".." or a control character."""
     return bool(key) and (not {"", ".", ".."}.isdisjoint(key.split("/")) or _CONTROL.search(key) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a listing: keys and sizes of objects, and prefixes of folders, without slashes at their ends."""
+    """A page of a listing: keys and sizes of objects, and prefixes of folders without slashes at the end."""
 
     objects: list[tuple[str, int]]
     folders: list[str]
@@ -32,12 +32,12 @@ def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
     """Iterate over the pages of a listing.
 
     Args:
-        request: of S3's ListObjectsV2.
+        request: parameters of S3's ListObjectsV2.
         where: the place in messages.
 
     Raises:
         MissingDependency: botocore is not installed.
-        Unreachable: the store fails, or its answer is cut short.
+        Unreachable: the store fails, or an answer is cut short.
         PicstoreError: the store refuses.
     """
     client = _client(where)
@@ -59,7 +59,7 @@ def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
 
 
 def _client(where: str) -> Any:
-    """Make a client with the settings of obstore's, from the same variables; neither reads files in ``~/.aws``."""
+    """Make a client with obstore's settings, from the same variables; neither client reads files in ``~/.aws``."""
     try:
         from botocore import UNSIGNED
         from botocore.config import Config

@@ -9,8 +9,9 @@ from picstore.errors import UsageError
 from picstore.storage.location.abstract_location import Buffer
 from picstore.storage.location.resolve import Location
 
-MAX_WIDE = 1 << 30  # bytes of a file in UTF-16 or UTF-32, which is read whole
-# By mark; the marks of UTF-32 begin with UTF-16's.
+# Most bytes of a file in UTF-16 or UTF-32, since such a file is read whole.
+MAX_WIDE = 1 << 30
+# Encodings by byte order mark. UTF-32 comes first, since its marks begin with those of UTF-16.
 _WIDE = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -20,7 +21,7 @@ _WIDE = {
 
 
 def text_of_file(data: Buffer, errors: str = "strict") -> str:
-    """Decode the bytes of a text file; editors of Windows begin it with a byte order mark, which is left out.
+    """Decode the bytes of a text file without the byte order mark with which editors of Windows begin files.
 
     Args:
         errors: as for ``bytes.decode``; unless it is "strict", wrong bytes of UTF-16 and UTF-32 are replaced.
@@ -36,14 +37,14 @@ def text_of_file(data: Buffer, errors: str = "strict") -> str:
 
 
 def is_wide(data: bytes) -> bool:
-    """Whether bytes begin with the mark of UTF-16 or UTF-32."""
+    """Return whether bytes begin with the mark of UTF-16 or UTF-32."""
     return data.startswith(tuple(_WIDE))
 
 
 def text_lines(location: Location) -> Iterator[str]:
     """Iterate over the lines of a text file, without line ends; bytes that are not UTF-8 become surrogates.
 
-    UsageError for a file of other bytes than text, whose lines have no end; NotADataset for a missing one.
+    UsageError for a file that is not text, since its lines may have no end; NotADataset for a missing file.
     """
     for number, line in enumerate(location.lines(), start=1):
         if number == 1 and is_wide(line):

@@ -1,7 +1,7 @@
 """Web servers and the Hugging Face hub as locations that are only read (docs/objects.md).
 
-Both answer range requests: bytes are fetched by obstore, as from object stores. A dataset needs no listing, since its
-manifest names all files; the hub lists folders, a web server does not.
+Both answer range requests, so obstore fetches bytes as from object stores. A dataset needs no listing, since its
+manifest names all files. The hub lists folders; a web server does not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from picstore.storage.location.resumed_download import OutOfRange, Retries, Unre
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# A revision is a branch, a tag or a commit, without slashes but for the names of conversions and pull requests.
+# A revision is a branch, a tag or a commit. Only names of conversions and pull requests have slashes.
 _REPOSITORY = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
 
 
@@ -38,7 +38,7 @@ class WebFile(RemoteFile):
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Self:
-        """Parse a URL as :meth:`RemoteFile.parse`; UsageError for one with a password or a query."""
+        """Parse a URL as :meth:`RemoteFile.parse` does; UsageError for a URL with a password or a query."""
         url = f"{scheme}://{rest}"
         if has_credentials(url) or {"?", "#"} & set(rest):
             raise UsageError(f"{redact(url)} has a password or a query; leave them out, as files below it have neither")
@@ -49,13 +49,13 @@ class WebFile(RemoteFile):
         names = [name for name in key.split("/") if name]
         if not bucket or {".", ".."} & {bucket, *names}:
             raise UsageError(
-                f"{scheme}://{bucket}/{key} is no URL of a file or folder; give a host, and no '.' or '..'"
+                f"{scheme}://{bucket}/{key} is not a URL of a file or folder; give a host, and no '.' or '..'"
             )
         library()
         return cls(scheme, bucket, "/".join(names))
 
     def _meta(self) -> Mapping[str, Any]:
-        """Ask for the file's first byte: servers that redirect may answer HEAD otherwise."""
+        """Request the file's first byte, since servers that redirect may answer HEAD differently."""
         try:
             return self._download(str(self), 0, 1).meta
         except OutOfRange:
@@ -86,14 +86,16 @@ class WebFile(RemoteFile):
 
 @dataclass(frozen=True, slots=True)
 class HubFile(WebFile):
-    """A location in a dataset of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or that with ``@REV``."""
+    """A location in a dataset of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or ends with ``@REV``."""
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Self:
         """Parse ``datasets/OWNER/NAME[@REV]/path``; UsageError for any other name."""
         match = _REPOSITORY.fullmatch(rest)
         if match is None:
-            raise UsageError(f"{scheme}://{redact(rest)} is no dataset; write hf://datasets/OWNER/NAME[@REVISION]/path")
+            raise UsageError(
+                f"{scheme}://{redact(rest)} does not name a dataset; write hf://datasets/OWNER/NAME[@REVISION]/path"
+            )
         _hub()
         path = match[3] or ""
         return cls._from_names(scheme, rest[: len(rest) - len(path)].rstrip("/"), path)
@@ -110,20 +112,21 @@ class HubFile(WebFile):
         return sorted(Entry(self._relative_name(each.path), not hasattr(each, "size")) for each in self._list())
 
     def files(self) -> Iterator[tuple[str, int]]:
-        with contextlib.suppress(NotADataset):  # a prefix without objects is none in stores either
+        # As in an object store, a prefix without objects is an empty listing, not an error.
+        with contextlib.suppress(NotADataset):
             for each in self._list(recursive=True):
                 if hasattr(each, "size"):
                     yield self._relative_name(each.path), int(each.size)
 
     def _repository(self) -> tuple[str, str]:
-        """Name and revision."""
+        """Return the repository's name, and the revision."""
         match = _REPOSITORY.fullmatch(self.bucket)
         if match is None:
-            raise UsageError(f"{self} is no dataset of the hub; write hf://datasets/OWNER/NAME[@REVISION]/path")
+            raise UsageError(f"{self} does not name a dataset; write hf://datasets/OWNER/NAME[@REVISION]/path")
         return match[1], match[2] or "main"
 
     def _list(self, *, recursive: bool = False) -> list[Any]:
-        """List files and folders here by the hub's client, again where the hub fails or its answer is cut short."""
+        """List files and folders here by the hub's client; retry if the hub fails or an answer is cut short."""
         rule = retries(patient=False)
         return persist(lambda: self._list_once(recursive=recursive), rule.waits(rule.deadline()))
 
@@ -151,15 +154,16 @@ class HubFile(WebFile):
 
 
 def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
-    headers = {**headers, "accept-encoding": "identity"}  # ranges of compressed bytes are of no use
+    headers = {**headers, "accept-encoding": "identity"}  # ranges of compressed bytes are useless
     options = {"timeout": "120s", "allow_http": url.startswith("http://"), "default_headers": headers}
     return library().store.HTTPStore(url, client_options=options, retry_config=rule.config())
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return what the hub's client raises where a server does not answer; its releases use three HTTP libraries."""
+    """List the errors of the hub's client if a server does not answer; its releases use three HTTP libraries."""
     found = [sys.modules[name].TransportError for name in ("httpx", "httpx2") if name in sys.modules]
-    return (OSError, ValueError, *found)  # requests' errors are OSErrors; a cut answer is no JSON
+    # Errors of requests are OSErrors. An answer that is cut short is not JSON, a ValueError.
+    return (OSError, ValueError, *found)
 
 
 def _endpoint() -> str:
