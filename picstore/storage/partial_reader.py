@@ -1,9 +1,9 @@
 """Reading a container in part: the tables before its payload, and of each image the header and the tile rows needed.
 
 A crop of 256 × 256 pixels needs a tenth of the bytes of a photograph of 12 megapixels. Rows of tiles have checksums
-(docs/format.md, "Row checksums"), so what was read is checked as a whole container is. The tables of large images take
-some thousandth of a container. Kept from one epoch to the next, they save a fifth of the time in which one thread reads
-crops from memory, and a request for each container to a store.
+(docs/format.md, "Row checksums"), so partial reads are checked as whole containers are. The tables of large images
+take about a thousandth of a container. Kept from one epoch to the next, they save a fifth of the time in which one
+thread reads crops from memory, and for each container a request to a store.
 """
 
 from __future__ import annotations
@@ -20,74 +20,90 @@ from picstore.arrays import I64, U8, Bools, Table
 from picstore.errors import Damage, NotADataset
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container, ContainerRef
-from picstore.storage.format.layout import MCU_SIZES, join_entries
+from picstore.storage.format.layout import MAX_CONTAINER, MCU_SIZES, join_entries
 from picstore.storage.format.read_container import ParsedHeader, read_header
 from picstore.storage.format.segment_table import FoundRows, find_rows, wrong_row
-from picstore.storage.location.abstract_location import Range
+from picstore.storage.location.abstract_location import Range, first_of_runs
 from picstore.storage.location.resolve import Allocate, Location, fresh
 
-# From the index entries of a container, (n,), the rows of tiles that are needed of each image: int64 (n, 2), the first
-# and the last + 1; none where these are equal.
+# A function of the index entries (n,) of a container: the tile rows needed of each image, int64 (n, 2), the first and
+# the last + 1; equal numbers for no rows.
 RowsOf: TypeAlias = Callable[[Table], I64]
 
-MIN_MEAN = 1 << 19  # bytes of a container for each of its records, below which it is read whole
-_MAX_SHARE = 0.5  # of a container; one long read is faster than several that take more than that
-_NEAR = 1 << 16  # bytes between two reads that are worth less than another request or seek
-_FIRST_READ = 4096  # to read at first of a container
-_MAX_TABLES_SHARE = 1 / 64  # and at most this share of it: tables of photographs take a hundredth
-# Some 4,000 containers; the ends of rows that are found in them take half as much again. The first ones are kept, as
-# each epoch reads all, and would replace the others by its end.
+# Containers with fewer bytes per record than this are read whole.
+MIN_MEAN = 1 << 19
+# Read a container in parts only if the parts are at most this share of it; otherwise one long read is faster.
+_MAX_SHARE = 0.5
+# Parts that are at most this many bytes apart are read at once, which costs less than another request or seek.
+_NEAR = 1 << 16
+# The first read of a container's tables takes at least this many bytes, and then at most this share of the container;
+# tables of photographs take a hundredth.
+_FIRST_READ = 4096
+_MAX_TABLES_SHARE = 1 / 64
+# Bytes of tables to keep: those of about 4,000 containers; the ends of rows found in them take half as much again. The
+# first tables stay, since each epoch reads all, and later ones would evict each other.
 _KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a container with a CRC: an image, its header and some rows of tiles, or an attachment.
+    """A part of a container with a CRC: an image, an image's header and some tile rows, or an attachment.
 
-    ``at`` and ``length`` are its place in the buffer. A header of ``header`` bytes is read to ``header_at``, and then
-    moved next to its ``rows``.
+    Attributes:
+        number: number of the record.
+        begin: offset of the image or attachment in the container.
+        at, length: place of the part in the buffer.
+        header, header_at: a header of ``header`` bytes is read to ``header_at``, and then moved next to its rows.
+        rows: the tile rows.
+        attachment: number of the attachment; None for an image.
     """
 
-    number: int  # of the record
-    begin: int  # in the container, of the image or attachment
+    number: int
+    begin: int
     at: int
     length: int
     crc: int
     header: int = 0
     header_at: int = 0
     rows: range = range(0)
-    attachment: int | None = None  # its number
+    attachment: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PartialRead:
-    """What to read of a container with sound tables: ranges of its bytes, ascending, and the parts in them."""
+    """Plan of a partial read of a container with sound tables.
+
+    Attributes:
+        ranges: ranges of the container's bytes, ascending.
+        parts: the parts in the ranges.
+        buffer: memory for the ranges, one after the other.
+    """
 
     container: Container
     ranges: list[Range]
     parts: list[_Part]
-    buffer: memoryview  # for the ranges, one after the other
+    buffer: memoryview
 
     def run(self, path: Location) -> None:
-        """Read the ranges from a file, and check them.
+        """Read the ranges from a file and check the parts.
 
         Raises:
-            Damage: the file ends before, or the disk cannot read it.
-            NotADataset: it is missing.
+            Damage: the file ends too early, or the disk cannot read it.
+            NotADataset: the file is missing.
         """
         ref = self.container.ref
         path.read_ranges(self.ranges, self.buffer, at=ref.offset, file=ref.name)
         self._finish()
 
     def run_cached(self, path: Location) -> bool:
-        """Do the same if all is in memory, and otherwise have it fetched; see :meth:`Location.read_cached`."""
+        """Read and check as :meth:`run` does if all ranges are in memory; see :meth:`Location.read_cached`."""
         done = path.read_cached(self.ranges, self.buffer, at=self.container.ref.offset)
         if done:
             self._finish()
         return done
 
     def _finish(self) -> None:
-        """Give the container its buffer, and mark records that fail a checksum."""
+        """Attach the buffer to the container, and mark records that fail a checksum."""
         buffer, container = self.buffer, self.container
         container.buffer = buffer
         container.read_size += len(buffer)
@@ -101,7 +117,7 @@ class PartialRead:
 
 
 def whole_images(entries: Table) -> I64:
-    """All rows of each image: a :data:`RowsOf`."""
+    """Ask for all rows of each image; a :data:`RowsOf`."""
     return np.tile(np.array([0, 1 << 16]), (len(entries), 1))
 
 
@@ -113,20 +129,20 @@ def plan_reads(
     attachments: bool,
     allocate: Allocate,
 ) -> list[PartialRead | None]:
-    """Plan what to read of some containers, and describe in ``held`` what will lie in their buffers.
+    """Plan the reads of some containers, and set ``held`` to describe the contents of their buffers.
 
-    All at once, since a call of NumPy takes as long for 2 images as for 32. Images without row checksums are read
-    whole; images of which no row is needed are not read.
+    All containers are planned at once, since a call of NumPy takes as long for 2 images as for 32. Images without row
+    checksums are read whole; images of which no row is needed are not read.
 
     Args:
-        containers: with sound tables.
-        wanted: by container bool (n,), the records to read.
-        rows_of: rows to read.
+        containers: containers with sound tables.
+        wanted: for each container bool (n,), the records to read.
+        rows_of: the rows to read.
         attachments: whether to read attachments too.
         allocate: makes buffers.
 
     Returns:
-        By container; None where one read of the whole is faster.
+        One plan for each container; None if one read of the whole container is faster.
     """
     owner, number, entries, rows = _needed(containers, wanted, rows_of)
     header, length = entries["header_length"].astype(np.int64), entries["length"].astype(np.int64)
@@ -160,7 +176,7 @@ def plan_reads(
 
 
 def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf) -> tuple[I64, I64, Table, I64]:
-    """The images to read from: index of the container, number there, index entry and rows, (n,) each.
+    """List the images to read: index of the container, number in the container, index entry and rows, (n,) each.
 
     Drawing the boxes of 2 images takes 200 µs, of 32 images 250 µs.
     """
@@ -174,7 +190,7 @@ def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: R
 
 
 def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
-    """List the parts of each container: rows are the container's index, and the fields of the part."""
+    """List the parts of each container; a row holds the container's index and the fields of a part."""
     parts: dict[int, list[_Part]] = defaultdict(list)
     for k, record, begin, at, size, crc, header, header_at, first, stop in images.tolist():
         parts[k].append(_Part(record, begin, at, size, crc, header, header_at, range(first, stop)))
@@ -184,7 +200,7 @@ def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
 
 
 def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
-    """The attachments of records: int64 (n, 6), container, record, number, offset, length and CRC of each."""
+    """List the attachments of records, int64 (n, 6): container, record, number, offset, length and CRC."""
     found = [
         (k, record, field, *cell.tolist()[:3])
         for k, record in zip(owner.tolist(), number.tolist(), strict=True)
@@ -198,11 +214,11 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
     """Join parts of containers that are near each other to ranges.
 
     Args:
-        owner, begin, length: of n parts that do not overlap: number of the container, offset there, and bytes; none for
-            no part.
+        owner, begin, length: number of the container, offset in the container, and bytes of n parts that do not
+            overlap; parts of 0 bytes are left out.
 
     Returns:
-        The ranges of each container, ascending; where each part lies in them, one after the other, int64 (n,).
+        The ranges of each container, ascending; and the offset of each part in its container's buffer, int64 (n,).
     """
     ranges: dict[int, list[Range]] = defaultdict(list)
     at = np.zeros(len(owner), np.int64)
@@ -210,11 +226,12 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
     order = order[length[order] > 0]
     if len(order):
         mine, low, high = owner[order], begin[order], (begin + length)[order]
-        starts = np.flatnonzero(np.append(True, (np.diff(mine) > 0) | (low[1:] - high[:-1] > _NEAR)))
+        apart = mine * (2 * MAX_CONTAINER)  # so that parts of two containers are never near
+        starts = first_of_runs(apart + low, apart + high, _NEAR)
         which = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
         low_ends, high_ends = low[starts], np.maximum.reduceat(high, starts)
         before = np.cumsum(high_ends - low_ends) - (high_ends - low_ends)
-        before -= before[np.searchsorted(mine[starts], mine[starts])]  # in the container
+        before -= before[np.searchsorted(mine[starts], mine[starts])]  # offset in the container's buffer
         at[order] = before[which] + low - low_ends[which]
         for k, first, last in zip(mine[starts].tolist(), low_ends.tolist(), high_ends.tolist(), strict=True):
             ranges[k].append((first, last))
@@ -222,7 +239,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
 
 
 def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Table, I64]:
-    """Describe images that begin at ``at`` in a buffer, in rows where these are found: ``Container.held``, ``tops``."""
+    """Make ``Container.held`` and ``tops`` of images that begin at ``at`` in a buffer, read in rows if ``found``."""
     held = entries.copy()
     held["offset"] = at
     height = np.array(MCU_SIZES)[entries["sampling"], 1]
@@ -237,7 +254,7 @@ def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Tab
 
 
 def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Sequence[_Part]) -> None:
-    """Tell a container what its buffer will hold of some records, and that it holds nothing of the others."""
+    """Register the parts of records ``numbers`` that the buffer will hold; give all other records length 0."""
     container.held, container.attached = container.index.copy(), container.attached.copy()
     container.held["length"] = container.held["segment_count"] = container.attached["length"] = 0
     container.held[numbers], container.tops[numbers] = held, tops
@@ -248,7 +265,10 @@ def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Seq
 
 
 def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
-    """Mark the record of a part lost, whose bytes fail their CRC; of rows of tiles, the first that does is named."""
+    """Mark a record as lost because one of its parts fails its CRC.
+
+    If the part consists of tile rows, the message names the first row that fails.
+    """
     what, offset = f"record {container.index['id'][part.number]}", part.begin
     stored = container.stored_rows(part.number) if part.header else None
     if stored is not None:
@@ -262,14 +282,14 @@ def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
 
 
 class TableReader:
-    """Reader of the tables of containers by number; any thread may call it.
+    """Reader of the tables of containers by number, for any thread.
 
     ``rows`` are ``layout.INDEX_ROW`` (containers,).
     """
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
-        self._share = 0.0  # of a container, the largest that was seen
+        self._share = 0.0  # largest share of a container seen
         self._kept: dict[int, Container] = {}
         self._kept_bytes = 0
 
@@ -278,10 +298,10 @@ class TableReader:
         places: Mapping[int, tuple[Location, ContainerRef]],
         unpack: Callable[[int, memoryview, ParsedHeader], Container],
     ) -> dict[int, Container]:
-        """Read the tables of containers, given with their files and positions; damaged ones are left out.
+        """Read the tables of containers, given by number with file and position; leave out damaged ones.
 
-        A damaged container is read whole elsewhere, which tells its good records. ``unpack`` makes a container of its
-        number, its tables and its header. ``read_size`` is 0 where nothing was read.
+        The caller reads a damaged container whole, to tell its good records. ``unpack`` makes a container of number,
+        tables and header. ``read_size`` is 0 for tables that were kept.
         """
         begun = {number: self._begin(number, path) for number, (path, _) in places.items() if number not in self._kept}
         found = {}
@@ -302,7 +322,7 @@ class TableReader:
         return found
 
     def _begin(self, number: int, path: Location) -> tuple[memoryview, bool]:
-        """Make memory for what precedes a payload, by the largest share of a container seen, and fill it if cached."""
+        """Allocate memory for the tables, by the largest share seen; return whether the system had their bytes."""
         size = int(self._rows["size"][number])
         buffer = fresh(min(size, max(_FIRST_READ, int(size * (self._share or _MAX_TABLES_SHARE)))))
         return buffer, path.read_cached([(0, len(buffer))], buffer, at=int(self._rows["offset"][number]))
@@ -310,13 +330,14 @@ class TableReader:
     def _finish(
         self, path: Location, ref: ContainerRef, buffer: memoryview, *, size: int, filled: bool
     ) -> tuple[memoryview, ParsedHeader]:
-        """Read what precedes the payload of a container of ``size`` bytes, unless it is there; and its header."""
+        """Return the tables and the header of a container of ``size`` bytes; read what the buffer lacks."""
         guess = len(buffer)
         if not filled:
             path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
         header = read_header(buffer, ref=ref)
         end = header[0].payload_at
-        tables = fresh(end)  # no more than is kept: the first guesses are ten times as large
+        # Keep no more than the tables: the first guesses are ten times as large.
+        tables = fresh(end)
         tables[:guess] = buffer[:end]
         if end > guess:
             path.read_ranges([(guess, end)], tables[guess:], at=ref.offset, file=ref.name)
@@ -326,8 +347,8 @@ class TableReader:
     def _keep(self, number: int, tables: Container) -> None:
         """Keep the tables of a container while there is room.
 
-        Without a lock, which a fork could find held for ever: a sum that misses some of four threads' does no harm.
+        A fork could find a lock held forever, so there is none: a sum that misses some bytes of threads does no harm.
         """
         if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
-            self._kept[number] = tables.without_payload()  # which shares ``tile_rows``
+            self._kept[number] = tables.without_payload()  # the copy shares ``tile_rows``
             self._kept_bytes += len(tables.buffer)

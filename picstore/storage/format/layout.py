@@ -17,39 +17,50 @@ from picstore.arrays import Table
 from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
 
+# Version of a manifest with edits, and of a manifest of references; all other structures have version 1.
 FORMAT_VERSION = 1
-EDITED_VERSION = 2  # of a manifest with edits; all other structures have version 1
-REFERENCES_VERSION = 3  # of a manifest of references, with or without edits
-READ_BY = {FORMAT_VERSION: "0.1.0", EDITED_VERSION: "0.1.0", REFERENCES_VERSION: "0.1.0"}  # the first picstore
-SEALED = 64  # bytes of each fixed structure: headers of files, containers, index and counts, and trailers
-ALIGNMENT = 4096  # a page and a block of every common file system, so that direct I/O stays possible
+EDITED_VERSION = 2
+REFERENCES_VERSION = 3
+# The first picstore that reads each version.
+READ_BY = {FORMAT_VERSION: "0.1.0", EDITED_VERSION: "0.1.0", REFERENCES_VERSION: "0.1.0"}
+# Bytes of each fixed structure: headers of files, containers, index and counts, and trailers.
+SEALED = 64
+# Alignment of containers: a page, and a block of every common file system, so that direct I/O stays possible.
+ALIGNMENT = 4096
 
-MAX_CONTAINER = 1 << 30
-MAX_RECORDS = 1 << 20  # in a container
-MAX_EXTRAS = 1 << 28  # of a container, uncompressed
-MAX_ATTACHMENTS = 64  # of a record
-MAX_MANIFEST = 1 << 30
-MAX_FILE = 1 << 60  # beyond any file system, and every sum of offsets stays within 63 bits
+MAX_CONTAINER = 1 << 30  # bytes
+MAX_RECORDS = 1 << 20  # records of a container
+MAX_EXTRAS = 1 << 28  # uncompressed bytes of a container's extras
+MAX_ATTACHMENTS = 64  # attachments of a record
+MAX_MANIFEST = 1 << 30  # bytes
+# Bytes of a file: more than any file system takes, and every sum of offsets stays within 63 bits.
+MAX_FILE = 1 << 60
 
-FILE_MAGIC = b"\x89PIC\r\n\x1a\n"  # as PNG's: shows a transfer that changed line ends or cut the eighth bit
+# Like PNG's signature, this reveals a transfer that changed line ends or cut the eighth bit.
+FILE_MAGIC = b"\x89PIC\r\n\x1a\n"
 CONTAINER_MAGIC = b"PICC"
 TRAILER_MAGIC = b"PICTRAIL"
 INDEX_MAGIC = b"PICINDEX"
 COUNTS_MAGIC = b"PICCOUNT"
 
 SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # position = code in an index entry
-MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))  # pixels, by the code of sampling (T.81, A.2)
-ROW_CRCS = 1  # flag of an index entry: checksums of rows of tiles follow the record's segment lengths
-ENCODE_PATHS = ("", "lossless", "reencoded", "")  # how an image was made, "" where nobody said
-ENCODE_PATH_SHIFT = 2  # of the number of ENCODE_PATHS in the flags of an index entry: bits 2 and 3
-ENTRY_POINTS = 16  # flag of an index entry: entry points follow the segment lengths and row checksums
-FOREIGN = 2  # flag of an index entry: no upright JPEG but a file of any format, decoded as convert does
+# Width and height in pixels of an MCU, by the code of the sampling (T.81, A.2).
+MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))
+# Flags of an index entry. Row checksums follow the record's segment lengths.
+ROW_CRCS = 1
+# The image is not an upright JPEG but a file of any format, and is decoded as ``convert`` would decode it.
+FOREIGN = 2
+# Entry points follow the segment lengths and row checksums.
+ENTRY_POINTS = 16
+# Bits 2 and 3 of the flags are the position in ENCODE_PATHS: how the image was made, "" if unknown.
+ENCODE_PATH_SHIFT = 2
+ENCODE_PATHS = ("", "lossless", "reencoded", "")
 
 ENTRY = np.dtype(
     [
         ("id", "<u8"),
         ("label", "<i8"),
-        ("offset", "<u4"),  # from the beginning of the container
+        ("offset", "<u4"),  # bytes from the container's beginning
         ("length", "<u4"),
         ("crc", "<u4"),
         ("width", "<u2"),
@@ -79,14 +90,14 @@ INDEX_ROW = np.dtype(
         ("size", "<u4"),
         ("records", "<u4"),
         ("header_crc", "<u4"),
-        ("referenced", "<u4"),  # bytes that the container's references name
+        ("referenced", "<u4"),  # bytes named by the container's references
     ]
 )
 COUNT_ROW = np.dtype([("label", "<i8"), ("records", "<u8")])
 
 
 def join_entries(tables: Iterable[Table]) -> Table:
-    """Join index entries of several containers, as bytes: NumPy takes 0.5 ms to concatenate arrays of structures."""
+    """Join index entries of several containers as bytes, since NumPy takes 0.5 ms to concatenate structures."""
     return np.frombuffer(b"".join(table.tobytes() for table in tables), dtype=ENTRY)
 
 
@@ -96,10 +107,10 @@ def aligned(size: int) -> int:
 
 
 def correct_bit_flip(data: bytes | memoryview) -> bytes | None:
-    """Correct a fixed structure in which one bit is flipped; None if no single flip makes its CRC hold.
+    """Correct a fixed structure in which one bit is flipped; None if no single flip satisfies the CRC.
 
-    CRC-32C tells any two strings of this length apart that differ in fewer than six bits. A structure with two, three
-    or four flipped bits is thus never changed into another one.
+    CRC-32C distinguishes any two strings of this length that differ in fewer than six bits. A structure with two,
+    three or four flipped bits is thus never changed into another structure.
     """
     for bit in range(8 * SEALED):
         candidate = bytearray(data[:SEALED])
@@ -114,7 +125,7 @@ _S = TypeVar("_S", bound="_Sealed")
 
 @dataclass(frozen=True)
 class _Sealed:
-    """A fixed structure: a magic number, the fields of the subclass in order, and the CRC-32C of these bytes."""
+    """A fixed structure: a magic number, the fields of the subclass in order, and the CRC-32C of all bytes before."""
 
     MAGIC: ClassVar[bytes]
     STRUCT: ClassVar[struct.Struct]
@@ -152,7 +163,7 @@ class FileHeader(_Sealed):
     file: int
 
     def check(self, *, stream: int, file: int, name: str) -> None:
-        """Refuse an unknown version, and as Corrupt a file that lies under another's name."""
+        """Refuse an unknown version, and as Corrupt a file under another file's name."""
         check_version(self.version, name)
         if (self.stream, self.file) != (stream, file):
             raise Corrupt(f"this is file {self.file} of stream {self.stream}, misplaced", name)
@@ -174,17 +185,17 @@ class ContainerHeader(_Sealed):
     extras_size: int  # bytes of the zstd frame
     extras_raw: int  # bytes of the extras once decompressed
     payload_size: int
-    index_crc: int  # of the index and the attachment table
+    index_crc: int  # CRC of index and attachment table
     segments_crc: int
     extras_crc: int
     payload_crc: int
     stream: int
     file: int
-    ordinal: int  # of the container in its file
+    ordinal: int  # number of the container in its file
 
     @property
     def crc(self) -> int:
-        """CRC of the header itself, which footer and index repeat."""
+        """CRC of the header; footer and index repeat this CRC."""
         return crc32c(self.pack()[:-4])
 
     @property
@@ -242,7 +253,7 @@ class Trailer(_Sealed):
 
 @dataclass(frozen=True)
 class IndexHeader(_Sealed):
-    """The first bytes of ``picstore.idx``, which its rows follow."""
+    """The first bytes of ``picstore.idx``; rows follow."""
 
     MAGIC = INDEX_MAGIC
     STRUCT = struct.Struct("<8sIIQQI24x")
@@ -257,7 +268,7 @@ class IndexHeader(_Sealed):
 
 @dataclass(frozen=True)
 class CountsHeader(_Sealed):
-    """The first bytes of ``picstore.counts``, which its rows follow."""
+    """The first bytes of ``picstore.counts``; rows follow."""
 
     MAGIC = COUNTS_MAGIC
     STRUCT = struct.Struct("<8sIIQQQ16sI")
@@ -268,12 +279,12 @@ class CountsHeader(_Sealed):
     rows: int
     records: int
     ids_end: int  # greater than any id
-    uuid: bytes  # of the version that is counted
+    uuid: bytes  # uuid of the counted version
     rows_crc: int
 
 
 def check_rows(rows: Table, *, file: str) -> None:
-    """Bound the rows of a footer or an index before anything is read or allocated by them; Corrupt beyond."""
+    """Check the bounds of rows of a footer or an index before bytes are read or allocated for them; else Corrupt."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
     bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS) | (rows["referenced"] > MAX_CONTAINER)
@@ -285,9 +296,9 @@ def check_rows(rows: Table, *, file: str) -> None:
 def check_version(
     version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,), read_by: object = None
 ) -> None:
-    """Refuse a format version that this picstore does not know; UnsupportedVersion.
+    """Raise UnsupportedVersion for a format version that this picstore does not know.
 
-    ``read_by`` is what the file says of the first picstore that reads it, if it says so.
+    ``read_by`` is the first picstore that reads the file, if the file names it.
     """
     if version not in known:
         named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)
