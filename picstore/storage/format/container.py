@@ -44,17 +44,17 @@ class Container:
         good: bool (n,), False where a record is lost.
         damage: all damage found, empty for a sound container. Damage that loses no record (to the segment table or the
             extras) is listed too.
-        read: fetches bytes of the container by offset and length when ``buffer`` ends before the payload; these bytes
-            are checked record by record. None when the whole container is in ``buffer`` and checked.
-        read_size: bytes that were read from storage, less than ``size`` where a container was read in part.
-        held: ``layout.ENTRY`` (n,), the images as they lie in ``buffer``: ``index``, except where a container was read
-            in part. Then an image is its header and the rows of tiles that were read, with the height and segments of
-            these rows; an image that was not read has no bytes. The header still states the stored height.
-        tops: int64 (n,), how many rows of pixels of the stored image lie above the first that ``held`` describes.
-        causes: by record number, the damage that lost it, where its own checksum does not tell.
-        records: int64 (n,), ascending, the numbers of the records where only some are held; None for all.
-        tile_rows: by record number, what ``stored_rows`` found.
-        origin: finds file and offset of a byte of ``buffer`` that was read from another file; None where none was.
+        read: fetches bytes of the container by offset and length if ``buffer`` ends before the payload; these bytes
+            are checked record by record. None if the whole container is in ``buffer`` and checked.
+        read_size: bytes that were read from storage; less than ``size`` for a container that was read in part.
+        held: ``layout.ENTRY`` (n,), the images as they lie in ``buffer``. This is ``index`` unless the container was
+            read in part. Then an image is its header and the tile rows that were read, with the height and segments
+            of these rows; an image that was not read has no bytes. The header still states the stored height.
+        tops: int64 (n,), number of rows of pixels of the stored image above the first row that ``held`` describes.
+        causes: by record number, the damage that lost the record, if the record's own checksum does not tell.
+        records: int64 (n,), ascending, the numbers of the held records; None for all.
+        tile_rows: by record number, the result of ``stored_rows``.
+        origin: finds file and offset of a byte of ``buffer`` that was read from another file; None without such bytes.
         extras_frame: zstd frame of the extras, a view of ``buffer`` whose CRC holds; empty for none, None if damaged.
         extras_size: bytes that the frame decompresses to.
     """
@@ -91,7 +91,8 @@ class Container:
 
     def addresses(self) -> tuple[int, int]:
         """Addresses of ``buffer`` and ``segment_table`` in memory, for kernels; 0 for a damaged or empty table."""
-        if self._addresses is None:  # needed in each batch, and NumPy takes 2 us to find it
+        # Every batch needs the addresses, and NumPy takes 2 µs to find them.
+        if self._addresses is None:
             table = self.segment_table
             tables_at = 0 if table is None or not len(table) else table.ctypes.data
             self._addresses = np.frombuffer(self.buffer, np.uint8).ctypes.data, tables_at
@@ -100,15 +101,15 @@ class Container:
     def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
         """Set the addresses of ``buffer``, ``segment_table`` and ``index``.
 
-        NumPy takes 10 µs to find them with cold caches. Another index may take this one's place.
+        NumPy takes 10 µs to find them with cold caches. A new index makes the address of the old one invalid.
         """
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
     def place(self) -> tuple[int, ...]:
-        """Addresses for kernels: of buffer, segment table, index, held and tops; and their lengths.
+        """Return for kernels the addresses of buffer, segment table, index, held and tops, and two lengths.
 
-        These are the numbers of records and of entries of the segment table. The address of tops is 0 where all are 0.
-        The container must not change any more.
+        The lengths are the numbers of records and of entries of the segment table. The address of tops is 0 if all
+        tops are 0. The container must not change afterwards.
         """
         if self._place is None:
             if self._index_at is not None and self._index_at[0] is self.index is self.held:
@@ -120,16 +121,17 @@ class Container:
 
     @property
     def segments(self) -> U16:
-        """The segment table; empty where it is damaged."""
+        """The segment table; empty if it is damaged."""
         return NO_SEGMENTS if self.segment_table is None else self.segment_table
 
     @property
     def extras(self) -> bytes | None:
-        """The records' extras, decompressed when they are first asked for; None where they are damaged.
+        """The records' extras, decompressed on first use; None if they are damaged.
 
-        A few KB of a hostile container decompress to 256 MiB, so readers that need no extras take none.
+        A few KB of a hostile container decompress to 256 MiB, so readers that need no extras do not touch them.
         """
-        extras, frame = self._extras, self.extras_frame  # another thread may release them at any moment
+        # Another thread may release the extras at any moment.
+        extras, frame = self._extras, self.extras_frame
         if extras is None and frame is not None:
             extras = _decompress(frame, self.extras_size)
             if extras is None:
@@ -138,17 +140,17 @@ class Container:
         return extras
 
     def without_payload(self) -> Container:
-        """Copy an index into a container that takes what is read of the payload; the tables are shared."""
+        """Copy a container without its payload, so that the copy may take another part of it; tables are shared."""
         container = replace(self, read=None, good=self.good.copy(), damage=[*self.damage], causes={**self.causes})
         container._extras = self._extras
         return container
 
     def rows(self, records: I64) -> I64:
-        """Find records, by their numbers, in the tables."""
+        """Return the rows of the tables that describe some records, given by their numbers."""
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:
-        """Copy sound records, by ascending numbers, into memory of their own; ``index`` still says where they were."""
+        """Copy sound records, by ascending numbers, into new memory; ``index`` keeps their places in the container."""
         index = self.index[records]
         held, attached = self.held[records], self.attached[records]
         if not attachments:
@@ -184,28 +186,28 @@ class Container:
         return extracted
 
     def release_extras(self, *, above: int) -> None:
-        """Let go of decompressed extras of more than ``above`` bytes; they are decompressed again when asked for."""
+        """Free decompressed extras of more than ``above`` bytes; the next use decompresses them again."""
         if self.extras_size > above:
             self._extras = None
 
     def mark_lost(self, k: int, what: str, offset: int) -> None:
-        """List record ``k`` as lost to damage at an offset in the container."""
+        """Record that record ``k`` is lost to damage at an offset in the container."""
         self.add_loss(k, Corrupt(what, *self.locate(offset)))
 
     def add_loss(self, k: int, cause: Damage) -> None:
-        """List record ``k`` as lost."""
+        """Record that record ``k`` is lost."""
         self.good[k] = False
         self.causes[k] = cause
         self.damage.append(cause)
 
     def mark_extras_damaged(self) -> None:
-        """List the extras as damaged, and hold none."""
+        """Record that the extras are damaged, and drop them."""
         self.extras_frame = None
         text = f"the extras of container {self.ref.ordinal} are damaged, the images are not"
         self.damage.append(self.ref.corrupt(text))
 
     def jpeg(self, k: int) -> memoryview:
-        """Bytes of the image of record ``k`` as ``held`` describes it, without a copy."""
+        """Return the bytes of the image of record ``k`` as ``held`` describes it, without a copy."""
         return self._blob(self.held[k])
 
     def _blob(self, cell: Any) -> memoryview:
@@ -218,11 +220,11 @@ class Container:
         return blob
 
     def locate(self, offset: int) -> tuple[str, int]:
-        """Find the file of a byte of the buffer, relative to the dataset unless it is another one, and its offset."""
+        """Find file and offset of a byte of the buffer; the file is relative to the dataset if it belongs to it."""
         return (self.ref.name, self.ref.offset + offset) if self.origin is None else self.origin(offset)
 
     def info(self, k: int) -> ImageInfo:
-        """Read size, sampling and segments of record ``k``; the segments are empty where their table is damaged."""
+        """Read size, sampling and segments of record ``k``; the segments are empty if their table is damaged."""
         entry = self.index[k]
         first = int(entry["segment_first"])
         points = find_entry_points(entry, self.segments)
@@ -239,7 +241,7 @@ class Container:
         )
 
     def stored_rows(self, k: int) -> StoredRows | None:
-        """Find the tile rows of record ``k`` once; None if it has none, or no checksums of them."""
+        """Find the tile rows of record ``k`` and keep them; None for a record without tile rows or row checksums."""
         if k not in self.tile_rows:
             crcs = stored_checksums(self.index, self.segments, k)
             ends = None if crcs is None else row_ends(self.info(k), int(self.index["length"][k]))
@@ -247,7 +249,7 @@ class Container:
         return self.tile_rows[k]
 
     def record(self, k: int) -> Record:
-        """Read record ``k``; its image stays a view of the container. Corrupt if the record or its extra is damaged."""
+        """Read record ``k``; the image stays a view of the container. Corrupt if record or extra is damaged."""
         entry = self.index[k]
         if not self.good[k]:
             raise self.ref.corrupt(f"record {k} of container {self.ref.ordinal} is damaged")
@@ -262,7 +264,7 @@ class Container:
         )
 
     def extra_json(self, k: int) -> bytes:
-        """Extra of record ``k`` as JSON, empty for none; Corrupt if the extras are damaged."""
+        """Return the extra of record ``k`` as JSON, empty for none; Corrupt if the extras are damaged."""
         first, length = int(self.index["extra_offset"][k]), int(self.index["extra_length"][k])
         if not length:
             return b""
@@ -272,7 +274,7 @@ class Container:
         return extras[first : first + length]
 
     def attachments(self, k: int) -> dict[str, bytes | memoryview]:
-        """The attachments that record ``k`` has, by name; Corrupt if one fails its CRC."""
+        """Return the attachments of record ``k`` by name; Corrupt if one fails its CRC."""
         cells = zip(self.fields, self.attached[k], strict=True)
         return {name: self._blob(cell) for name, cell in cells if cell["length"]}
 

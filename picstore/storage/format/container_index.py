@@ -17,12 +17,12 @@ from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 
-_TAIL_SIZE = 4096  # bytes read at once: trailer and footer of 150 containers
+_TAIL_SIZE = 4096  # bytes: trailer and footer of 150 containers
 
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """Numbers of one file, as the manifest lists them, and its footer.
+    """Numbers of one file as the manifest lists them, and the file's footer.
 
     Attributes:
         footer: ``layout.FOOTER_ROW`` (containers,).
@@ -42,7 +42,7 @@ def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
 
     Raises:
         NotADataset, UnsupportedVersion: the file is missing, or a later picstore wrote it.
-        Damage: it is cut off or damaged; ``recover_containers`` finds the containers that are left.
+        Damage: the file is cut off or damaged; ``recover_containers`` finds the containers that are left.
     """
     name = file_name(stream, file)
     path = locate(root) / name
@@ -96,10 +96,10 @@ def index_rows(summaries: Sequence[FileSummary]) -> Table:
 
 
 def ordinals_of(rows: Table) -> U32:
-    """Count the containers of each file: uint32 (rows,), the ordinal in its file of each row, in stored order.
+    """Compute the ordinal in its file of each container: uint32 (rows,).
 
-    In stored order the streams rise, and begin again with each ordinal of a file number. 24 million rows, of 5 × 10**9
-    images, take 0.3 s; sorted by file, they took 7 s.
+    In stored order, stream numbers rise and begin again with each ordinal of a file number. 24 million rows, of
+    5 × 10**9 images, take 0.3 s; sorting them by file took 7 s.
     """
     streams, files = rows["stream"], rows["file"]
     ordinals = np.zeros(len(rows), dtype=np.uint32)
@@ -119,7 +119,7 @@ def index_file(rows: Table) -> bytes:
 
 
 def read_index_file(path: Location) -> Table:
-    """Read an index file: ``layout.INDEX_ROW`` (containers,) in stored order; NotADataset if it is missing."""
+    """Read an index file: ``layout.INDEX_ROW`` (containers,) in stored order; NotADataset for a missing file."""
     file = str(path)
     first = read_at(path, 0, min(layout.SEALED, path.size()), file=file)
     header = layout.IndexHeader.unpack(first, file=file, offset=0)

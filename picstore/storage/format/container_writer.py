@@ -24,9 +24,9 @@ from picstore.storage.location.resolve import Where, file_name, locate_writable
 
 
 def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
-    """Bound a container's bytes from above, padding included, for ``extras`` bytes that do not compress."""
+    """Return an upper bound of a container's bytes, padding included, for ``extras`` bytes that do not compress."""
     entries = records * (layout.ENTRY.itemsize + attachments * layout.ATTACHMENT.itemsize)
-    frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's own bound on incompressible input
+    frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's bound for incompressible input
     return layout.aligned(layout.SEALED + entries + segments * layout.SEGMENT.itemsize + frame + payload)
 
 
@@ -34,8 +34,8 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
     """Serialize records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
 
     Returns:
-        The container as buffers to write one after the other, the header first. They are not joined, since that takes
-        as long as all checksums.
+        The container as buffers to write one after the other, the header first. Joining them would take as long as all
+        checksums.
 
     Args:
         records: at least one.
@@ -87,8 +87,8 @@ def _index(
 ) -> tuple[bytes, bytes, list[Buffer], int]:
     """Build index, attachment table, and blobs and CRC of a payload that begins ``at`` bytes into the container.
 
-    ``behind``, int64 (n, 2), has for each record the entries of the segment table that its row checksums take, and its
-    entry points.
+    ``behind``, int64 (n, 2), has for each record the number of entries of the segment table that row checksums and
+    entry points take.
     """
     index = np.zeros(len(records), dtype=layout.ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)
@@ -120,7 +120,7 @@ def _index(
 
 
 def _starts(lengths: Array) -> I64:
-    """Compute the beginnings of stretches that lie back to back."""
+    """Compute where stretches of these lengths begin that lie back to back."""
     ends = np.cumsum(lengths, dtype=np.int64)
     starts: I64 = ends - lengths
     return starts
@@ -131,10 +131,10 @@ def _seal(table: Table) -> None:
 
 
 class FileWriter:
-    """Writer of one file, which appears when ``close`` is called; leaving the ``with`` block otherwise leaves nothing.
+    """Writer of one file of a stream, which appears when ``close`` is called; else the ``with`` block leaves nothing.
 
-    Holds one container of ``container_size`` bytes in memory; a record that exceeds that is written at once. Not
-    thread-safe. ``fields`` names the attachments.
+    Records are held in memory until they fill a container of ``container_size`` bytes; a record that exceeds that size
+    is written at once. Not thread-safe. ``fields`` names the attachments.
     """
 
     def __init__(self, root: Where, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:
@@ -152,9 +152,10 @@ class FileWriter:
         self._segments = self._extras = self._payload = self._referenced = 0
 
     def add(self, record: Record, *, referenced: int = 0) -> None:
-        """Append one record; UsageError, and nothing appended, if it is larger than a container may be.
+        """Append one record; UsageError, and nothing appended, if the record exceeds the limits of a container.
 
-        ``referenced`` bytes elsewhere count as the record's own: a container of references is as large as its images.
+        ``referenced`` bytes in other files count as the record's own, so a container of references ends where a
+        container of the images would end.
         """
         blob, info = record.jpeg, record.info
         behind = segment_table.count_row_checksums(blob, info) + segment_table.count_entry_points(blob, info)
@@ -173,7 +174,8 @@ class FileWriter:
         self._pending.append(record)
         self._referenced += referenced
         self._segments, self._extras, self._payload = segments, extras, payload
-        if exceeded:  # nothing else fits: a row of 16 streams would hold 16 images of any size
+        # Nothing else fits. Until their next records, 16 streams would hold 16 images of any size in memory.
+        if exceeded:
             self.end_container()
 
     @property
@@ -182,7 +184,7 @@ class FileWriter:
         return not self._pending and not self._rows
 
     def end_container(self) -> int:
-        """Write the pending records as a container; returns the number of containers in the file."""
+        """Write the pending records as a container; return the number of containers in the file."""
         if self._pending:
             ref = ContainerRef(self._name, self._offset, self.stream, self.file, len(self._rows))
             records, self._pending = self._pending, []

@@ -1,9 +1,9 @@
-"""Reading a container: check its bytes and locate its records (docs/format.md, "Container" and "Recovery").
+"""Reading a container: check the bytes and locate the records (docs/format.md, "Container" and "Recovery").
 
-Damage is told apart to the record: one pass checks the CRC of each block, and only where that fails do the CRCs of
+Damage is narrowed down to records: one pass checks the CRC of each block, and only if that fails do the CRCs of
 single entries and images tell the good records from the bad. Entries locate images from the beginning of the
-container, so a container whose header is lost is read when the file's footer says how many records it holds. A header
-with one flipped bit is corrected by its own CRC. Where the footer is lost, containers are found by their headers.
+container, so a container whose header is lost is readable if the file's footer gives the number of its records. The
+CRC of a header corrects one flipped bit in it. If the footer is lost, containers are found by their headers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 
 ParsedHeader: TypeAlias = "tuple[layout.ContainerHeader, Damage | None]"
-_WINDOW = 1 << 20  # bytes read at once: a request for each block of 4 KiB would take minutes in an object store
+# Bytes to search at once: a request for each block of 4 KiB would take minutes in an object store.
+_WINDOW = 1 << 20
 
 
 def unpack_container(
@@ -44,11 +45,11 @@ def unpack_container(
         buffer: the container's bytes; with ``read``, the bytes before the payload suffice, see :class:`Container`.
         ref: the container's position, for messages and to compare with the header.
         fields: names of the attachments.
-        records: number of records by the footer. With it a container without a sound header can be read, except for
-            its extras.
-        header_crc: CRC of the header by the footer or index; it reveals a file of another conversion.
+        records: number of records by the footer. With it, a container without a sound header can be read, except for
+            the extras.
+        header_crc: CRC of the header by the footer or index, which reveals a file of another conversion.
         size: bytes of the whole container, ``len(buffer)`` by default.
-        parsed: what :func:`read_header` returned, if it was called.
+        parsed: the result of :func:`read_header`, if it was called.
 
     Raises:
         Damage: nothing of the container can be read: its header is lost and ``records`` is not given, or a sound
@@ -98,9 +99,13 @@ def unpack_container(
 
 
 def read_header(buffer: memoryview, *, ref: ContainerRef) -> ParsedHeader:
-    """Read the header at the beginning of a container; returns the damage too if one flipped bit was corrected.
+    """Read the header at the beginning of a container.
 
-    Damage if it is cut off, or damaged by more than one bit, or a length in it is out of bounds.
+    Returns:
+        The header; and the damage if one flipped bit was corrected, else None.
+
+    Raises:
+        Damage: the header is cut off, damaged in more than one bit, or has a length that is out of bounds.
     """
     flipped: Damage | None = None
     try:
@@ -115,7 +120,7 @@ def read_header(buffer: memoryview, *, ref: ContainerRef) -> ParsedHeader:
 
 
 def _compare(header: layout.ContainerHeader, *, ref: ContainerRef, fields: int, size: int) -> None:
-    """Refuse a sound header of other bytes or another position."""
+    """Raise Damage for a sound header of other bytes or another position."""
     if header.size > size:
         raise Truncated(f"the container of {header.size} bytes is cut off after {size}", ref.name, ref.offset)
     if header.size < size:
@@ -148,7 +153,8 @@ def _check_index(container: Container, header: layout.ContainerHeader | None) ->
     ends = starts + lengths
     bad |= ((starts < first) | (ends > last)).any(axis=1)
     if (starts[~bad].ravel()[1:] < ends[~bad].ravel()[:-1]).any():
-        bad[:] = True  # every entry holds its CRC, yet two claim the same bytes: no writer made this
+        # Every entry satisfies its CRC, yet two claim the same bytes: no writer made this index.
+        bad[:] = True
     bad |= (index["width"] == 0) | (index["height"] == 0) | (index["sampling"] >= len(layout.SAMPLINGS))
     if bad.any():
         _mark_lost(container, "the index", bad)
@@ -180,7 +186,7 @@ def _load_segments(container: Container, header: layout.ContainerHeader) -> None
 
 
 def _locate_extras(container: Container, header: layout.ContainerHeader) -> None:
-    """Check the frame of extras and where the records' lie in it; it is decompressed when it is asked for."""
+    """Check the frame of extras and the places of the records' extras; the frame stays compressed until it is used."""
     raw = container.buffer[header.extras_at : header.payload_at]
     if not header.extras_raw and not container.index["extra_length"].any():
         container.extras_frame = raw
@@ -189,7 +195,7 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
     chosen = container.good & (container.index["extra_length"] > 0)
     starts, lengths = (container.index[name][chosen].astype(np.int64) for name in ("extra_offset", "extra_length"))
     ends = starts + lengths
-    # Extras that shared bytes could take more memory than the frame, by as much as there are records.
+    # If extras shared bytes, they could take as many times the frame's memory as there are records.
     apart = not (starts[1:] < ends[:-1]).any()
     if sound and apart and (ends <= header.extras_raw).all() and (lengths <= MAX_EXTRA).all():
         container.extras_frame, container.extras_size = raw, header.extras_raw
@@ -198,7 +204,7 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
 
 
 def declared_size(frame: memoryview) -> int:
-    """Read the size that a zstd frame declares; -1 for none."""
+    """Return the size that a zstd frame declares; -1 without one."""
     try:
         size = get_frame_info(frame).decompressed_size
     except ZstdError:
@@ -209,8 +215,8 @@ def declared_size(frame: memoryview) -> int:
 def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
     """Yield every container that can still be read, in order; NotADataset if the file is missing.
 
-    After damage the search goes on at the next aligned block that begins with a container's magic and whose header
-    holds its CRC, if need be with one bit corrected. Lengths in other headers are never trusted.
+    After damage the search continues at the next aligned block that begins with a container's magic and has a header
+    that satisfies its CRC, perhaps after correcting one bit. Lengths in other headers are never trusted.
     """
     name = file_name(stream, file)
     path = locate(root) / name
@@ -225,7 +231,7 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
             ref = ContainerRef(name, offset, stream, file, header.ordinal)
             container = unpack_container(buffer, ref=ref, fields=fields)
         except Damage:
-            pass  # the next aligned block is tried
+            pass  # try the next aligned block
         else:
             yield container
             step = header.size
@@ -233,7 +239,7 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
 
 
 def _find_magic(path: Location, offset: int, size: int, name: str) -> int:
-    """Find the next aligned block that begins with a container's magic and holds a whole header; else ``size``."""
+    """Find the next aligned block that begins with a container's magic and has room for a header; else ``size``."""
     while offset + SEALED <= size:
         window = read_at(path, offset, min(_WINDOW, size - offset), file=name)
         for at in range(0, len(window) - SEALED + 1, ALIGNMENT):

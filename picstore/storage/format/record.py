@@ -13,7 +13,8 @@ from picstore.errors import Corrupt, ImageError, UsageError
 from picstore.storage.format.layout import SAMPLINGS, SEGMENT
 
 MAX_EXTRA = 1 << 24  # bytes of one record's extra as JSON
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps makes one a call
+# json.dumps would make an encoder for each call.
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 NO_SEGMENTS: U16 = np.empty(0, dtype=SEGMENT)
 
 
@@ -28,8 +29,8 @@ class ImageInfo:
         header_length: bytes before the entropy-coded data.
         segments: uint16, the length of each restart segment without the marker that ends it; empty when the image
             has no restart markers or a segment is longer than 65,535 bytes.
-        foreign: the image is no upright JPEG but a file of any format, which decodes to ``width`` × ``height``.
-        entry_points: uint16, the record's entries of the segment table for them, empty for none; None if not known.
+        foreign: whether the image is not an upright JPEG but a file of any format, of ``width`` × ``height`` pixels.
+        entry_points: uint16, the entries of the segment table for entry points, empty for none; None if not known.
         encode_path: one of ``layout.ENCODE_PATHS``: ``"lossless"``, ``"reencoded"`` or ``""`` (not known).
     """
 
@@ -41,7 +42,7 @@ class ImageInfo:
     segments: U16 = field(default_factory=lambda: NO_SEGMENTS, compare=False)
     foreign: bool = False
     entry_points: U16 | None = field(default=None, compare=False)
-    encode_path: str = field(default="", compare=False)  # the JPEG does not tell
+    encode_path: str = field(default="", compare=False)  # not known from the JPEG
 
     def __post_init__(self) -> None:
         if not (0 < self.width < 1 << 16 and 0 < self.height < 1 << 16):
@@ -55,14 +56,14 @@ class Record:
     """One image at rest.
 
     Attributes:
-        id: its number in the input that the dataset was made from; unique in a dataset, kept by shuffle.
+        id: number of the image in the input of the conversion; unique in a dataset, kept by shuffle.
         label: the class, −1 for unknown.
         jpeg: the training JPEG.
         info: size, sampling and restart segments of ``jpeg``.
         extra_json: the extra as UTF-8 JSON, empty for none.
         attachments: further binary fields by the names that the manifest declares; an empty one counts as absent.
         columns: the record's values in the dataset's columns, by name; see ``Dataset.with_columns``.
-        crc: CRC-32C of ``jpeg`` if it is known, so that writing need not compute it.
+        crc: CRC-32C of ``jpeg`` if known, so that writing need not compute it.
     """
 
     id: int
@@ -92,8 +93,9 @@ class Record:
     def image(self) -> U8:
         """The pixels, RGB, uint8 (height, width, 3), decoded at each access; ImageError if ``jpeg`` does not decode."""
         if self.info.foreign:
-            raise ImageError("it is no upright JPEG but a file as it lies in its source: decode it by Pillow")
-        from picstore.jpeg.pixels import decode  # with kernels, which reading and writing records do without
+            raise ImageError("it is not an upright JPEG but a file as it lies in its source: decode it by Pillow")
+        # Kernels are loaded here, since reading and writing records needs none.
+        from picstore.jpeg.pixels import decode
 
         return decode(self.jpeg)
 
@@ -107,7 +109,7 @@ class Record:
 
 
 def copy_record(record: Record) -> Record:
-    """Copy what a record has of its container, so that it neither keeps it in memory nor can change it."""
+    """Copy a record's bytes out of its container, so that the record does not keep the container in memory."""
     attachments: dict[str, bytes | memoryview] = {name: bytes(blob) for name, blob in record.attachments.items()}
     points = record.info.entry_points
     info = replace(
@@ -117,7 +119,7 @@ def copy_record(record: Record) -> Record:
 
 
 def extra_to_json(extra: Any) -> bytes:
-    """Serialize an extra as compact JSON, None as ``b""``; UsageError if JSON cannot hold it or it is too long."""
+    """Serialize an extra as compact JSON, None as ``b""``; UsageError if JSON cannot hold it, or for its length."""
     if extra is None:
         return b""
     try:

@@ -1,4 +1,4 @@
-"""References: where bytes lie in a file of another program, stored in their place (docs/format.md, "References")."""
+"""References: places of bytes in other programs' files, stored instead of the bytes (docs/format.md, "References")."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FIXED = struct.Struct("<QII")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where an image or attachment lies, and its checksum.
+    """Place of an image or attachment in another program's file, and its checksum.
 
     Attributes:
-        path: of the file, below the root that the manifest names, with slashes.
+        path: path of the file below the root that the manifest names, with slashes.
         offset, length: byte range in the file.
         crc: CRC-32C of these bytes.
 
@@ -42,14 +42,14 @@ class Reference:
             )
 
     def pack(self) -> bytes:
-        """Serialize; bytes of the path that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them."""
+        """Serialize the reference; surrogates in the path, from ``os.fsdecode``, become their bytes again."""
         return _FIXED.pack(self.offset, self.length, self.crc) + self.path.encode("utf-8", "surrogateescape")
 
 
 def unpack_reference(blob: bytes | memoryview) -> Reference:
-    """Parse the bytes of a reference; Corrupt if they are none."""
+    """Parse the bytes of a reference; Corrupt if they are not a reference."""
     if len(blob) <= _FIXED.size or len(blob) > _FIXED.size + MAX_PATH:
-        raise Corrupt(f"{len(blob)} bytes are no reference", "")
+        raise Corrupt(f"{len(blob)} bytes are not a reference", "")
     offset, length, crc = _FIXED.unpack_from(blob)
     try:
         return Reference(bytes(blob[_FIXED.size :]).decode("utf-8", "surrogateescape"), offset, length, crc)

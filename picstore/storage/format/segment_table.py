@@ -1,10 +1,10 @@
-"""The segment table of a container: of each record segment lengths, row checksums and entry points (docs/format.md).
+"""The segment table of a container: segment lengths, row checksums and entry points of each record (docs/format.md).
 
-A row of tiles is one run of a stream, and so are the rows under a box. With a checksum a row, a reader takes only the
-header and the rows under the box from storage, and checks them.
+A row of tiles is one run of a stream, and so are the rows under a box. Since each row has a checksum, a reader takes
+only the header and the rows under the box from storage, and checks them.
 
-A GPU reads a segment by one lane. Where tiles are whole rows, entry points divide them into parts of a tile's usual
-width, each of which takes a lane.
+One lane of a GPU reads a segment. If tiles are whole rows, entry points divide each into parts of a tile's usual width,
+so that a lane reads one part.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from picstore.storage.format.layout import ENTRY_POINTS, MCU_SIZES, ROW_CRCS, SA
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 from picstore.storage.location.abstract_location import Buffer
 
-# Of an image, where its header and each row of tiles end, and the CRC-32C of each of these: (1 + rows,).
+# Ends of the header and of each row of tiles of an image, and the CRC-32C of each of these stretches: (1 + rows,).
 StoredRows: TypeAlias = "tuple[I64, U32]"
-MIN_BYTES = 1 << 18  # of an image that gets row checksums; reading a smaller one in part saves hardly anything
+# Least bytes of an image with row checksums; reading a smaller one in part saves hardly anything.
+MIN_BYTES = 1 << 18
 
 
 def checksum_entries(entry: Any) -> int:
@@ -36,7 +37,7 @@ def checksum_entries(entry: Any) -> int:
 
 
 def find_entry_points(entry: Any, table: U16) -> slice | None:
-    """Find a record's entries of entry points: MCUs between two, and bits; None for none or impossible ones."""
+    """Find a record's entries for entry points: MCUs between two points, and bits; None without possible ones."""
     if not entry["flags"] & ENTRY_POINTS:
         return None
     count, interval = int(entry["segment_count"]), int(entry["restart_interval"])
@@ -49,7 +50,7 @@ def find_entry_points(entry: Any, table: U16) -> slice | None:
 
 
 def points_of_segment(interval: int, step: int) -> int:
-    """Count the entry points of a segment of ``interval`` MCUs, one every ``step``."""
+    """Count the entry points of a segment of ``interval`` MCUs, one every ``step`` MCUs."""
     return (interval - 1) // step
 
 
@@ -68,8 +69,8 @@ def row_ends(info: ImageInfo, length: int) -> I64 | None:
         length: bytes of the stream.
 
     Returns:
-        int64 (rows + 1,), offsets in the stream, the last of which is ``length``; None where the restart segments form
-        no rows of tiles, or do not fill the stream.
+        int64 (rows + 1,), offsets in the stream, the last of which is ``length``; None if the restart segments do not
+        form rows of tiles, or do not fill the stream.
     """
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not mcu_width or not info.restart_interval or not info.header_length:
@@ -78,7 +79,7 @@ def row_ends(info: ImageInfo, length: int) -> I64 | None:
     tiles, rest = divmod(columns, info.restart_interval)
     if rest or len(info.segments) != tiles * rows:
         return None
-    in_rows = info.segments.astype(np.int64).reshape(rows, tiles).sum(axis=1) + 2 * tiles  # and markers
+    in_rows = info.segments.astype(np.int64).reshape(rows, tiles).sum(axis=1) + 2 * tiles  # markers of 2 bytes
     ends: I64 = info.header_length + np.concatenate([[0], np.cumsum(in_rows)])
     return ends if ends[-1] == length else None
 
@@ -87,8 +88,8 @@ def row_checksums(jpeg: Buffer, info: ImageInfo) -> U16:
     """Compute the checksums that a container stores of a large image, as entries of its segment table.
 
     Returns:
-        uint16 (2 × (1 + rows),): CRC-32C of the header and of each row of tiles, low half first; empty for an image of
-        less than MIN_BYTES or without rows of tiles.
+        uint16 (2 × (1 + rows),): CRC-32C of the header and of each row of tiles, low half first; empty for an image
+        that has less than MIN_BYTES or no rows of tiles.
     """
     ends = None if len(jpeg) < MIN_BYTES else row_ends(info, len(jpeg))
     if ends is None:
@@ -100,7 +101,7 @@ def row_checksums(jpeg: Buffer, info: ImageInfo) -> U16:
 
 
 def count_row_checksums(jpeg: Buffer, info: ImageInfo) -> int:
-    """Bound the entries of ``row_checksums`` from above, without computing them."""
+    """Return an upper bound of the entries of ``row_checksums``, without computing checksums."""
     mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)][1]
     return 2 * (1 - info.height // -mcu_height) if mcu_height and len(jpeg) >= MIN_BYTES else 0
 
@@ -111,10 +112,10 @@ def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
     Args:
         entries: ``layout.ENTRY`` (n,), the container's index.
         table: the container's segment table.
-        number: of the record in the container.
+        number: number of the record in the container.
 
     Returns:
-        None if the record has none, or they lie beyond the table.
+        None if the record has no checksums, or they lie beyond the table.
     """
     entry = entries[number]
     count = checksum_entries(entry)
@@ -128,8 +129,8 @@ class FoundRows:
     """Places and checksums of some rows of tiles of n images.
 
     Attributes:
-        there: bool (n,), False for an image without row checksums or with too few rows; all else then means nothing.
-        begins, ends: int64 (n,), where in the stream the first row begins and the last one ends.
+        there: bool (n,), False for an image without row checksums or with too few rows; its other values mean nothing.
+        begins, ends: int64 (n,), offsets in the stream where the first row begins and the last row ends.
         crcs: uint32 (n,), CRC-32C of the header and these rows, one after the other.
     """
 
@@ -142,11 +143,11 @@ class FoundRows:
 def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> FoundRows:
     """Find rows of tiles of the images of several containers at once.
 
-    All together, since a call of NumPy takes as long for one image as for 32.
+    A call of NumPy takes as long for one image as for 32.
 
     Args:
         headers: int64 (n,), the bytes of each image's header.
-        stored: by image, what ``Container.stored_rows`` found.
+        stored: for each image the result of ``Container.stored_rows``.
         rows: int64 (n, 2), the first row and the last + 1.
     """
     count = len(stored)
@@ -163,7 +164,8 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
         last = np.cumsum([len(piece) for piece in bounds]) - 1
         first = np.append(0, last[:-1] + 1)
         joined = np.concatenate(bounds)
-        sizes = np.diff(joined, prepend=0)  # of the rows, each image's after its header's size
+        # Sizes of the rows. The first one of each image is replaced by the size of its header.
+        sizes = np.diff(joined, prepend=0)
         sizes[first] = headers[there]
         found.begins[there], found.ends[there] = joined[first], joined[last]
         found.crcs[there] = combine_runs(np.concatenate(checksums), sizes, first)
@@ -173,7 +175,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
 def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
     """Find the first of some rows of an image that fails its checksum, −1 for the header; None if all are sound.
 
-    ``stream`` begins with the image's header and these rows; ``ends`` is :func:`row_ends` of the whole image.
+    ``stream`` begins with the image's header and these rows; ``ends`` are the :func:`row_ends` of the whole image.
     """
     view = np.frombuffer(stream, np.uint8)
     bounds = (ends[rows.start : rows.stop + 1] - ends[rows.start] + ends[0]).tolist()
@@ -185,7 +187,7 @@ def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: r
 
 
 def count_entry_points(jpeg: Buffer, info: ImageInfo) -> int:
-    """Bound the entries of :func:`entry_points` from above, without reading the image's codes."""
+    """Return an upper bound of the entries of :func:`entry_points`, without reading the image's codes."""
     step = _step(jpeg, info)
     return 1 + len(info.segments) * points_of_segment(info.restart_interval, step) if step else 0
 
@@ -194,9 +196,9 @@ def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
     """Make the entries of the segment table for the entry points of an image.
 
     Returns:
-        uint16: the MCUs from one entry point to the next, and for each segment the bits from its beginning or the entry
-        point before to each entry point. Empty for an image whose tiles are narrow, or that is damaged. ``info`` may
-        know them.
+        uint16: the MCUs from one entry point to the next; and for each entry point the bits since the point before, or
+        since the beginning of its segment. Empty for an image whose tiles are narrow, or that is damaged. They are
+        taken from ``info`` if it has them.
     """
     step = _step(jpeg, info)
     if not step:
@@ -205,24 +207,25 @@ def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
     if known is not None and len(known) == count and known[0] == step:
         return known
     made = compute_entry_points(jpeg, step)
-    return made if len(made) == count else NO_SEGMENTS  # of an index that contradicts its JPEG
+    return made if len(made) == count else NO_SEGMENTS  # if index and JPEG contradict each other
 
 
 def compute_entry_points(jpeg: Buffer, step: int) -> U16:
-    """Read an image's codes, and make the entries of :func:`entry_points` for one every ``step`` MCUs."""
-    from picstore.jpeg.transcode import find_entry_points as read_entry_points  # with kernels
+    """Read an image's codes, and make the entries of :func:`entry_points` for a point every ``step`` MCUs."""
+    # Kernels are loaded only here.
+    from picstore.jpeg.transcode import find_entry_points as read_entry_points
 
     points = read_entry_points(memoryview(jpeg), step)
     return NO_SEGMENTS if points is None else make_entries(step, points)
 
 
 def make_entries(step: int, points: U16) -> U16:
-    """Join the MCUs between two entry points and the bits between them."""
+    """Make the entries from the MCUs between two entry points and the bits between points."""
     return np.concatenate([np.array([step], SEGMENT), points.ravel()])
 
 
 def _step(jpeg: Buffer, info: ImageInfo) -> int:
-    """Choose the MCUs between two entry points; 0 for an image that has none."""
+    """Choose the MCUs between two entry points; 0 for an image without entry points."""
     mcu_width = MCU_SIZES[SAMPLINGS.index(info.sampling)][0]
     step = entry_interval(info.restart_interval, mcu_width) if mcu_width else 0
     return step if step and row_ends(info, len(jpeg)) is not None else 0

@@ -139,7 +139,7 @@ def test_what_is_not_there_is_told(container: str) -> None:
     scheme = container.partition(":")[0]
     with pytest.raises(NotADataset, match="there is no bucket no-such-bucket"):
         list(locate(f"{scheme}://no-such-bucket/x").files())
-    with pytest.raises(UsageError, match="no URL of an object store"):
+    with pytest.raises(UsageError, match="not a URL of an object store"):
         locate(f"{container}/..")
 
 
