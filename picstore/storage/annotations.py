@@ -1,7 +1,7 @@
-"""Targets of an extra: boxes, labels, polygons and keypoints, and the forms in which other programs write them.
+"""Targets of an extra: boxes, labels, polygons and keypoints, in picstore's form and in other programs' forms.
 
 An extra is a user's JSON and not trusted: :func:`read_objects` checks types, shapes and bounds (docs/formats.md,
-"Targets"). :func:`in_own_form` turns other forms of boxes, outlines and keypoints into picstore's own.
+"Targets"). :func:`in_own_form` turns other forms of boxes, outlines and keypoints into picstore's form.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ from picstore.arrays import F64, I64
 from picstore.errors import ImageError, UsageError
 
 FIELDS = ("boxes", "box_labels", "polygons", "keypoints")
-MAX_COORDINATE = 1 << 24  # pixels on either side of zero: far beyond any image, and float32 still counts in ones
-# An extra of 16 MiB could hold a million objects, of 10 to 100 us each, and compresses to 1 KB. Photographs of crowds
-# have 25,000 people.
-MAX_OBJECTS = 1 << 15  # of an image; as many outlines of all of them are possible
-MAX_KEYPOINTS = 1 << 20  # objects times the most points of one: the size of the table of keypoints
-OWN = "own"  # targets in picstore's own form, in all target fields (docs/formats.md, "Targets")
+# Pixels on either side of zero: far beyond any image, and float32 still counts in ones.
+MAX_COORDINATE = 1 << 24
+# Objects of an image, and outlines of all its objects. An extra of 16 MiB could hold a million objects, of 10 to 100 µs
+# each, and compresses to 1 KB. Photographs of crowds have 25,000 people.
+MAX_OBJECTS = 1 << 15
+# Objects times the most points of an object: the size of the table of keypoints.
+MAX_KEYPOINTS = 1 << 20
+OWN = "own"  # picstore's form, in all target fields
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 _NORMALIZED = "-normalized"
-_DECIMALS = 3  # of coordinates that are computed from normalized ones; without rounding they show the error of floats
+# Decimals of coordinates computed from normalized ones, whose last digits would show the error of floats.
+_DECIMALS = 3
 _FORM = re.compile(r"(boxes):(xyxy|xywh|cxcywh)(-normalized)?|(polygons|keypoints)(:normalized)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Target fields of one extra; None for a field that it lacks.
+    """Target fields of one extra; None for a missing field.
 
     Attributes:
-        count: number of objects, k; every field present has one value an object.
+        count: number of objects, k; every present field has one value an object.
         boxes: float64 (k, 4), left, top, right, bottom in pixels, counted from the corner of the image.
         labels: int64 (k,), the field ``box_labels``.
         polygons: for each object its outlines, float64 (p, 2) of x, y counted as boxes are.
@@ -50,7 +53,7 @@ class Objects:
 
 
 def parse_extra(extra: bytes) -> Any:
-    """Parse a record's extra; None if it has none, ImageError if it is not JSON."""
+    """Parse a record's extra; None for an empty extra, ImageError if the extra is not JSON."""
     try:
         return json.loads(extra) if extra else None
     except (ValueError, RecursionError) as error:
@@ -58,7 +61,7 @@ def parse_extra(extra: bytes) -> Any:
 
 
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
-    """Read the objects of an extra, any JSON value; none if it is no JSON object or has no target fields.
+    """Read the objects of an extra, any JSON value; no objects if it is not a JSON object or has no target fields.
 
     Args:
         fields: the fields to read; only the length of other fields is checked.
@@ -134,7 +137,7 @@ def _points(value: Any, k: int) -> F64:
 
 
 def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
-    """Convert a list of numbers, or of rows of shape ``row``, to float64 (n, *row); ImageError if it is malformed."""
+    """Convert a list of numbers, or of rows of shape ``row``, to float64 (n, *row); ImageError for a malformed list."""
     if value == []:
         return np.zeros((0, *row))
     try:
@@ -145,7 +148,7 @@ def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
         raise ImageError(f"{name} is {_shown(value)}, not {expected}")
     numbers: F64 = array.astype(np.float64)
     if not (np.abs(numbers) <= MAX_COORDINATE).all():  # also False for NaN
-        raise ImageError(f"{name} holds a number that is no coordinate: beyond ±{MAX_COORDINATE:,} or NaN")
+        raise ImageError(f"{name} holds a number that is not a coordinate: beyond ±{MAX_COORDINATE:,} or NaN")
     return numbers
 
 
@@ -165,9 +168,9 @@ def _shown(value: Any) -> str:
 
 
 def check_targets(text: str) -> str:
-    """Return the forms of ``--targets`` without white space; UsageError for what is not understood.
+    """Return the forms of ``--targets`` without white space; UsageError for an unknown form.
 
-    They are separated by commas: ``boxes:xywh``, ``boxes:cxcywh-normalized``, ``polygons``, ``keypoints:normalized``.
+    Forms are separated by commas: ``boxes:xywh``, ``boxes:cxcywh-normalized``, ``polygons``, ``keypoints:normalized``.
     """
     forms = [form.strip() for form in text.split(",")]
     for form in forms:
@@ -183,16 +186,16 @@ def check_targets(text: str) -> str:
 
 
 def target_fields(forms: str) -> dict[str, str]:
-    """Forms by field, with an empty form for coordinates in pixels."""
+    """Return the forms by field; an empty form stands for coordinates in pixels."""
     found = dict(form.partition(":")[::2] for form in forms.split(","))
     return {**found, "box_labels": ""} if "boxes" in found else found
 
 
 def in_own_form(extra: dict[str, Any], forms: str, size: tuple[int, int]) -> dict[str, Any]:
-    """Write the targets of an extra as corners in pixels; values of any other form stay, for the check to refuse.
+    """Convert the targets of an extra to corners in pixels; malformed values stay, so that the check refuses them.
 
     Args:
-        forms: as :func:`check_targets` returns them.
+        forms: result of :func:`check_targets`.
         size: width and height of the upright image.
     """
     own = dict(extra)
@@ -232,7 +235,7 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
-    """Scale x and y of a list of points; keypoints count from the center of the first pixel, and [0, 0, 0] stays."""
+    """Scale x and y of a list of points; keypoints count from the center of the first pixel, and all-zero ones stay."""
     if not _are_numbers(flat) or len(flat) % step or (step == 3 and not any(flat)):
         return flat
     shift = 0.5 if step == 3 else 0.0

@@ -2,7 +2,7 @@
 
 An entry is one container, written under a temporary name and renamed, so it is whole or absent. The reader checks the
 bytes of :meth:`Cache.read` like any container's, and discards an entry that fails. One more entry holds the facts of
-all records, which are in the indexes of all containers.
+all records, which otherwise take the indexes of all containers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,17 @@ from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
 
-_FACTS, _CRC = "facts", 4  # name of the file of the records' facts, and bytes of the CRC-32C at its end
-_LISTINGS_PER_LIMIT = 32  # the folder is listed again when 1/32 of the limit was written
-_ACTIVE_SECONDS = 600  # since its last use, in which a dataset keeps its entries
-_FULL_SECONDS = 60  # before a full cache is listed again
-_ABANDONED_SECONDS = 3600  # after which a temporary file counts as left by a killed process
+# Name of the file of the records' facts, and bytes of the CRC-32C at the file's end.
+_FACTS, _CRC = "facts", 4
+# The folder is listed again after 1/32 of the limit was written.
+_LISTINGS_PER_LIMIT = 32
+# A dataset is active for this many seconds after its last use. Its entries are then evicted only if the cache exceeds
+# its limit.
+_ACTIVE_SECONDS = 600
+# Seconds to wait before listing the folder of a full cache again.
+_FULL_SECONDS = 60
+# Age in seconds of a temporary file that counts as left by a killed process.
+_ABANDONED_SECONDS = 3600
 
 logger = logging.getLogger("picstore")
 
@@ -47,11 +53,11 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Room:
-    """What this process may write: the threads that read containers share it, a fork begins with its own.
+    """Bytes that this process may write, for all threads that read containers; a fork begins with its own.
 
     Attributes:
         budget: bytes to write before the folder is listed.
-        writing: bytes of entries that threads write now, which no listing shows.
+        writing: bytes of entries that threads are writing, which no listing shows.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -62,27 +68,26 @@ class _Room:
 class Cache:
     """The containers of one dataset in a shared folder.
 
-    A full cache evicts entries of datasets that nobody reads any more, the least recently used first. A dataset that
-    is being read keeps its entries, and its other containers are not cached: epochs read containers in random orders,
-    and a cache of half the dataset that replaced its oldest entries would hold 15 % of the containers asked for, not
-    50 %.
+    A full cache evicts entries of datasets that are no longer read, the least recently used first. A dataset that is
+    being read keeps its entries, and its other containers are not cached: epochs read containers in random orders, and
+    a cache of half the dataset that replaced its oldest entries would hold 15 % of the requested containers, not 50 %.
 
     Each process counts the bytes it writes and lists the folder again after 1/32 of the limit. n processes together
     may thus exceed the limit by n - 1 times that for a while.
 
-    The limit holds for all datasets in the folder. UsageError if that cannot be made, or the limit is not a size.
+    The limit holds for all datasets in the folder. UsageError if the folder cannot be made, or the limit is not a size.
 
     Args:
         dataset: uuid of the dataset's containers.
-        root: its location. A stranger's dataset may have another one's manifest and index, and so its uuid, with
-            other images under the CRCs of the same headers; it shares no entries, since it lies elsewhere.
+        root: location of the dataset. A stranger's dataset may copy another one's manifest and index, and so the uuid,
+            with other images under the CRCs of the same headers; it shares no entries, since it lies elsewhere.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | str, dataset: str, root: Location) -> None:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
         self._own = self.folder / f"{dataset}-{_digest(root)}"
-        self._rooms: dict[int, _Room] = {}  # by process
+        self._rooms: dict[int, _Room] = {}  # one for each process
         self._full_until = 0.0
         self._warned = False
         try:
@@ -93,7 +98,7 @@ class Cache:
             ) from error
 
     def read(self, ref: ContainerRef, size: int, *, allocate: Allocate) -> memoryview | None:
-        """Read the cached bytes of a container, unchecked; None if they are not cached."""
+        """Read the cached bytes of a container, unchecked; None if the container is not cached."""
         path = self._path(ref)
         try:
             if path.stat().st_size != size:
@@ -108,7 +113,7 @@ class Cache:
         return buffer
 
     def read_facts(self, size: int) -> memoryview | None:
-        """Map the cached facts of all records, ``size`` bytes; None if they are not cached or fail their CRC."""
+        """Map the cached facts of all records, ``size`` bytes; None if missing, or if the CRC fails."""
         try:
             with (self._own / _FACTS).open("rb") as file:
                 mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -161,17 +166,18 @@ class Cache:
         try:
             with os.fdopen(descriptor, "wb") as out:
                 out.write(buffer)
-            with contextlib.suppress(FileNotFoundError):  # taken for abandoned by a process with another time
+            # A process with another clock may have taken the file for abandoned.
+            with contextlib.suppress(FileNotFoundError):
                 Path(partial).replace(path)
         except BaseException:
             Path(partial).unlink(missing_ok=True)
             raise
 
     def _evict(self, size: int, *, writing: int) -> int:
-        """Evict entries for ``size`` bytes or more, beside ``writing`` bytes; return how many may be written."""
+        """Evict entries to make room for ``size`` bytes beside ``writing`` bytes; return the bytes to write."""
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
-        # The clock on the wall may be set: an entry of the future is as old as one of the past.
+        # The system's clock may be set back: an entry of the future counts as old as one of the past.
         now = time.time()
         active = {self._own.name, *(each.dataset for each in entries if abs(now - each.used) <= _ACTIVE_SECONDS)}
         held = writing + sum(entry.size for entry in entries)

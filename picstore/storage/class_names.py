@@ -1,4 +1,4 @@
-"""Names of classes: join lists of them by name, and read and write them as lines of a file."""
+"""Names of classes: lists of names joined by name, and read and written as lines of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUOTE = '"'
 
 
 class JoinedNames:
-    """Class names of several lists, joined by name: the first list as it is, then the new names of each further one.
+    """Class names of several lists, joined by name: the first list, then the new names of each further list.
 
     Attributes:
         names: the joined names.
@@ -22,10 +22,10 @@ class JoinedNames:
         self.names = list(names)
 
     def add(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Join a list; return the joined number of each of its names.
+        """Join a list; return the joined number of each name in the list.
 
-        A list that continues the joined names, or is the beginning of them, keeps its numbers, even with equal names.
-        UsageError if a name that has to be found stands for two classes.
+        A list that continues the joined names, or is their beginning, keeps its numbers, even with equal names.
+        UsageError if a name that must be found stands for two classes.
         """
         common = min(len(names), len(self.names))
         if self.names[:common] == list(names[:common]):
@@ -45,7 +45,7 @@ class JoinedNames:
 
 
 def to_lines(names: Sequence[str]) -> str:
-    """Write class names, one a line: as they are if :func:`from_lines` then reads the same, else each as JSON."""
+    """Write class names, one a line: unchanged if :func:`from_lines` then reads the same, else each as JSON."""
     text = "".join(f"{name}\n" for name in names)
     if all(name and name.isprintable() and name == name.strip() and not name.startswith(_QUOTE) for name in names):
         return text
@@ -53,10 +53,10 @@ def to_lines(names: Sequence[str]) -> str:
 
 
 def from_lines(text: str) -> list[str]:
-    """Read class names, one a line: JSON strings if all lines are such, else texts without outer white space.
+    """Read class names, one a line: JSON strings if all lines are JSON strings, else texts without outer white space.
 
-    Lines end with a line feed, before which there may be a carriage return. UsageError for a blank line that is not at
-    the end, since all names after it would move.
+    Lines end with a line feed, perhaps after a carriage return. UsageError for a blank line that is not at the end,
+    since the labels of all later names would change.
     """
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     while lines and not lines[-1].strip():

@@ -31,8 +31,9 @@ _TYPES = frozenset(
     usmallint utinyint varchar
 """.split()  # noqa: SIM905 - a table of words
 )
-# Functions of their arguments alone, whose time and result are in proportion to these. Left out besides all others:
-# `repeat`, `lpad`, `range` and `format`, which make any length of a number, and distances of texts (`levenshtein`).
+# Functions of their arguments alone, with time and memory in proportion to their size. Left out are `repeat`, `lpad`,
+# `range` and `format`, since a number makes their result as long as any memory, and distances of texts (`levenshtein`).
+# The list stands because DuckDB's own limits do not hold within a call (docs/measurements.md, "Conditions in SQL").
 _FUNCTIONS = frozenset(
     """
     + - * / // % ** ^ & | ~ << >> @ || ^@ && @> <@ <-> <=> ->> !~~ !~~* ~~ ~~* ~~~ xor
@@ -68,7 +69,8 @@ _FUNCTIONS = frozenset(
     list_cosine_similarity array_cosine_similarity list_cosine_distance array_cosine_distance array_cross_product
 """.split()  # noqa: SIM905 - a table of words
 )
-_MAX_DEPTH = 100  # of parentheses: 9,000 that are open take DuckDB 2 two minutes to refuse
+# Depth of parentheses: DuckDB 2 takes two minutes to refuse 9,000 open ones.
+_MAX_DEPTH = 100
 _CLOSED: dict[str, Any] = {
     "enable_external_access": "false",
     "autoload_known_extensions": "false",
@@ -80,12 +82,12 @@ class Condition:
     """A condition in DuckDB's SQL, checked.
 
     Attributes:
-        text: as it was given.
-        columns: names of the columns that it uses.
+        text: the condition as given.
+        columns: names of the used columns.
 
     Raises:
         MissingDependency: DuckDB is not installed.
-        UsageError: the text is no expression over the columns.
+        UsageError: the text is not an expression over the columns.
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
@@ -105,9 +107,9 @@ class Condition:
             self._refuse(f"SQL does not tell the columns {', '.join(sorted(twice))} apart")
 
     def mark(self, table: Any) -> Bools:
-        """Mark the rows of a ``pyarrow.Table`` with its columns for which it holds: bool (rows,).
+        """Mark the rows of a ``pyarrow.Table`` for which the condition holds: bool (rows,).
 
-        UsageError if it cannot be evaluated, or was interrupted.
+        The table has the used columns. UsageError if the condition cannot be evaluated, or was interrupted.
         """
         import duckdb
 
@@ -120,20 +122,20 @@ class Condition:
         return marks
 
     def interrupt(self) -> None:
-        """End an evaluation that another thread has begun; without one there is no effect."""
+        """Interrupt an evaluation in another thread; without an evaluation this has no effect."""
         self._connection.interrupt()
 
     def _parse(self) -> Any:
-        """Parse the text to DuckDB's tree of one expression."""
+        """Parse the text to DuckDB's tree of a single expression."""
         import duckdb
 
-        if "\0" in self.text:  # where DuckDB 1 ends the text
+        if "\0" in self.text:  # DuckDB 1 would end the text there
             self._refuse("it holds a zero byte")
         depths = itertools.accumulate((each == "(") - (each == ")") for each in self.text)
         if max(depths, default=0) > _MAX_DEPTH:
             self._refuse(f"its parentheses are nested more than {_MAX_DEPTH} deep")
         try:
-            given = [f"SELECT {self.text}".encode().decode()]  # no half of a UTF-16 pair
+            given = [f"SELECT {self.text}".encode().decode()]  # refuses half a surrogate pair
             (tree,) = self._connection.execute("SELECT json_serialize_sql(?)", given).fetchall()[0]
             parsed = json.loads(tree)
         except (duckdb.Error, UnicodeError, ValueError, RecursionError) as error:
@@ -149,10 +151,10 @@ class Condition:
         return nodes[0]["select_list"][0]
 
     def _check(self, node: dict[str, Any]) -> None:
-        """Check a node of the tree; note the columns that it names."""
+        """Check a node of the tree; note the columns that the node names."""
         kind = node["class"]
         if kind not in _KINDS:
-            self._refuse(f"a {kind.lower()} is no expression over a record's columns")
+            self._refuse(f"a {kind.lower()} is not an expression over a record's columns")
         if kind == "FUNCTION":
             name = node["function_name"].lower()
             if name not in _FUNCTIONS or node["catalog"]:
@@ -167,7 +169,7 @@ class Condition:
                     self._refuse(f"the type {name} is not allowed; docs/selecting.md lists the types")
 
     def _use(self, path: list[str]) -> None:
-        """Find the column of a reference by its name; without an exact match, by its name in any case."""
+        """Find the column of a reference by its exact name, or else by its name in any case."""
         (*qualified, name) = path
         found = [each for each in self._names if each == name] or [
             each for each in self._names if each.lower() == name.lower()
@@ -186,19 +188,19 @@ class Condition:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Expressions of a tree, in any order."""
+    """Iterate over the expressions of a tree, in any order."""
     return (each for each in _objects(tree) if "class" in each)
 
 
 def _type_names(node: dict[str, Any]) -> Iterator[str]:
-    """Names of the types of a cast: ``cast_type`` before DuckDB 2, a node of its own since."""
+    """Yield the names of a cast's types: in ``cast_type`` before DuckDB 2, in a separate node since then."""
     if "type_name" in node:
         yield node["type_name"]
     yield from (each["id"] for each in _objects(node.get("cast_type")) if "id" in each)
 
 
 def _objects(tree: Any) -> Iterator[dict[str, Any]]:
-    """JSON objects of a tree, in any order."""
+    """Yield the JSON objects of a tree, in any order."""
     waiting = [tree]
     while waiting:
         each = waiting.pop()

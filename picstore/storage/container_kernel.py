@@ -1,8 +1,8 @@
-"""Reading whole containers of a folder of this machine, several by one call that runs without Python's lock.
+"""Kernel that reads and checks whole containers of a local folder, several by one call without Python's lock.
 
 The kernel opens the files, reads, and makes all checks of ``format/read_container.py`` that a sound container passes.
-It does not tell what is wrong: for anything but a sound container, the caller reads again by that module. One call
-takes the lock once and holds it for 20 µs a container; reading and unpacking step by step took it 7 times for 150 µs.
+It does not tell what is wrong: the caller reads a container that fails again by that module. One call takes the lock
+once and holds it for 20 µs a container; reading and unpacking step by step took the lock 7 times for 150 µs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ from picstore.storage.format.read_container import declared_size
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Allocate, file_name
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # as ``location/regular_file.py`` opens files
+# The flags with which ``location/regular_file.py`` opens files.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _load_u16 = load_function(16)
 
 _MAGIC = int.from_bytes(layout.CONTAINER_MAGIC, "little")
-_SEALED, _CRC = layout.SEALED, layout.SEALED - 4  # the header's bytes, and where its own checksum is
+_SEALED, _CRC = layout.SEALED, layout.SEALED - 4  # size of the header, offset of its checksum
 _ENTRY, _ATTACHMENT, _ROW = layout.ENTRY.itemsize, layout.ATTACHMENT.itemsize, layout.INDEX_ROW.itemsize
 _MAX_CONTAINER, _MAX_RECORDS = layout.MAX_CONTAINER, layout.MAX_RECORDS
 _MAX_ATTACHMENTS, _MAX_EXTRAS = layout.MAX_ATTACHMENTS, layout.MAX_EXTRAS
 _SAMPLINGS, _ALIGNMENT = len(layout.SAMPLINGS), layout.ALIGNMENT
-_SUMS, _EXTRAS_CRC = (32, 36, 44), 40  # in the header, the checksums of tables, segments and payload; of extras
-_SOUND, _EXTRAS = 1, 2  # results; the second for a frame of extras whose declared size is still to be compared
+# Offsets in the header of the checksums of tables, segments and payload, and of the checksum of the extras.
+_SUMS, _EXTRAS_CRC = (32, 36, 44), 40
+# Results for sound containers. After _EXTRAS, the declared size of the extras' frame is still to be compared.
+_SOUND, _EXTRAS = 1, 2
 
 
 @kernel("void(uint8[::1], int64[::1], int64[:, ::1], int64, int64, int64)")
@@ -110,7 +113,8 @@ def _check(at, row, ordinal, fields, crc):
     extras_at = segments_at + 2 * segments
     payload_at = extras_at + extras_size
     end = payload_at + payload
-    if (end + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT != size:  # so everything lies within the bytes that were read
+    # After this check, everything lies within the bytes that were read.
+    if (end + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT != size:
         return 0
     sums = (at + _SEALED, tables), (at + segments_at, 2 * segments), (at + payload_at, payload)
     for k in range(3):
@@ -165,17 +169,18 @@ class SoundReader:
         self._rows, self._ordinals = np.ascontiguousarray(rows), ordinals
         self._rows_at = self._rows.ctypes.data
         self._crc = crc32c_address()
-        compile_kernel(read_and_check)  # or load it, once, and not in a thread that reads
-        self._sizes: dict[str, int] = {}  # of the files that were read
+        # Compile or load the kernel once, and not in a thread that reads.
+        compile_kernel(read_and_check)
+        self._sizes: dict[str, int] = {}  # bytes of files, by path
 
     def read(self, numbers: Sequence[int], allocate: Allocate) -> list[Container | None]:
-        """Read and check whole containers; None for any that is not sound, or not there."""
+        """Read and check whole containers; None for a container that is damaged or missing."""
         rows, ordinals = self._rows[list(numbers)].tolist(), self._ordinals[list(numbers)].tolist()
         paths, starts, places, refs, buffers = bytearray(), [], [], [], []
         for number, (stream, file, offset, size, *_), ordinal in zip(numbers, rows, ordinals, strict=True):
             name = file_name(stream, file)
             path = f"{self._root}/{name}"
-            # Nothing is allocated for bytes that the file does not have.
+            # Memory is allocated only for bytes that the file has.
             memory = allocate(size) if offset + size <= self._size(path) else None
             buffers.append(memory)
             refs.append(ContainerRef(name, offset, stream, file, ordinal))
@@ -196,7 +201,7 @@ class SoundReader:
         ]
 
     def _size(self, path: str) -> int:
-        """Size of a file when it was first read; a file that was cut off since gives fewer bytes."""
+        """Return the size of a file at its first read; reading a file that was cut off since gives fewer bytes."""
         size = self._sizes.get(path)
         if size is None:
             try:
@@ -210,7 +215,7 @@ class SoundReader:
 def _unpack_checked(
     buffer: memoryview, ref: ContainerRef, count: int, fields: tuple[str, ...], at: int, result: int
 ) -> Container | None:
-    """Make the container of bytes at an address that the kernel checked; None where it did not find them sound."""
+    """Make the container of bytes at an address that the kernel checked; None if they are not sound."""
     segments, extras_size, extras_raw = np.frombuffer(buffer, "<u4", 3, 16).tolist()
     segments_at = _SEALED + count * (_ENTRY + len(fields) * _ATTACHMENT)
     extras_at = segments_at + segments * layout.SEGMENT.itemsize

@@ -1,7 +1,7 @@
-"""Several datasets read as one: the shifts of their ids and labels, and their joined classes, columns and manifest.
+"""Several datasets read as one: the shifts of ids and labels, and the joined classes, columns and manifest.
 
 Nothing is written. Each dataset has as many ranges of 2**40 ids as its own ids need, one after the other, so that ids,
-and the random transforms that are keyed by them, differ between datasets. Labels follow the names of the classes.
+and the random transforms keyed by ids, differ between datasets. Labels follow the names of the classes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _MAX_RANGES = (1 << 63) // _ID_RANGE
 
 @dataclass(frozen=True, slots=True)
 class RecordShift:
-    """How ids and labels of records differ from the stored ones.
+    """Change of a dataset's ids and labels from the stored ones.
 
     Attributes:
-        first_id: added to ids.
-        labels: the labels that take the place of 0, 1, …; empty where labels stay.
-        ids_end: greater than any stored id, so that the ids of datasets stay apart; None for no limit.
+        first_id: number added to ids.
+        labels: the labels that replace 0, 1, …; empty if labels stay.
+        ids_end: a number above any stored id, so that the ids of datasets stay apart; None for no limit.
     """
 
     first_id: int = 0
@@ -43,15 +43,15 @@ class RecordShift:
         return bool(self.first_id or self.labels)
 
     def after(self, earlier: RecordShift) -> RecordShift:
-        """Make the shift of records that another one has shifted already."""
+        """Combine an ``earlier`` shift and this one."""
         labels = earlier.labels or tuple(range(len(self.labels)))
         mapped = self.map_labels(np.array(labels, np.int64)).tolist()
         return RecordShift(earlier.first_id + self.first_id, tuple(mapped), earlier.ids_end)
 
     def apply(self, container: Container) -> None:
-        """Shift the records of a container that was just unpacked; damaged index entries stay as they are.
+        """Shift the records of a container that was just unpacked; damaged index entries stay unchanged.
 
-        UsageError for an id that is not below ``ids_end``: another dataset's record would have the shifted one.
+        UsageError for an id that is not below ``ids_end``, since another dataset's record may have the shifted id.
         """
         index = container.index
         sound = np.ones(len(index), np.bool_)
@@ -71,7 +71,7 @@ class RecordShift:
         container.index = container.held = index
 
     def map_labels(self, labels: I64) -> I64:
-        """Shift labels; a label of no class, such as −1, stays."""
+        """Shift labels; a label without a class, such as −1, stays."""
         if not self.labels:
             return labels
         named = (labels >= 0) & (labels < len(self.labels))
@@ -85,20 +85,20 @@ def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequenc
     """Compute each dataset's shift of ids and labels in the joined one.
 
     Args:
-        manifests: of the datasets.
-        ids_ends: of each, a number above all of its ids.
-        names: for messages.
+        manifests: manifests of the datasets.
+        ids_ends: for each dataset, a number above all ids.
+        names: names of the datasets in messages.
 
     Raises:
-        UsageError: some have names of classes and others none, two classes of one name cannot be told apart, their
-            attachments differ, or ids need more than 63 bits.
+        UsageError: only some have names of classes, two classes have the same name, attachments differ, or ids need
+            more than 63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:
             own, first = manifest.attachments, manifests[0].attachments
             raise UsageError(f"{name} has the attachments {list(own)}, {names[0]} has {list(first)}; they must agree")
         if bool(manifest.classes) != bool(manifests[0].classes):
-            raise UsageError(f"one of {names[0]} and {name} has names of classes, the other none; give it some")
+            raise UsageError(f"only one of {names[0]} and {name} has names of classes; give the other one names too")
     joined = JoinedNames()
     shifts = []
     ranges = [max(1, -(-end // _ID_RANGE)) for end in ids_ends]
@@ -122,9 +122,9 @@ def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
 
 
 def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordShift]) -> tuple[Edits, FileBytes]:
-    """Join the columns of datasets, by name; UsageError where they do not go together.
+    """Join the columns of datasets by name; UsageError for columns of one name that differ in kind or shape.
 
-    Values by ids of no record are left out where the raised ids would be another dataset's.
+    Values for ids without a record are left out if the shifted ids would belong to another dataset.
     """
     entries: list[ColumnEntry] = []
     files: FileBytes = {}
@@ -147,7 +147,7 @@ def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordSh
 
 
 def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
-    """Return ids and values of a column of a dataset, but for ids that none of its records can have."""
+    """Return ids and values of a dataset's column, without ids that no record of the dataset can have."""
     ids = column.ids
     if shift.ids_end is not None:
         ids = ids[(ids >= 0) & (ids < shift.ids_end)]
@@ -160,9 +160,9 @@ def join_manifests(
     """Make the manifest of several datasets as one, and the .npy files of its edits.
 
     Args:
-        manifests: of the datasets.
-        rows: ``layout.INDEX_ROW``, the containers of all.
-        deleted: numbers in stored order of the deleted records of all.
+        manifests: manifests of the datasets.
+        rows: ``layout.INDEX_ROW``, the containers of all datasets.
+        deleted: numbers in stored order of the deleted records of all datasets.
         columns: the joined columns.
     """
     npy_file, raw = pack_npy_file(deleted.astype("<i8"))

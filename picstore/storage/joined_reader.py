@@ -1,4 +1,4 @@
-"""Reading of several datasets' containers, one set after the other, as one dataset's."""
+"""Reader of several datasets' containers, one dataset after the other, as of one dataset."""
 
 from __future__ import annotations
 
@@ -40,18 +40,16 @@ class JoinedFolders(Root):
         return " + ".join(folder.name for folder in self.folders)
 
     def absolute(self) -> JoinedFolders:
-        """The same folders for a process with another working directory."""
+        """Return the same folders for a process with another working directory."""
         return JoinedFolders(tuple(folder.absolute() for folder in self.folders))
 
 
 class JoinedReader(ContainerReader):
-    """Reader of the containers of several datasets, by their numbers in all of them.
-
-    Streams are numbered through.
+    """Reader of the containers of several datasets, numbered through, as are their streams.
 
     Args:
         parts: readers of the datasets.
-        shifts: of their records.
+        shifts: shift of each dataset's records.
     """
 
     def __init__(self, parts: Sequence[ContainerReader], shifts: Sequence[RecordShift]) -> None:
@@ -69,30 +67,26 @@ class JoinedReader(ContainerReader):
 
     @property
     def readers(self) -> Readers:
-        """The threads that read containers fastest from the dataset that needs most."""
+        """The threads of the dataset that needs most."""
         return max(part.readers for part in self.parts)
 
     def use_kernel(self) -> None:
-        """Let the datasets' readers read by a kernel from now on."""
         for part in self.parts:
             part.use_kernel()
 
     def shifted(self, shift: RecordShift) -> ContainerReader:
-        """Make a reader that shifts the records of all datasets further."""
         return JoinedReader(self.parts, [shift] * len(self.parts))
 
     def stream_source(self, stream: int) -> tuple[Root, int, RecordShift]:
-        """Find the dataset of a stream: its folder, the stream's number there, and the shift of the records."""
         number = bisect_right(self._first_streams, stream) - 1
         return self.parts[number].stream_source(stream - self._first_streams[number])
 
     def container_ref(self, number: int) -> ContainerRef:
-        """Position of the ``number``-th container of all; the file's name is a full path or URL."""
+        """Return the position of the ``number``-th container of all; the file's name is a full path or URL."""
         part, local = self._find(number)
         return part.container_ref(local)
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
-        """Read and check a whole container."""
         part, local = self._find(number)
         return part.read(local, allocate=allocate)
 
@@ -105,7 +99,6 @@ class JoinedReader(ContainerReader):
         attachments: bool,
         allocate: Allocate = fresh,
     ) -> list[Container | Damage]:
-        """Read only the needed parts of containers with large images, others whole."""
         found: dict[int, Container | Damage] = {}
         for part, (first, last) in zip(self.parts, pairwise(self._firsts), strict=True):
             mine = [number for number in numbers if first <= number < last]
@@ -119,34 +112,28 @@ class JoinedReader(ContainerReader):
         return [found[number] for number in numbers]
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
-        """Read some records of a container alone."""
         part, local = self._find(number)
         return part.read_records(local, rows_of, wanted=wanted, attachments=attachments)
 
     def index(self, number: int) -> Container:
-        """Read a container without its payload."""
         part, local = self._find(number)
         return part.index(local)
 
     def record(self, number: int, k: int) -> Record:
-        """Read record ``k`` of a container alone."""
         part, local = self._find(number)
         return part.record(local, k)
 
     def ids(self) -> I64:
-        """Read the ids of all stored records once."""
         return np.concatenate([part.ids() for part in self.parts])
 
     def facts(self) -> Table:
-        """Read what the indexes say of all stored records once."""
         return np.concatenate([part.facts() for part in self.parts])
 
     def check_extent(self) -> None:
-        """Compare the indexes with the sizes of the files."""
         for part in self.parts:
             part.check_extent()
 
     def _find(self, number: int) -> tuple[ContainerReader, int]:
-        """Find the reader of a container, and the container's number there."""
+        """Find the reader of a container, and the container's number in that reader."""
         part = bisect_right(self._firsts, number) - 1
         return self.parts[part], number - self._firsts[part]

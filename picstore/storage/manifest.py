@@ -35,7 +35,7 @@ _CHECKS = {FORMAT_VERSION: check_plain, EDITED_VERSION: check_edited, REFERENCES
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One file as the manifest lists it; ``crc32c`` is its footer's."""
+    """A file as the manifest lists it; ``crc32c`` is the CRC of the footer."""
 
     stream: int
     file: int
@@ -46,7 +46,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Files that an index refers to: path or URL of their folder, and number of images that are no upright JPEGs."""
+    """Files that an index refers to: path or URL of the folder, and number of images that are not upright JPEGs."""
 
     root: str
     foreign: int
@@ -56,7 +56,7 @@ class References:
 class Manifest:
     """The description of a dataset; docs/format.md defines each field.
 
-    ``edits`` is None for an unedited one, ``references`` for one that holds its images.
+    ``edits`` is None for an unedited dataset, ``references`` for a dataset that holds its images.
     """
 
     uuid: str
@@ -77,7 +77,7 @@ class Manifest:
 
     @property
     def format_version(self) -> int:
-        """The lowest version whose readers know all fields that are set."""
+        """The lowest format version that has all fields that are set."""
         if self.references is not None:
             return REFERENCES_VERSION
         return FORMAT_VERSION if self.edits is None else EDITED_VERSION
@@ -89,13 +89,13 @@ class Manifest:
 
 
 def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
-    """Give a manifest the uuid of its content and of the index's rows; edits that change nothing become None.
+    """Set the uuid of a manifest, which its fields and the index's rows determine; empty edits become None.
 
     UsageError for a field of another type or range than a manifest can hold.
     """
     edits = None if manifest.edits == Edits() else manifest.edits
     bare = replace(manifest, uuid="", edits=edits)
-    # Through JSON and back, so that tuples and keys have the same uuid before writing and after reading.
+    # A round trip through JSON gives tuples and keys the same uuid before writing as after reading.
     body = json.loads(json.dumps(_body(bare)))
     try:
         return _parse_fields({**body, "uuid": _content_uuid(body, rows)}, bare.format_version)
@@ -104,17 +104,18 @@ def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
 
 
 def _content_uuid(body: dict[str, Any], rows: Table) -> str:
-    """Compute the uuid of a manifest's fields, of which ``uuid`` is empty, and of the index's rows."""
-    digest = hashlib.sha256(rows.view(np.uint8).data)  # not copied: 5 × 10**9 images have 760 MB
+    """Compute the uuid from the index's rows and a manifest's fields with an empty ``uuid``."""
+    # The rows are not copied: 5 × 10**9 images have 760 MB of rows.
+    digest = hashlib.sha256(rows.view(np.uint8).data)
     digest.update(_canonical(body))
     bits = bytearray(digest.digest()[:16])
-    bits[6] = bits[6] & 0x0F | 0x80  # version 8 (RFC 9562, section 5.8: made by a rule of one's own)
+    bits[6] = bits[6] & 0x0F | 0x80  # version 8, a custom rule (RFC 9562, section 5.8)
     bits[8] = bits[8] & 0x3F | 0x80
     return str(uuid.UUID(bytes=bytes(bits)))
 
 
 def uuid_of_containers(manifest: Manifest, rows: Table) -> str:
-    """Compute the uuid without tombstones and columns, so that a cache outlives their changes."""
+    """Compute the uuid without tombstones and columns, so that a cache stays valid when they change."""
     if manifest.edits is None:
         return manifest.uuid
     return with_uuid(replace(manifest, edits=Edits(index=manifest.edits.index)), rows).uuid
@@ -126,7 +127,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Turn the fields into JSON values; fields of later format versions only where they are needed."""
+    """Turn the fields into JSON values, without fields of later format versions that are not set."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:
@@ -137,7 +138,7 @@ def _body(manifest: Manifest) -> dict[str, Any]:
 
 
 def manifest_file(manifest: Manifest) -> bytes:
-    """Serialize a manifest: one line a field and one a file, so that it reads well and compares line by line."""
+    """Serialize a manifest, one line a field and one line a file, for people and line-by-line comparison."""
     document = {"format": "picstore", "format_version": manifest.format_version, **_body(manifest)}
     document["crc32c"] = crc32c(_canonical(document))
     lines = []
@@ -150,14 +151,14 @@ def manifest_file(manifest: Manifest) -> bytes:
 
 
 def read_manifest(root: Where, version: str | None = None) -> Manifest:
-    """Read and check the manifest, by default of the latest version; ``version`` is the uuid of an earlier one.
+    """Read and check the manifest of the latest version, or of the version with the uuid ``version``.
 
     Raises:
         Unfinished: a conversion or shuffle has not ended here.
-        NotADataset: there is no manifest, or it is another program's file.
+        NotADataset: there is no manifest, or the file belongs to another program.
         UsageError: there is no such version.
-        UnsupportedVersion: a later picstore wrote it.
-        Damage: it is cut off, edited by hand or damaged.
+        UnsupportedVersion: a later picstore wrote the manifest.
+        Damage: the manifest is cut off, edited by hand or damaged.
     """
     root = locate(root)
     try:
@@ -178,9 +179,9 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
 
 
 def read_manifest_file(path: Location) -> Manifest:
-    """Read a file that holds a manifest: ``picstore.json``, its copy, or an earlier version's.
+    """Read a manifest from ``picstore.json``, the copy, or the file of an earlier version.
 
-    NotADataset if it is missing; other errors: see :func:`parse_manifest`.
+    NotADataset for a missing file; other errors: see :func:`parse_manifest`.
     """
     try:
         raw = path.read_all(MAX_MANIFEST)
@@ -190,10 +191,10 @@ def read_manifest_file(path: Location) -> Manifest:
 
 
 def parse_manifest(raw: bytes, path: Location) -> Manifest:
-    """Parse and check the text of a manifest; ``path`` is the file it was read from.
+    """Parse and check the text of a manifest, read from the file ``path``.
 
-    NotADataset for another program's JSON, UnsupportedVersion for a later picstore's, Truncated for JSON that is not
-    whole, Corrupt where its CRC or its fields do not hold.
+    NotADataset for another program's JSON, UnsupportedVersion for a manifest of a later picstore, Truncated for JSON
+    that is not whole, Corrupt if the CRC or a field is wrong.
     """
     try:
         document = json.loads(raw)
@@ -216,7 +217,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
 
 
 def holds_crc(raw: bytes) -> bool:
-    """Whether the text is a JSON object with the CRC of its other fields, as a manifest of any version has."""
+    """Return whether the text is a JSON object with the CRC of its other fields, as manifests of all versions are."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
@@ -225,7 +226,7 @@ def holds_crc(raw: bytes) -> bool:
 
 
 def _parse_fields(document: dict[str, Any], version: int) -> Manifest:
-    """Check the fields against their table and make a Manifest of them; MalformedJson where one does not hold."""
+    """Check the fields against their table and make a Manifest; MalformedJson for a wrong field."""
     _CHECKS[version](document)
     fields = dict(document)
     fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
@@ -246,13 +247,13 @@ def _remedy(path: Location) -> str:
 
 
 def _absence(root: Location) -> NotADataset:
-    """Say why there is no manifest, and what to do."""
+    """Make the error of a missing manifest, which says why it is missing and what to do."""
     if not root.is_folder():
         if root.is_file():
             return NotADataset(f"{root} is a file; a picstore dataset is a directory")
         return NotADataset(f"{root} does not exist")
     verb = _unfinished_verb(root)
-    # An append begins in a finished dataset and never removes the manifest, so that manifest was lost otherwise.
+    # An append never removes the manifest of its finished dataset, so the manifest was lost in another way.
     if verb not in (None, "append"):
         remedy = "run the same command with --resume" if verb in _RESUMABLE else "remove it and run it again"
         return Unfinished(f"{root} is an unfinished {verb}; {remedy}")
@@ -262,23 +263,23 @@ def _absence(root: Location) -> NotADataset:
 
 
 def _unfinished_verb(root: Location) -> str | None:
-    """Find the verb that makes or made the dataset and has not ended; None without one."""
+    """Return the unfinished verb that began to make the dataset; None without one."""
     if not (root / UNFINISHED).is_folder():
         return None
     try:
         return str(json.loads((root / UNFINISHED / "job.json").read_all(MAX_MANIFEST))["verb"])
     except (PicstoreError, ValueError, RecursionError, KeyError, TypeError):
-        return "convert"  # killed while it wrote the job down
+        return "convert"  # killed while it wrote the job
 
 
 def read_index(root: Where, manifest: Manifest) -> Table:
     """Read the index of a manifest and check both: ``layout.INDEX_ROW`` (containers,) in stored order.
 
-    Whoever uses a uuid as the name of a content, such as an earlier version or a cache, must have read the index: here
-    the uuid is compared with the content.
+    The uuid is compared with the content. Code that uses a uuid as the name of a content, such as a cache or an
+    earlier version, must have read the index before.
 
     Raises:
-        Damage, UnsupportedVersion: it is missing, damaged, of another dataset or version, or of a later picstore.
+        Damage, UnsupportedVersion: the index is missing, damaged, or of another dataset, version or later picstore.
         Corrupt: the uuid contradicts manifest and index.
     """
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)

@@ -1,7 +1,7 @@
 """Types and bounds of the manifest's fields, in one table (docs/format.md, "Manifest"; docs/manifest.schema.json).
 
-A JSON file may hold any type anywhere. A check of the table raises MalformedJson, which names the value, or returns
-nothing. Checks recurse as deep as the table does; free values are walked without recursion.
+A JSON file may hold any type anywhere. A check raises MalformedJson, which names the wrong value, or returns nothing.
+Checks recurse as deep as the table does; free values are walked without recursion.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Any, TypeAlias
 from picstore.storage.format.layout import MAX_ATTACHMENTS, MAX_FILE
 from picstore.storage.location.resolve import EDITS, INDEX
 
-MAX_DEPTH = 32  # levels of free values, whose copying, printing and comparing recurse
+# Levels of free values, since copying, printing and comparing them recurses.
+MAX_DEPTH = 32
 
 Check: TypeAlias = Callable[[Any], None]
 
 
 class MalformedJson(ValueError):
-    """A value has another type, range or set of members than its table says.
+    """A value has another type, range or set of members than the table of fields says.
 
     Attributes:
-        path: the members and items that lead to it, the outermost last.
+        path: the members and items that lead to the value, the outermost last.
     """
 
     def __init__(self, problem: str) -> None:
@@ -44,7 +45,7 @@ def abbreviate(value: Any) -> str:
 
 
 def integer(least: int | None = None, most: int | None = None) -> Check:
-    """An integer in a range; true and false are none."""
+    """Check for an integer in a range; true and false are not integers."""
     expected = "an integer" if least is None else f"an integer from {least:,} to {most:,}"
 
     def check(value: Any) -> None:
@@ -55,7 +56,7 @@ def integer(least: int | None = None, most: int | None = None) -> Check:
 
 
 def text(pattern: str | None = None, expected: str = "text") -> Check:
-    """A string, all of which matches the pattern, if there is one."""
+    """Check for a string; all of it matches the pattern, if there is one."""
     matches = re.compile("(?s).*" if pattern is None else pattern).fullmatch
 
     def check(value: Any) -> None:
@@ -66,7 +67,7 @@ def text(pattern: str | None = None, expected: str = "text") -> Check:
 
 
 def optional(inner: Check) -> Check:
-    """A null, or a value that holds another check."""
+    """Check for null, or for a value that passes another check."""
 
     def check(value: Any) -> None:
         if value is not None:
@@ -76,7 +77,7 @@ def optional(inner: Check) -> Check:
 
 
 def list_of(inner: Check, most: int | None = None) -> Check:
-    """A list, each item of which holds a check."""
+    """Check for a list whose items pass a check."""
 
     def check(value: Any) -> None:
         if not isinstance(value, list) or (most is not None and len(value) > most):
@@ -87,7 +88,7 @@ def list_of(inner: Check, most: int | None = None) -> Check:
 
 
 def closed_object(members: Mapping[str, Check]) -> Check:
-    """An object of exactly these members."""
+    """Check for an object with exactly the given members."""
 
     def check(value: Any) -> None:
         if not isinstance(value, dict):
@@ -101,7 +102,7 @@ def closed_object(members: Mapping[str, Check]) -> Check:
 
 
 def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | None = None) -> Check:
-    """An object whose known members hold their checks; others are free, of finite numbers, at most 32 levels deep."""
+    """Check for an object with the required members; unknown ones are free, at most 32 levels of finite numbers."""
     known = {**(possible or {}), **required}
 
     def check(value: Any) -> None:
@@ -116,7 +117,7 @@ def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | N
 
 
 def _check_each(values: Any, checks: Iterable[tuple[Any, Check]], form: str) -> None:
-    """Check members or items by their keys, which messages write in a form."""
+    """Check members or items by key; messages write a key in ``form``."""
     key = None
     try:
         for key, inner in checks:

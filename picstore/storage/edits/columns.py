@@ -22,15 +22,22 @@ FileBytes: TypeAlias = dict[str, bytes]  # files by name
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column in memory, or mapped, read-only: ascending ids, and numbers (n, …), or bytes of texts and their ends."""
+    """A column in memory, or mapped, read-only.
+
+    Attributes:
+        ids: int64 (n,), ascending.
+        values: numbers (n, …), or the bytes of all texts.
+        ends: int64 (n,), end of each text in ``values``; None for numbers.
+        file: name of the file of the values, for messages.
+    """
 
     ids: I64
     values: Array
     ends: I64 | None = None
-    file: str = ""  # of the values, for messages
+    file: str = ""
 
     def find_ids(self, ids: I64) -> tuple[I64, Bools]:
-        """Find the indices of some ids, int64 (n,), and whether each has a value, bool (n,); others have index 0."""
+        """Find the indices of some ids, int64 (n,), or 0; and whether each id has a value, bool (n,)."""
         indices = np.searchsorted(self.ids, ids)
         indices[indices == len(self.ids)] = 0
         found = self.ids[indices] == ids if len(self.ids) else np.zeros(len(ids), dtype=np.bool_)
@@ -46,21 +53,22 @@ class Column:
         return values
 
     def of(self, ids: I64) -> tuple[I64, Values]:
-        """Return the ids that have a value, with the values."""
+        """Return those of the ``ids`` that have a value, and the values."""
         indices, found = self.find_ids(ids)
         if self.ends is not None:
             return ids[found], [self._text(index) for index in indices[found]]
         return ids[found], self.values[indices[found]]
 
     def missing_values(self, count: int) -> Values:
-        """Make the values of ``count`` records that have none."""
+        """Make values for ``count`` records without a value."""
         if self.ends is not None:
             return [None] * count
         return np.full((count, *self.values.shape[1:]), _missing_number(self.values.dtype), self.values.dtype)
 
     def get(self, id_: int) -> Any:
         """Look up the value of one record: a str, int, float or array; None without a value."""
-        indices, found = self.find_ids(np.array([id_]).astype(np.int64))  # ids from 2**63 on wrap, as in all tables
+        # As in all tables, ids from 2**63 on wrap.
+        indices, found = self.find_ids(np.array([id_]).astype(np.int64))
         if not found[0]:
             return None
         if self.ends is not None:
@@ -95,7 +103,7 @@ def _missing_number(dtype: np.dtype[Any]) -> float:
 
 
 def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
-    """Read a column of a manifest, each of its files by ``read``; Corrupt if they do not make a column."""
+    """Read a column of a manifest, each file by ``read``; Corrupt if the files do not make a column."""
     ids, values = read(entry.ids), read(entry.values)
     ends = None if entry.ends is None else read(entry.ends)
     sound = ids.ndim == 1 and ids.dtype == np.int64 and not (np.diff(ids) <= 0).any()

@@ -1,8 +1,8 @@
-"""Edits of a finished dataset as its manifest lists them, and the ``.npy`` files of these (docs/format.md, "Edits").
+"""Edits of a finished dataset as its manifest lists them, and the ``.npy`` files of edits (docs/format.md, "Edits").
 
-A file in ``edits/`` is named by its content and never changed. The manifest holds its size and CRC, which are checked
-before its header is parsed. The header is compared with the form in which NumPy writes it, not evaluated as Python.
-Five dtypes are possible, none of objects.
+A file in ``edits/`` is named by its content and never changed. The manifest holds size and CRC of the file, which are
+checked before its header is parsed. The header is compared with the form in which NumPy writes headers, not evaluated
+as Python. Five dtypes are possible, none of objects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from picstore.storage.location.regular_file import open_regular
 from picstore.storage.location.resolve import EDITS, INDEX, Root, WritableLocation, read_at
 
 _MAGIC = b"\x93NUMPY\x01\x00"
-_MAX_HEADER = 4096  # bytes; NumPy's own headers have 128
+_MAX_HEADER = 4096  # bytes; NumPy's headers have 128
 _HEADER = re.compile(
     rb"\{'descr': '(<i8|<f[248]|\|u1)', 'fortran_order': False, 'shape': \((\d{1,18}(?:, \d{1,18}){0,30}),?\), \}\s*"
 )
@@ -35,7 +35,7 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NpyFile:
-    """A file of ``edits/``: name in the dataset, size in bytes, and CRC-32C of its bytes."""
+    """A file of ``edits/``: name in the dataset, size in bytes, and CRC-32C of all bytes."""
 
     file: str
     bytes: int
@@ -43,12 +43,12 @@ class NpyFile:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> NpyFile:
-        """Make the entry of a file of its checked JSON."""
+        """Make the entry of a file from checked JSON."""
         return cls(document["file"], document["bytes"], document["crc32c"])
 
 
 def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
-    """Serialize an array; the first 64 bits of its bytes' SHA-256 name the file."""
+    """Serialize an array; the first 64 bits of the SHA-256 of the bytes name the file."""
     out = io.BytesIO()
     np.lib.format.write_array(out, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
     raw = out.getvalue()
@@ -56,7 +56,7 @@ def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
 
 
 def own_edits_folder(root: WritableLocation) -> WritableLocation:
-    """Return the folder of edits; UsageError if it is a symbolic link, through which an edit would write elsewhere."""
+    """Return the folder of edits; UsageError for a symbolic link, through which an edit would write elsewhere."""
     folder = root / EDITS
     if isinstance(folder, Folder) and folder.path.is_symlink():
         raise UsageError(f"{folder} is a symbolic link; replace it by a folder of the same files to edit {root}")
@@ -64,7 +64,7 @@ def own_edits_folder(root: WritableLocation) -> WritableLocation:
 
 
 def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> None:
-    """Write a file unless it is there: a file of its name has the same bytes. Errors: see ``own_edits_folder``."""
+    """Write a file unless a file of its name, and so of the same bytes, exists. Errors: see ``own_edits_folder``."""
     own_edits_folder(root)
     target = root / npy_file.file
     if not target.is_file() or target.size() != npy_file.bytes:
@@ -72,7 +72,7 @@ def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> Non
 
 
 def read_npy_file(root: Root, npy_file: NpyFile) -> Array:
-    """Read and check an array, mapped in a local folder, so that processes share its memory; Damage where it fails."""
+    """Read and check an array; Damage if a check fails. In a local folder it is mapped, so processes share memory."""
     path = root / npy_file.file
     try:
         raw = _map(path, npy_file) if isinstance(path, Folder) else read_at(path, 0, npy_file.bytes, file=str(path))
@@ -127,7 +127,7 @@ class ColumnEntry:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> ColumnEntry:
-        """Make the entry of a column of its checked JSON."""
+        """Make the entry of a column from checked JSON."""
         ids, values, ends = (document[name] for name in ("ids", "values", "ends"))
         return cls(
             name=document["name"],
@@ -140,7 +140,7 @@ class ColumnEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """Changes to a dataset after it was made; its files of images never change.
+    """Changes to a finished dataset, whose files of images never change.
 
     Attributes:
         index: name of the index: ``picstore.idx``, or one in ``edits/`` once rows were appended.
@@ -164,7 +164,7 @@ class Edits:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Edits:
-        """Make the edits of a manifest of their checked JSON."""
+        """Make the edits of a manifest from checked JSON."""
         tombstones = document["tombstones"]
         return cls(
             index=document["index"],

@@ -1,4 +1,4 @@
-"""The files of a dataset's edits, written or not yet: its columns and deleted records (docs/format.md, "Edits")."""
+"""The files of a dataset's edits, saved or not: columns and deleted records (docs/format.md, "Edits")."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class EditFiles:
 
     Args:
         root: folder of the dataset.
-        edits: of its manifest.
-        unsaved: bytes of the files that are not written yet, by name.
-        kept: takes the columns that were read, by the file of their values; versions may share it.
+        edits: edits of the manifest.
+        unsaved: by name, the bytes of files that are not yet written.
+        kept: columns that were read, by the file of their values; versions may share this dictionary.
     """
 
     def __init__(self, root: Root, edits: Edits, unsaved: FileBytes, *, kept: KeptColumns) -> None:
@@ -46,7 +46,7 @@ class EditFiles:
         return tuple(entry.name for entry in self.edits.columns)
 
     def column(self, name: str) -> Column:
-        """Read a column, once; UsageError for an unknown name."""
+        """Read a column on first use; UsageError for an unknown name."""
         entry = next((entry for entry in self.edits.columns if entry.name == name), None)
         if entry is None:
             raise UsageError(f"{self._root} has no column {name!r}; it has {', '.join(self.columns) or 'none'}")
@@ -55,7 +55,7 @@ class EditFiles:
         return self._kept[entry.values]
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Replace stored ``labels`` of records, given by ids, where the column ``label`` has a value."""
+        """Return ``labels`` of records, given by ids, replaced by the values of the column ``label``."""
         changed: I64 = labels.copy()
         if LABEL in self.columns:
             indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))
@@ -63,7 +63,7 @@ class EditFiles:
         return changed
 
     def with_values(self, record: Record) -> Record:
-        """Give a record of a container its label and its values from the columns."""
+        """Add label and values from the columns to a record of a container."""
         if not self.columns:
             return record
         values = {name: self.column(name).get(record.id) for name in self.columns}
@@ -76,7 +76,7 @@ class EditFiles:
         return np.zeros(0, np.int64) if tombstones is None else self._read(tombstones)
 
     def with_deleted(self, deleted: I64) -> tuple[Edits, FileBytes]:
-        """Make exactly these records the deleted ones: the edits, and the new files."""
+        """Return the edits with exactly these records deleted, and the new files."""
         npy_file, raw = pack_npy_file(deleted.astype("<i8"))
         tombstones = npy_file if len(deleted) else None
         return replace(self.edits, deleted=len(deleted), tombstones=tombstones), {npy_file.file: raw}
@@ -84,9 +84,9 @@ class EditFiles:
     def with_columns(
         self, columns: Mapping[str, Sequence[Any] | Array], ids: I64, *, keep: bool
     ) -> tuple[Edits, FileBytes]:
-        """Add columns of values of the records with some ids: the edits, and the new files.
+        """Return the edits with columns of values added for the records with some ids, and the new files.
 
-        ``keep`` the values that a column of the same name has for other records. UsageError for an invalid name or
+        If ``keep`` is set, an existing column keeps its values for other records. UsageError for an invalid name or
         value.
         """
         entries, files = {entry.name: entry for entry in self.edits.columns}, {}
@@ -99,12 +99,12 @@ class EditFiles:
         return replace(self.edits, columns=tuple(entries[name] for name in sorted(entries))), files
 
     def all_columns(self) -> tuple[Edits, FileBytes]:
-        """The columns alone, as edits, and all their files."""
+        """Return edits of the columns alone, and all files of the columns."""
         edits = Edits(columns=self.edits.columns)
         return edits, {each.file: self._read_bytes(each) for each in edits.npy_files}
 
     def columns_of(self, ids: I64) -> tuple[Edits, FileBytes]:
-        """The columns of some records alone, as edits, and their files."""
+        """Return edits of the columns of some records alone, and the new files."""
         entries, files = [], {}
         for name in self.columns:
             owners, values = self.column(name).of(ids)
@@ -115,7 +115,7 @@ class EditFiles:
         return Edits(columns=tuple(entries)), files
 
     def write(self, root: WritableLocation) -> None:
-        """Write the files that are not written yet to the dataset, which is in ``root``."""
+        """Write the unsaved files to the dataset in ``root``."""
         for npy_file in self.edits.npy_files:
             if npy_file.file in self.unsaved:
                 write_npy_file(root, npy_file, self.unsaved[npy_file.file])

@@ -1,9 +1,9 @@
 """The records that a reader sees: those that are not deleted, and of these the selected ones (docs/format.md, "Edits").
 
 A deleted record stays in its container. Its number in stored order identifies it, so that opening a dataset reads no
-container, and appending rows changes no number. Nothing of a selection is stored: one bit a record is held, 125 MB for
+container, and appending rows changes no number. A selection is not stored but held as one bit a record, 125 MB for
 10**9 records. A container without a live or selected record has a count of 0, so that no reader opens it. A split
-assigns each record to a part, a selection, by arithmetic on its id.
+assigns each record to a selection by arithmetic on the record's id.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from picstore.errors import Corrupt, UsageError
 from picstore.storage.edits.columns import Values
 
 _MAX_PARTS = 100
-_CHUNK = 1 << 15  # ids to hash at a time, in the cache
+_CHUNK = 1 << 15  # ids to hash at once, in the CPU's cache
 _BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRecords:
-    """The records that are not deleted; its arrays are read-only.
+    """The records that are not deleted; all arrays are read-only.
 
     Attributes:
         starts: int64 (containers + 1,), number in stored order of each container's first record.
-        deleted: int64 (n,), ascending: numbers of the deleted records.
-        before: int64 (n,), number of live records before each deleted one.
+        deleted: int64 (n,), numbers of the deleted records, ascending.
+        before: int64 (n,), number of live records before each deleted record.
     """
 
     starts: I64
@@ -42,7 +42,7 @@ class LiveRecords:
 
     @classmethod
     def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
-        """Build from the records of each container; Corrupt where ``deleted`` are not ascending numbers of them."""
+        """Build from the number of records of each container; Corrupt if ``deleted`` are not ascending numbers."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         if deleted.ndim != 1 or deleted.dtype.kind != "i":
             raise Corrupt("the tombstones are not a list of integers", file)
@@ -68,7 +68,7 @@ class LiveRecords:
         return np.flatnonzero(self.marks())
 
     def marks(self) -> Bools:
-        """Mark the live ones of all stored records: bool (records,)."""
+        """Mark the live records among all stored ones: bool (records,)."""
         marks = np.ones(int(self.starts[-1]), dtype=np.bool_)
         marks[self.deleted] = False
         return marks
@@ -80,13 +80,13 @@ class LiveRecords:
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
     def find(self, numbers: I64) -> tuple[I64, I64]:
-        """Find live records by number: their containers, and their record numbers within these."""
+        """Find live records by number: the container of each, and the record number in the container."""
         stored = self.to_stored(numbers)
         containers: I64 = np.searchsorted(self.starts, stored, side="right") - 1
         return containers, stored - self.starts[containers]
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map live-record numbers within containers to record numbers within these containers."""
+        """Map numbers of live records in a container each to record numbers in that container."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]
@@ -94,7 +94,7 @@ class LiveRecords:
         return self.to_stored(left_before + numbers) - starts
 
     def deleted_in(self, container: int) -> I64:
-        """Find the deleted records of a container: record numbers within it, ascending."""
+        """Find the deleted records of a container: record numbers in the container, ascending."""
         start, stop = self.starts[container], self.starts[container + 1]
         first, last = np.searchsorted(self.deleted, (start, stop))
         within: I64 = self.deleted[first:last] - start
@@ -113,7 +113,7 @@ class SelectedRecords(LiveRecords):
     """The chosen records among the live ones; ``deleted`` and ``before`` describe the whole dataset.
 
     Attributes:
-        bits: whether each stored record is chosen, as ``np.packbits`` has it, and a byte of zeros.
+        bits: a bit for each stored record, set if it is chosen, as ``np.packbits`` packs them; and a byte of zeros.
         firsts: int64 (containers + 1,), number of chosen records before each container.
     """
 
@@ -146,12 +146,12 @@ class SelectedRecords(LiveRecords):
         return np.diff(self.firsts)
 
     def marks(self) -> Bools:
-        """Mark the chosen ones of all stored records: bool (records,)."""
+        """Mark the chosen records among all stored ones: bool (records,)."""
         return np.unpackbits(self.bits, count=int(self.starts[-1])).view(np.bool_)
 
     @property
     def digest(self) -> str:
-        """Hash of which records are chosen: 16 hexadecimal digits."""
+        """Hash of the choice: 16 hexadecimal digits."""
         return hashlib.sha256(self.bits.data).hexdigest()[:16]
 
     def to_stored(self, numbers: I64) -> I64:
@@ -160,7 +160,7 @@ class SelectedRecords(LiveRecords):
         return self.starts[containers] + self.to_record_numbers(containers, numbers - self.firsts[containers])
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map numbers among the chosen records of containers to record numbers within these containers."""
+        """Map numbers of chosen records in a container each to record numbers in that container."""
         each, which = np.unique(containers, return_inverse=True)
         lengths = self.starts[each + 1] - self.starts[each]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -171,7 +171,7 @@ class SelectedRecords(LiveRecords):
         return found
 
     def deleted_in(self, container: int) -> I64:
-        """Find the records of a container that are deleted or not chosen: record numbers within it, ascending."""
+        """Find the records of a container that are deleted or not chosen: record numbers, ascending."""
         return np.flatnonzero(~self.mask(container))
 
     def mask(self, container: int) -> Bools:
@@ -191,7 +191,7 @@ def integers(values: npt.ArrayLike, name: str) -> I64:
 
 
 def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
-    """Make a mask of ``count`` records of a mask or of positions; UsageError where these are not of the records."""
+    """Make a mask of ``count`` records from a mask or from positions; UsageError if they do not fit the records."""
     if np.asarray(chosen).dtype.kind == "b":
         mask: Bools = np.asarray(chosen)
         if mask.shape != (count,):
@@ -213,7 +213,7 @@ def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
 
 
 def split_bounds(fractions: Sequence[float]) -> F64:
-    """Turn fractions into the bounds between parts, ascending in (0, 1]; UsageError unless they make parts."""
+    """Compute the bounds between parts, ascending in (0, 1]; UsageError for fractions that do not make parts."""
     if not 1 <= len(fractions) < _MAX_PARTS or not all(0 < fraction <= 1 for fraction in fractions):
         raise UsageError(f"the fractions are {fractions}; give 1 to {_MAX_PARTS - 1} numbers from 0 to 1")
     total = math.fsum(fractions)
@@ -224,10 +224,10 @@ def split_bounds(fractions: Sequence[float]) -> F64:
 
 
 def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = None) -> U8:
-    """Assign a part to each record, uint8 (n,), by its point in [0, 1) and the bounds between parts.
+    """Assign a part to each record, uint8 (n,), by a point in [0, 1) for each record and the bounds between parts.
 
     The point is a hash of the id. With ``values``, records of one value take the points of Kronecker's sequence,
-    u + k × the golden ratio modulo 1, in the order of their ids, u being a hash of the value. No sequence of unknown
+    u + k × the golden ratio modulo 1, in the order of their ids; u is a hash of the value. No sequence of unknown
     length fills the interval more evenly, and later ids change no earlier point.
     """
     key = rng.key(rng.SPLIT, seed)
@@ -241,7 +241,7 @@ def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = No
 
 
 def _even_points(ids: I64, values: Values, key: int) -> U64:
-    """Points of records among the records of the same value, as multiples of 2**-64."""
+    """Compute the points of records among the records of the same value, as multiples of 2**-64."""
     array = np.array(values)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise UsageError("by= takes a column of integers or texts, with a value for each record")
