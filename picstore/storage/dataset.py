@@ -58,24 +58,23 @@ class Dataset(Sequence[Record]):
     dataset.
 
     ``without`` and ``with_columns`` return edited datasets, which a loader takes as they are. ``save`` writes the
-    edits. ``select`` returns some of the records as a dataset, for everything that takes one; a selection is not
-    saved.
+    edits. ``select`` returns some of the records as a dataset; a selection cannot be saved.
 
     Args:
         path: the dataset's directory, or its URL in an object store, such as ``s3://bucket/train``.
-        root: of an index, the folder of its images. By default the folder that the index names, if that lies in its own
-            folder or this user made the index; see docs/index-in-place.md.
-        cache: a local folder that keeps containers that were read, for a distant dataset. Processes and datasets may
-            share it. ``ds[i]`` reads no whole container and does not use it.
-        cache_limit: size of that folder, in bytes or as text such as ``"50GiB"``.
-        version: uuid of an earlier version, from before it was edited.
+        root: folder of the images of an index. By default the folder that the index names, if that lies in the folder
+            of the index or this user made the index; see docs/index-in-place.md.
+        cache: a local folder that keeps containers of a distant dataset after reading. Processes and datasets may share
+            the folder. ``ds[i]`` does not read whole containers and does not use the cache.
+        cache_limit: most bytes in that folder, as a number or as text such as ``"50GiB"``.
+        version: uuid of an earlier version, from before an edit.
 
     Attributes:
-        path: its location; ``str(ds.path)`` is its path or URL.
-        references: of an index, the folder of its images.
+        path: location of the dataset; ``str(ds.path)`` is its path or URL.
+        references: folder of the images of an index.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
-        containers: reads them by their number in stored order.
-        live: the stored records that are not deleted; in a selection, only the chosen ones.
+        containers: reader of containers by number in stored order.
+        live: the stored records that are not deleted; in a selection, only the chosen records.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
@@ -121,7 +120,7 @@ class Dataset(Sequence[Record]):
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
         self._joined: tuple[Dataset, ...] = ()  # the parts of a joined dataset
-        self._ids_end: int | None = None  # what ``_find_ids_end`` found
+        self._ids_end: int | None = None  # result of ``_find_ids_end``
         containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
         self._set_containers(containers)
         self._set_manifest(manifest, unsaved)
@@ -134,7 +133,7 @@ class Dataset(Sequence[Record]):
         self._selected: U8 | None = None  # ``SelectedRecords.bits``
 
     def _set_manifest(self, manifest: Manifest, unsaved: FileBytes) -> None:
-        """Set a manifest of the same containers, and the .npy files of its edits that are not written yet."""
+        """Set a manifest of the same containers, and the .npy files of its unsaved edits."""
         self.manifest = manifest
         self._edits = EditFiles(self.path, manifest.edits or Edits(), unsaved, kept=self._columns)
         self.live: LiveRecords = LiveRecords.from_deleted(
@@ -154,24 +153,24 @@ class Dataset(Sequence[Record]):
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes by label; empty where the source had none."""
+        """Names of the classes by label; empty if the source had none."""
         return list(self.manifest.classes)
 
     @property
     def uuid(self) -> str:
-        """Uuid of the content: datasets with the same bytes have the same uuid. A selection keeps its dataset's."""
+        """Uuid of the content: datasets with the same bytes have the same uuid, and so have their selections."""
         return self.manifest.uuid
 
     @property
     def identity(self) -> str:
-        """Name of the dataset in a loader's state: ``order_uuid``, and a hash of which records a selection holds."""
+        """Name of the dataset in a loader's state: ``order_uuid``, and for a selection a hash of its records."""
         if not isinstance(self.live, SelectedRecords):
             return self.order_uuid
         return f"{self.order_uuid}, selection {self.live.digest}"
 
     @property
     def order_uuid(self) -> str:
-        """The uuid; for a conversion that kept all records of an index, with ids and order, the index's uuid."""
+        """The uuid; for a conversion that kept all records, ids and order of an index, the uuid of the index."""
         provenance = self.manifest.provenance
         kept = (
             self.manifest.edits is None
@@ -182,7 +181,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def folders(self) -> tuple[Location, ...]:
-        """The folders of its files: one for each part of several datasets, and of an index its images' too."""
+        """The folders of the dataset's files: one for each joined dataset; for an index, also that of its images."""
         if self._joined:
             return tuple(folder for each in self._joined for folder in each.folders)
         images = () if self.references is None else (self.references.folder,)
@@ -190,7 +189,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def foreign(self) -> int:
-        """Number of images of an index that are no upright JPEGs, which only the CPU decodes."""
+        """Number of images of an index that are not upright JPEGs; only the CPU decodes them."""
         return 0 if self.manifest.references is None else self.manifest.references.foreign
 
     @property
@@ -200,16 +199,16 @@ class Dataset(Sequence[Record]):
 
     @property
     def ids(self) -> I64:
-        """Ids of the records in stored order, int64 (len(ds),); -1 where an index entry is damaged.
+        """Ids of the records in stored order, int64 (len(ds),); -1 for a damaged index entry.
 
-        Each access copies them, so that a program may shuffle or sort its array.
+        Each access makes a copy, which the caller may change.
         """
         stored = self.containers.ids()
         return stored.copy() if len(stored) == len(self) else stored[self.live.marks()]
 
     @property
     def table(self) -> RecordTable:
-        """What is known of the records without reading images: ``ds.table["width"]``; read when it is asked for."""
+        """Table of all that is known of the records without their images: ``ds.table["width"]``; read on first use."""
         return RecordTable(len(self), self.facts, {name: partial(self.column, name) for name in self.columns})
 
     def __len__(self) -> int:
@@ -233,7 +232,7 @@ class Dataset(Sequence[Record]):
 
         Raises:
             IndexError: there is no such position.
-            Damage, NotADataset: the record fails its CRC, or its file is cut off or missing.
+            Damage, NotADataset: the record fails its CRC, or the file is cut off or missing.
         """
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
@@ -246,16 +245,17 @@ class Dataset(Sequence[Record]):
         return copy_record(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
-        for number in np.flatnonzero(self.live.counts).tolist():  # a container without live records may be missing
+        # A container without live records may be missing.
+        for number in np.flatnonzero(self.live.counts).tolist():
             container = self.containers.read(number)
             for k in np.flatnonzero(self.live.mask(number)).tolist():
                 yield copy_record(self.with_values(container.record(k)))
 
     def show(self, count: int = 12, *, positions: Sequence[int] | None = None, columns: int = 4) -> Figure:
-        """Draw images with class, id, boxes, polygons and keypoints; damaged ones are grey.
+        """Draw images with class, id, boxes, polygons and keypoints; damaged images are grey.
 
         Args:
-            count: images, evenly spaced in stored order.
+            count: number of images, evenly spaced in stored order.
             positions: positions of the images to draw instead.
             columns: images side by side.
 
@@ -265,8 +265,9 @@ class Dataset(Sequence[Record]):
         Raises:
             MissingDependency: matplotlib is not installed.
         """
+        # These imports load the decoder and its kernels.
         from picstore.display.figures import draw_tiles
-        from picstore.storage.record_pictures import read_tile  # with the decoder and its kernels
+        from picstore.storage.record_pictures import read_tile
 
         if positions is None:
             number = max(0, min(count, len(self)))
@@ -274,27 +275,22 @@ class Dataset(Sequence[Record]):
         return draw_tiles([read_tile(self.__getitem__, k, self.classes) for k in positions], columns=columns)
 
     def summary(self) -> Figure:
-        """Draw the number of images by class, width, height and bytes; reads the indexes of all containers.
+        """Draw the number of images by class, width, height and bytes, by reading the indexes of all containers.
 
         Images with a damaged index entry are left out; the title says how many.
 
         Raises:
             MissingDependency: matplotlib is not installed.
         """
-        from picstore.display.figures import draw_histograms
-        from picstore.display.histograms import SUMMARIZED, summarize
+        from picstore.storage.record_pictures import draw_summary
 
-        table = self.table
-        known = np.asarray(table["id"]) != -1
-        histograms = summarize({name: np.asarray(table[name])[known] for name in SUMMARIZED}, self.classes)
-        damaged = f", {(~known).sum():,} of them damaged" if not known.all() else ""
-        return draw_histograms(histograms, title=f"{len(self):,} images{damaged}: {self.path}")
+        return draw_summary(self.table, self.classes, str(self.path))
 
     def entries(self, number: int) -> Table:
-        """Read the index entries of the ``number``-th container, ``layout.ENTRY``, without its payload.
+        """Read the index entries of the ``number``-th container, ``layout.ENTRY``, without reading its payload.
 
-        Entries of damaged and deleted records are left out. The column ``label`` replaces stored labels where it has a
-        value. Errors: see :meth:`ContainerReader.read`.
+        Entries of damaged and deleted records are left out. Values of the column ``label`` replace stored labels.
+        Errors: see :meth:`ContainerReader.read`.
         """
         if not self.live.mask(number).any():
             return np.zeros(0, dtype=ENTRY)
@@ -304,17 +300,17 @@ class Dataset(Sequence[Record]):
         return entries
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Replace stored ``labels`` of records, given by ids, where the column ``label`` has a value."""
+        """Return ``labels`` of records, given by ids, replaced by the values of the column ``label``."""
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
-        """Read a column, once; in a local folder it is mapped, not loaded. UsageError for an unknown name."""
+        """Read a column on first use, in a local folder by mapping the file; UsageError for an unknown name."""
         return self._edits.column(name)
 
     def without(self, ids: Iterable[int]) -> Dataset:
-        """Delete records by their ids; UsageError for an id of no record. Deleting one again changes nothing.
+        """Delete records by id, or leave them out of a selection; UsageError for an id without a record.
 
-        Of a selection they are merely left out.
+        Deleting a record again changes nothing.
         """
         positions = self.containers.positions(np.fromiter(ids, dtype=np.int64))
         if isinstance(self.live, SelectedRecords):
@@ -322,18 +318,18 @@ class Dataset(Sequence[Record]):
         return self.without_positions(np.union1d(self.live.deleted, positions))
 
     def without_positions(self, deleted: I64) -> Dataset:
-        """Make exactly these records the deleted ones, by their numbers in stored order, ascending."""
+        """Delete exactly these records, given by numbers in stored order, ascending; restore all others."""
         edits, files = self._edits.with_deleted(deleted)
         return self._edited(files, edits=edits)
 
     def select(self, chosen: npt.ArrayLike | None = None, *, ids: npt.ArrayLike | None = None) -> Dataset:
         """Select records by a mask, bool (len(ds),), by positions or by ids.
 
-        The dataset's order stays. Selecting by ids reads the ids, all else reads nothing; containers without a chosen
-        record are never read.
+        The order does not change. Only selecting by ids reads anything, the ids. Containers without a chosen record are
+        never read.
 
         Raises:
-            UsageError: a mask of another length; a position or id that no record has, or that is given twice.
+            UsageError: a mask of another length; a position or id without a record, or given twice.
         """
         if (chosen is None) == (ids is None):
             raise UsageError("select takes a mask or positions, or ids=; give one of them")
@@ -347,7 +343,7 @@ class Dataset(Sequence[Record]):
     def where(self, condition: str) -> Dataset:
         """Select the records for which a condition holds, such as ``"label = 3 AND width > 512"``.
 
-        It is an expression in DuckDB's SQL over the columns of :attr:`table`, with the errors of
+        A condition is an expression in DuckDB's SQL over the columns of :attr:`table`. Errors: see
         :meth:`picstore.storage.record_table.RecordTable.where`.
         """
         return self._select(self.table.where(condition))
@@ -356,12 +352,12 @@ class Dataset(Sequence[Record]):
         """Split the records at random: ``first, second = ds.split(0.9)``, ``train, val, test = ds.split(0.8, 0.1)``.
 
         Args:
-            fractions: of the records in each part; what is missing to 1 is one more part.
+            fractions: share of the records in each part; if their sum is below 1, the rest is one more part.
             seed: other seeds give other parts.
-            by: name of a column of :attr:`table`, such as ``"label"``. Without it the part of a record is a function of
-                (seed, id) alone: it stays whatever is appended, deleted or shuffled, and parts have their sizes as n
-                draws have. With it each part of each value's records is within a few of its fraction; records that are
-                appended change nothing, and deletions may move later records of the same value.
+            by: name of a column of :attr:`table`, such as ``"label"``. Without it, a record's part is a function of
+                (seed, id) alone: appending, deleting and shuffling do not change it, and sizes of parts vary as those
+                of n random draws. With it, each part has its fraction of the records of each value within a few
+                records; appending does not change parts, and deletions may move later records of the same value.
 
         Raises:
             UsageError: the fractions are not positive with a sum of at most 1, or there is no such column.
@@ -371,16 +367,16 @@ class Dataset(Sequence[Record]):
         return tuple(self._select(number == part) for part in range(len(bounds) + 1))
 
     def concat(self, *others: Dataset) -> Dataset:
-        """Read several datasets as one: this one's records, then the others' in the order given.
+        """Read several datasets as one: the records of this dataset, then those of the others in the given order.
 
-        Each has its ids raised by a multiple of 2**40, so that they stay apart; the first keeps its ids. A dataset
-        that was joined before takes as many multiples as its ids need. Classes are joined by name, and labels follow.
-        Columns are joined by name; ``save`` is not possible, `picstore shuffle` writes a copy. Selections and edits
-        stay as they are.
+        The first dataset keeps its ids; a multiple of 2**40 is added to the ids of each other one, so that ids stay
+        apart. A joined dataset takes as many multiples as its ids need. Classes are joined by name, and labels follow;
+        columns are joined by name. Selections and edits stay. The result cannot be saved; `picstore shuffle` writes a
+        copy.
 
         Raises:
-            UsageError: some have names of classes and others none; their attachments differ; columns of one name are
-                of several kinds or shapes; the ids of all need more than 63 bits.
+            UsageError: only some datasets have names of classes; attachments differ; columns of one name differ in
+                kind or shape; the ids of all need more than 63 bits.
         """
         datasets = (self, *others)
         manifests = [each.manifest for each in datasets]
@@ -409,9 +405,9 @@ class Dataset(Sequence[Record]):
 
         Args:
             columns: by name, n texts, numbers, or arrays of one shape. ``label`` replaces the records' labels.
-            ids: ids of the values' records, int (n,). An existing column keeps the values of other records. By default
-                value i belongs to ``ds[i]``, and a column of the same name is replaced, or kept for the records that
-                are not in a selection.
+            ids: ids of the values' records, int (n,); an existing column keeps its values for other records. By default
+                value i belongs to ``ds[i]``, and a column of the same name is replaced, or in a selection keeps its
+                values for other records.
             classes: names of the new labels.
 
         Raises:
@@ -437,7 +433,7 @@ class Dataset(Sequence[Record]):
         return edited
 
     def record_counts(self) -> RecordCounts:
-        """Count the records by label, from the counts kept with the dataset or by reading all containers' indexes.
+        """Count the records by label: from the counts kept with the dataset, or from the indexes of all containers.
 
         Raises:
             Damage, NotADataset: an index cannot be read.
@@ -457,31 +453,36 @@ class Dataset(Sequence[Record]):
         return None
 
     def count_records(self) -> RecordCounts:
-        """Count the records by label by reading the indexes of all containers; damaged entries are left out.
+        """Count the records by label from the indexes of all containers; damaged entries are left out.
 
         Errors: see :meth:`record_counts`.
         """
-        numbers = np.flatnonzero(self.live.counts).tolist()  # a container without live records may be missing
+        # A container without live records may be missing.
+        numbers = np.flatnonzero(self.live.counts).tolist()
         return count_records(numbers, self.containers.index, live=self.live.mask, relabel=self.labels)
 
     def _find_ids_end(self) -> int:
-        """Find a number above the ids of all stored records: a known one, or by reading all ids."""
+        """Find a number above the ids of all stored records, by reading all ids if no such number is known."""
         if self._ids_end is None:
             known = isinstance(self.path, Location) and known_ids_end(self.path, self.manifest, self._origin)
             self._ids_end = known or end_of_ids(self.containers.ids())
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Make the column files for a copy; for a selection, only its records': edits, and bytes by file."""
+        """Make the columns of a copy of this dataset or selection: edits, and bytes by file."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
-        """Write deletions and columns as a new version; no file of images is written.
+        """Write deletions and columns as a new version, without writing files of images.
 
-        Readers that have an older version open keep reading it. Replacing the manifest, the last write, makes the
-        change. The counts of records by label are written too, also where nothing was edited and they are missing.
-        Returns the dataset as it is now; UsageError for a selection, or if another process has edited the dataset
-        since it was opened.
+        Readers of an older version keep reading it. The last write replaces the manifest and so makes the change. The
+        counts of records by label are written too, even if they are missing and nothing was edited.
+
+        Returns:
+            The dataset in its new version.
+
+        Raises:
+            UsageError: this is a selection, or another process has edited the dataset since it was opened.
         """
         if self._selected is not None or not isinstance(self.path, Location):
             what = "several datasets" if self._joined else "a selection"
@@ -496,7 +497,7 @@ class Dataset(Sequence[Record]):
         return _reopen(root, manifest, manifest.uuid, {}, None, self._options, None)
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
-        """Take the counts of the version that was edited, or count the records if they may differ; None if damaged."""
+        """Return the counts of the edited version, or count the records if counts may differ; None if damaged."""
         counts = counts_of_same_labels(root, self.manifest, self._origin)
         if counts is None:
             with contextlib.suppress(NotADataset, Damage):
@@ -504,7 +505,7 @@ class Dataset(Sequence[Record]):
         return counts
 
     def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:
-        """Copy the dataset with other fields of the manifest; what was read is shared."""
+        """Copy the dataset with other fields of the manifest; the copy shares all that was read."""
         edited = Dataset.__new__(Dataset)
         edited.__dict__.update(self.__dict__)
         manifest = with_uuid(replace(self.manifest, **fields), self.rows)
@@ -535,7 +536,7 @@ class Dataset(Sequence[Record]):
         return facts
 
     def with_values(self, record: Record) -> Record:
-        """Give a record of a container its label and its values from the columns."""
+        """Add label and values from the columns to a record of a container."""
         return self._edits.with_values(record)
 
 

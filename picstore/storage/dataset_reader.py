@@ -1,6 +1,6 @@
-"""Reading containers of a dataset by number: whole, or only the tables before the payload.
+"""Reading a dataset's containers by number: whole, in part, or only the tables before the payload.
 
-Edits are not applied here: deleted records are included, and labels are the stored ones.
+Containers are read as they are stored: edits are not applied, deleted records are included.
 """
 
 from __future__ import annotations
@@ -30,29 +30,31 @@ from picstore.storage.record_table import FACTS, collect_facts, find_positions
 from picstore.storage.references import ReferencesRoot, open_references, read_references
 
 if TYPE_CHECKING:
-    from picstore.storage.container_kernel import SoundReader  # which imports numba
+    from picstore.storage.container_kernel import SoundReader
 
-_CACHED_BYTES = 32 << 20  # of indexes, each some 10 kB; without one, reading a record takes 0.26 ms more
-_KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
-_MAX_MISSING = 1 << 24  # records whose bytes are not there; an index row of 32 bytes may claim 2**20
+# Bytes of indexes to keep, each about 10 kB. Without its index, reading a record takes 0.26 ms more.
+_CACHED_BYTES = 32 << 20
+_KEPT_EXTRAS = 4 << 20  # bytes of extras to keep with each index
+# Most records beyond the ends of their files, since an index row of 32 bytes may claim 2**20.
+_MAX_MISSING = 1 << 24
 
 
 class Readers(NamedTuple):
-    """Threads that read containers, and how many each reads at once."""
+    """Number of threads that read containers, and number of containers that each reads at once."""
 
     threads: int
     together: int
 
 
 class ContainerReader:
-    """Reader of containers by number. No file stays open between calls, so threads and forked processes can share it.
+    """Reader of containers by number, for any threads and forks, since no file stays open between calls.
 
     Args:
         root: the folder of the dataset.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
         fields: names of the attachments.
         cache: keeps the containers that were read whole.
-        references: the files that containers refer to; None where they hold their images.
+        references: the files that containers refer to; None if containers hold their images.
     """
 
     def __init__(
@@ -67,13 +69,14 @@ class ContainerReader:
         self.root, self.rows, self.fields = root, read_only(rows), fields
         self.cache = cache
         self._references = references
-        self._shift: RecordShift | None = None  # of one of several datasets
+        # Set if this dataset is one of several that are read as one.
+        self._shift: RecordShift | None = None
         self._ordinals = ordinals_of(rows)
         self._sound: SoundReader | None = None
         self._forget()
 
     def _forget(self) -> None:
-        """Forget what was read."""
+        """Drop everything that was read."""
         self._indexes: OrderedDict[int, Container] = OrderedDict()
         self._ids: I64 | None = None
         self._facts: Table | None = None
@@ -83,9 +86,10 @@ class ContainerReader:
     def readers(self) -> Readers:
         """The threads that read containers fastest.
 
-        Several keep as many requests under way. Of large images in a folder one thread has the disk fetch all that it
-        reads, and several would wait for Python's lock: 890 crops/s of 12 megapixels with four, 1,450 with one. Large
-        images are read together, as NumPy's calls take as long for one; others come sooner one by one.
+        From a store, each thread keeps a request under way. For large images in a folder one thread lets the disk
+        fetch everything, while several would wait for Python's lock: 890 crops/s of 12 megapixels with four threads,
+        1,450 with one. Large images are read together, since NumPy's calls take as long for one; small ones arrive
+        sooner one by one.
         """
         local = isinstance(self.root, Folder) and self.cache is None
         if self.cache is not None or self.rows["size"].sum() < MIN_MEAN * self.rows["records"].sum():
@@ -93,40 +97,41 @@ class ContainerReader:
         return Readers(threads=1, together=64) if local else Readers(threads=4, together=16)
 
     def use_kernel(self) -> None:
-        """Let :meth:`read_in_part` read by a kernel from now on, where that can; it is compiled or loaded."""
+        """Compile or load the kernel that :meth:`read_in_part` then uses for containers in a folder."""
         local = isinstance(self.root, Folder) and self.cache is None and self._references is None
         if local and self._sound is None:
+            # The module imports numba.
             from picstore.storage.container_kernel import SoundReader
 
             self._sound = SoundReader(str(self.root), self.rows, self._ordinals, self.fields)
 
     def shifted(self, shift: RecordShift) -> ContainerReader:
-        """Make a reader of the same containers that shifts their records, and names files by their full paths."""
+        """Make a reader of the same containers that shifts records and names files by full paths."""
         reader = copy.copy(self)
         reader._forget()
         reader._shift = shift if self._shift is None else shift.after(self._shift)
         return reader
 
     def stream_source(self, stream: int) -> tuple[Root, int, RecordShift]:
-        """Find where a stream lies: the folder, the stream's number there, and the shift of the records."""
+        """Return the folder of a stream, the stream's number in it, and the shift of its records."""
         return self.root, stream, self._shift or NO_SHIFT
 
     def container_ref(self, number: int) -> ContainerRef:
-        """Position of the ``number``-th container in stored order."""
+        """Return the position of the ``number``-th container in stored order."""
         row = self.rows[number]
         stream, file = int(row["stream"]), int(row["file"])
         name = file_name(stream, file) if self._shift is None else str(self._file(number))
         return ContainerRef(name, int(row["offset"]), stream, file, int(self._ordinals[number]))
 
     def held_bytes(self, number: int) -> int:
-        """Bytes that a container takes once it is read; in an index, images included."""
+        """Return the bytes of memory of a container after reading; for an index, images included."""
         return int(self.rows["size"][number]) + int(self.rows["referenced"][number])
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check a whole container, into memory from ``allocate``.
 
-        The result holds what is stored: deleted records too, and labels without edits. Damage that leaves records
-        readable is listed in it; Damage is raised where nothing can be read, NotADataset where the file is missing.
+        The result lists damage that leaves records readable. Damage is raised if nothing can be read, NotADataset for
+        a missing file.
         """
         if self._references is not None:
             return self._read_references(number, self._references, allocate=allocate)
@@ -159,20 +164,20 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate = fresh,
     ) -> list[Container | Damage]:
-        """Read containers for some rows of tiles of each image; containers of small images whole, as :meth:`read`.
+        """Read only the needed tile rows of containers of large images; read others whole, as :meth:`read` does.
 
-        Only the needed rows of large images are read and checked; ``Container.held`` and ``tops`` describe them. A
-        cache reads whole containers, and keeps them. Several containers at once take less time than one by one.
+        ``Container.held`` and ``tops`` describe the rows that were read. With a cache, whole containers are read and
+        kept. Several containers at once take less time than one by one.
 
         Args:
             numbers: containers in stored order, each once.
             rows_of: the rows of each live image, see :data:`picstore.storage.partial_reader.RowsOf`.
             mask: marks the live records of a container.
-            attachments: whether these are needed too.
+            attachments: whether attachments are needed too.
             allocate: makes the memory of a container.
 
         Returns:
-            By container: what was read, or why nothing of it can be read.
+            For each container the container, or the Damage if nothing of it can be read.
         """
         large = [number for number in numbers if self.cache is None and self._has_large_images(number)]
         done = self._read_rows(large, rows_of, mask=mask, attachments=attachments, allocate=allocate) if large else {}
@@ -181,7 +186,7 @@ class ContainerReader:
         return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
 
     def _read_sound(self, reader: SoundReader, numbers: Sequence[int], allocate: Allocate) -> dict[int, Container]:
-        """Read sound containers by the kernel, by number; leave out a container that is damaged or missing."""
+        """Read containers by the kernel; leave out damaged or missing ones."""
         found = {
             number: container
             for number, container in zip(numbers, reader.read(numbers, allocate), strict=True)
@@ -214,22 +219,22 @@ class ContainerReader:
             with contextlib.suppress(Damage, NotADataset):
                 reads[number].run(paths[number])
                 continue
-            del reads[number]  # read whole
+            del reads[number]  # to be read whole
         return {number: read.container for number, read in reads.items()}
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
-        """Read the ``wanted`` records alone, bool (records,), of large images only the needed rows.
+        """Read only the ``wanted`` records, bool (records,), and of large images only the needed rows.
 
-        Other records have no bytes; for them the container's ``good`` says nothing. The tables are kept, as
-        :meth:`index` keeps them. The cache is not used.
+        Other records have no bytes, and their ``good`` means nothing. Tables are kept, as :meth:`index` keeps them. The
+        cache is not used.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)
         tables = self.index(number)
-        if tables.read is None:  # damaged tables, which were read with the rest
+        if tables.read is None:  # damaged tables, read with the rest
             return tables
         if attachments:
-            _ = tables.extras  # decompressed, for later records too
+            _ = tables.extras  # decompress them for later records too
         container = tables.without_payload()
         tables.release_extras(above=_KEPT_EXTRAS)
         rows_of = rows_of if self._has_large_images(number) else whole_images
@@ -240,7 +245,7 @@ class ContainerReader:
         return container
 
     def index(self, number: int) -> Container:
-        """Read a container without its payload, with the errors of :meth:`read`; the last ones are kept."""
+        """Read a container without its payload, with the errors of :meth:`read`; the last containers are kept."""
         container = self._indexes.get(number)
         if container is None:
             try:
@@ -254,7 +259,7 @@ class ContainerReader:
         return container
 
     def record(self, number: int, k: int) -> Record:
-        """Read record ``k`` of a container alone, with the errors of :meth:`read`, and Corrupt if it is damaged."""
+        """Read record ``k`` of a container alone; Corrupt for a damaged record, other errors as of :meth:`read`."""
         container = self.index(number)
         try:
             return container.record(k)
@@ -262,7 +267,7 @@ class ContainerReader:
             container.release_extras(above=_KEPT_EXTRAS)
 
     def ids(self) -> I64:
-        """Read the ids of all stored records once: int64 (records,), read-only; -1 where an index entry is damaged.
+        """Read the ids of all stored records once: int64 (records,), read-only; -1 for a damaged index entry.
 
         Truncated if more than 2**24 records lie beyond the ends of their files.
         """
@@ -271,9 +276,9 @@ class ContainerReader:
         return self._ids
 
     def facts(self) -> Table:
-        """Read the facts of all stored records of the indexes once: FACTS (records,), read-only; errors: see ``ids``.
+        """Read the facts of all stored records once: FACTS (records,), read-only; errors: see ``ids``.
 
-        The id is -1 and the rest 0 where an index entry is damaged.
+        For a damaged index entry, the id is -1 and other facts are 0.
         """
         if self._facts is None:
             self._facts = self._cached_facts()
@@ -284,7 +289,7 @@ class ContainerReader:
         return read_only(self._facts)
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value of each stored record from FACTS, without keeping these: (records,)."""
+        """Compute a value of each stored record from its facts, without keeping the facts: (records,)."""
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))
         return compute(self.facts())
@@ -295,11 +300,11 @@ class ContainerReader:
         return None if cached is None else np.frombuffer(cached, FACTS)
 
     def positions(self, ids: I64) -> I64:
-        """Find the numbers in stored order of the records with these ids; UsageError where one has no record."""
+        """Find the numbers in stored order of the records with some ids; UsageError for an id without a record."""
         return find_positions(self.ids(), ids, where=str(self.root))
 
     def check_extent(self) -> None:
-        """Compare the index with the sizes of the files, so that memory is bounded by the bytes that are there.
+        """Compare the index with the sizes of the files, which bound the memory of a hostile index.
 
         Truncated if more than 2**24 records lie beyond the ends of their files.
         """
@@ -315,7 +320,7 @@ class ContainerReader:
         return int(row["size"]) >= MIN_MEAN * int(row["records"])
 
     def _file(self, number: int) -> Location:
-        """The file of a container."""
+        """Return the file of a container."""
         row = self.rows[number]
         return self.root / file_name(int(row["stream"]), int(row["file"]))
 
@@ -326,12 +331,12 @@ class ContainerReader:
             return 0
 
     def _collect(self, take: Callable[[Table], Array], dtype: np.dtype[Any]) -> Array:
-        """Join what is taken of the facts of each container."""
+        """Apply ``take`` to the facts of each container, and join the results."""
         self.check_extent()
         return collect_facts(self.rows["records"], self.index, take, dtype)
 
     def _read_cached(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
-        """Read a container from the cache; None where it is missing, or was damaged and is now discarded."""
+        """Read a container from the cache; None if it is missing, or was damaged and is now discarded."""
         ref = self.container_ref(number)
         buffer = cache.read(ref, int(self.rows[number]["size"]), allocate=allocate)
         if buffer is None:
@@ -344,7 +349,7 @@ class ContainerReader:
         return None
 
     def _read_whole(self, number: int, allocate: Allocate) -> Container | Damage:
-        """Read a container whole; an error is a new one, without a traceback, which holds bytes."""
+        """Read a container whole, or make a new error, since the traceback of the first one would hold bytes."""
         try:
             return self.read(number, allocate=allocate)
         except Damage as error:
@@ -395,5 +400,5 @@ class ContainerReader:
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:
-    """Stand for bytes that :class:`picstore.storage.partial_reader.PartialRead` reads later."""
+    """Stand in for bytes that :class:`picstore.storage.partial_reader.PartialRead` reads later."""
     raise AssertionError((begin, size))

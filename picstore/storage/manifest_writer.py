@@ -1,9 +1,9 @@
-"""Writing of the manifest: it makes files a dataset, replaces the version before, or is restored from its copy.
+"""Writing of the manifest: publish a new dataset, replace the manifest after an edit, or restore it from its copy.
 
 Files, index and edits are complete before the manifest names them (docs/format.md, "Copy of the manifest"). The copy,
 ``picstore.copy.json``, is written first, then ``picstore.json``, which alone makes a version valid. An interruption
-between the two leaves a copy that is newer than its manifest, never an older one, which would bring deleted records
-back. A lock keeps other edits away meanwhile.
+between the two leaves a copy that is newer than the manifest, never an older one, which would bring deleted records
+back. A lock excludes other edits meanwhile.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from picstore.storage.manifest import (
 )
 from picstore.storage.record_counts import RecordCounts, write_counts
 
-_LOCK_WAIT = 60.0  # seconds; an edit holds its lock for some writes
+_LOCK_WAIT = 60.0  # seconds; edits hold the lock for some writes
 DAMAGED = f"{MANIFEST}.damaged"  # a damaged manifest that its copy has replaced
 
 
@@ -64,8 +64,8 @@ def publish_dataset(
 ) -> Manifest:
     """Write the index of some files and the counts of their records, then the manifest, which makes a dataset.
 
-    ``counts`` are None if unknown. ``fields`` are the fields of :class:`Manifest` that cannot be counted: ``streams``,
-    ``container_size``, ``classes`` …. Conflict if another dataset has appeared.
+    ``counts`` are None if unknown. ``fields`` are the fields of :class:`Manifest` that the files do not determine:
+    ``streams``, ``container_size``, ``classes`` …. Conflict if another dataset has appeared.
     """
     root = locate_writable(root)
     rows = index_rows(summaries)
@@ -79,10 +79,10 @@ def publish_dataset(
 def append_rows(
     manifest: Manifest, old: Table, summaries: Sequence[FileSummary], **fields: Any
 ) -> tuple[Manifest, bytes]:
-    """Make the manifest of a dataset with files appended, and the bytes of the index that it names.
+    """Make the manifest of a dataset with files appended, and the bytes of the new index.
 
-    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are the manifest's fields that
-    change. The appended files have higher numbers than the present ones.
+    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are further fields that change. The
+    appended files have higher numbers than the present ones.
     """
     numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
     if numbers:
@@ -98,19 +98,19 @@ def append_rows(
 
 
 def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Replace the manifest of a dataset, and keep the replaced one under its uuid as an earlier version.
+    """Replace the manifest of a dataset, and keep the replaced manifest under its uuid as an earlier version.
 
-    ``counts`` are of the new version's records, None if unknown.
+    ``counts`` count the new version's records, None if unknown.
 
     Raises:
-        Conflict: the dataset has another uuid than ``origin`` by now.
+        Conflict: the dataset now has another uuid than ``origin``.
         UsageError: another process holds the lock of edits.
     """
     with edit_lock(root):
         try:
             raw = (root / MANIFEST).read_all(MAX_MANIFEST)
         except NotADataset:
-            read_manifest(root)  # says why it is missing
+            read_manifest(root)  # its error says why the manifest is missing
             raise
         old = parse_manifest(raw, root / MANIFEST)
         if old.uuid == manifest.uuid:
@@ -123,7 +123,7 @@ def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts
 
 
 def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write the counts of a finished dataset, which lacks them or has wrong ones, if they are known.
+    """Write the counts of a finished dataset that lacks them or has wrong ones, unless ``counts`` are None.
 
     UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
     """
@@ -132,7 +132,7 @@ def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts
 
 
 def _write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write the counts of a version if they are known, of all records; a damaged one has no label to count."""
+    """Write the counts of a version if they are known and count all records; a damaged record has no known label."""
     if counts is not None and counts.records == manifest.images_left:
         write_counts(root, manifest, counts)
 
@@ -157,7 +157,7 @@ def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manife
 
 
 def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Write a first manifest's copy, then the manifest; all files that it names are there.
+    """Write the copy of a first manifest, then the manifest, whose files exist already.
 
     Conflict if another manifest has appeared.
     """
@@ -171,9 +171,9 @@ def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
 
 
 def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> None:
-    """Write the copy, then the manifest, where that still has the bytes ``old``; all files that it names are there.
+    """Write the copy, then the manifest, whose files exist already, if the present manifest has the bytes ``old``.
 
-    Conflict if it has others.
+    Conflict if it has other bytes.
     """
     raw = manifest_file(manifest)
     (root / COPY).write(raw)
@@ -188,16 +188,16 @@ def changed_meanwhile(root: Location) -> Conflict:
 
 
 def copy_manifest(root: WritableLocation) -> None:
-    """Make the copy equal to the manifest again, after a write that another process has overtaken."""
+    """Make the copy equal to the manifest again, after another process's write came first."""
     raw = None
     while raw != (raw := (root / MANIFEST).read_all(MAX_MANIFEST)):
         (root / COPY).write(raw)
 
 
 def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Make a dataset unfinished: remove the copy, then the manifest, so that no copy outlives it.
+    """Make a dataset unfinished: remove the copy, then the manifest, so that no copy outlives the manifest.
 
-    Conflict if the dataset has another manifest by now.
+    Conflict if the dataset now has another manifest.
     """
     with edit_lock(root):
         if read_manifest(root) != manifest:
@@ -209,7 +209,7 @@ def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
 
 @contextlib.contextmanager
 def edit_lock(root: WritableLocation) -> Iterator[None]:
-    """Lock a dataset in a folder against other edits, as long as one takes; in a store, edits are conditional writes.
+    """Lock a dataset in a folder against other edits during an edit; in a store, edits are conditional writes.
 
     The lock is on ``edits/lock``, an empty file that is never replaced. Partial files of killed edits are removed.
 
@@ -224,10 +224,10 @@ def edit_lock(root: WritableLocation) -> Iterator[None]:
 
 
 def check_copy(root: Location, manifest: Manifest) -> None:
-    """Compare the copy with the manifest; their layout as JSON may differ.
+    """Compare the fields of the copy and the manifest.
 
     Raises:
-        NotADataset, Damage: there is no copy, or it is damaged or of another version than the manifest.
+        NotADataset, Damage: the copy is missing, damaged, or of another version than the manifest.
     """
     path = root / COPY
     try:
@@ -244,7 +244,7 @@ def check_copy(root: Location, manifest: Manifest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Files that :func:`restore_manifest` has written: the manifest from its copy, or the copy from the manifest."""
+    """Files written by :func:`restore_manifest`: the manifest from the copy, or the copy from the manifest."""
 
     manifest: bool = False
     copy: bool = False
@@ -257,7 +257,7 @@ def restore_manifest(root: WritableLocation) -> Restored:
 
     Raises:
         Unfinished: a conversion or shuffle has not ended here; a copy alone never makes it a dataset.
-        NotADataset: there is no dataset, or ``picstore.json`` is another program's and there is no copy.
+        NotADataset: there is no dataset, or ``picstore.json`` belongs to another program and there is no copy.
         UnsupportedVersion: a later picstore wrote the manifest.
         Damage: the manifest is damaged, and there is no sound copy.
         UsageError: another process is editing the dataset.
@@ -291,7 +291,7 @@ def _restore(root: WritableLocation) -> Restored:
 
 
 def _restore_from_copy(root: WritableLocation, problem: PicstoreError) -> None:
-    """Put the copy in place of the manifest, or raise the manifest's ``problem`` where that cannot be."""
+    """Put the copy in place of the manifest, or raise the manifest's ``problem`` if that is impossible."""
     damaged = None
     with contextlib.suppress(NotADataset, Damage):
         damaged = (root / MANIFEST).read_all(MAX_MANIFEST)

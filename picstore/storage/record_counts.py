@@ -1,6 +1,6 @@
-"""Record counts, ``picstore.counts``: how many records have each label (docs/format.md, "Record counts").
+"""Record counts, ``picstore.counts``: the number of records of each label (docs/format.md, "Record counts").
 
-They follow from the records, and are kept so that nobody has to read the indexes of all containers to know them.
+The records determine the counts, which are kept so that readers need not read the indexes of all containers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import COUNTS, EDITS, Location, Root, WritableLocation, map_concurrently, read_at
 from picstore.storage.manifest import Manifest, read_manifest
 
-NO_UUID = str(uuid.UUID(int=0))  # of counts of a part of a dataset
-_MERGED = 1 << 16  # labels that wait until they are merged
+NO_UUID = str(uuid.UUID(int=0))  # uuid in counts of a dataset's part
+_MERGED = 1 << 16  # labels to collect before merging
 
-Relabel: TypeAlias = Callable[[I64, I64], I64]  # gives the labels of records, of their ids and stored labels
+Relabel: TypeAlias = Callable[[I64, I64], I64]  # ids and stored labels → labels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +45,7 @@ class RecordCounts:
 
     @classmethod
     def of(cls, counts: Mapping[int, int], *, ids_end: int = 0) -> RecordCounts:
-        """Make counts of a mapping from labels."""
+        """Make counts from a mapping of labels to numbers."""
         labels = sorted(counts)
         numbers = [counts[label] for label in labels]
         return cls(np.array(labels, dtype=np.int64), np.array(numbers, dtype=np.int64), ids_end)
@@ -67,7 +67,7 @@ class RecordCounts:
         return int(self.counts.sum())
 
     def same(self, other: RecordCounts) -> bool:
-        """Whether both have the same labels as often."""
+        """Return whether both count the same labels equally often."""
         return np.array_equal(self.labels, other.labels) and np.array_equal(self.counts, other.counts)
 
 
@@ -88,13 +88,13 @@ def count_records(
     live: Callable[[int], Bools],
     relabel: Relabel | None = None,
 ) -> RecordCounts:
-    """Count the records of containers by reading their indexes; records with damaged entries are left out.
+    """Count the records of containers by reading indexes; records with damaged entries are left out.
 
     Args:
-        numbers: of the containers.
-        index: reads a container without its payload, and raises Damage or NotADataset where it cannot.
+        numbers: numbers of the containers.
+        index: reads a container without its payload, or raises Damage or NotADataset.
         live: marks the live records of a container.
-        relabel: gives other labels than the stored ones.
+        relabel: replaces stored labels.
     """
 
     def count(number: int) -> RecordCounts:
@@ -109,7 +109,7 @@ def count_records(
 
 
 def counts_name(manifest: Manifest) -> str:
-    """Name the file of the counts of a version: earlier versions keep theirs."""
+    """Name the file of the counts of a version; each version has its own file."""
     return COUNTS if manifest.edits is None else f"{EDITS}/{manifest.uuid}.counts"
 
 
@@ -131,7 +131,7 @@ def counts_file(counts: RecordCounts, version: str = NO_UUID) -> bytes:
 
 
 def write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts) -> None:
-    """Write the counts of a version of a dataset, before its manifest."""
+    """Write the counts of a version of a dataset, before the manifest is written."""
     (root / counts_name(manifest)).write(counts_file(counts, manifest.uuid))
 
 
@@ -139,7 +139,7 @@ def read_counts(root: Root, manifest: Manifest) -> RecordCounts:
     """Read the counts of a version of a dataset.
 
     Raises:
-        NotADataset: the counts are missing, or of another version, as earlier picstores left them.
+        NotADataset: the counts are missing, or of another version, as some earlier picstores left them.
         Damage, UnsupportedVersion: the counts are damaged, or a later picstore wrote them.
     """
     return read_counts_file(root / counts_name(manifest), records=manifest.images_left, version=manifest.uuid)
@@ -171,9 +171,9 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
 
 
 def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> RecordCounts | None:
-    """Read the counts of the version ``origin`` for a manifest that was made of it, if its records have these labels.
+    """Read the counts of the version ``origin`` for a later manifest whose records have the same labels.
 
-    None where labels or deletions differ, or counts are missing or damaged.
+    None if labels or deletions differ, or counts are missing or damaged.
     """
     with contextlib.suppress(NotADataset, Damage, UnsupportedVersion, UsageError):
         earlier = read_manifest(root, origin)
@@ -183,17 +183,17 @@ def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> Re
 
 
 def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
-    """List what live records and their labels follow from."""
+    """Return the fields of a manifest that determine its live records and their labels."""
     edits = manifest.edits or Edits()
     labels = [entry for entry in edits.columns if entry.name == LABEL]
     return manifest.index_crc32c, manifest.files, edits.tombstones, labels
 
 
 def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None:
-    """Find a number above the ids of all records of a version made of ``origin``, without reading the ids.
+    """Find a number above the ids of all records of a version made from ``origin``, without reading the ids.
 
-    A conversion numbers its inputs from 0 on, so the number of inputs serves. Copies of several datasets keep the
-    number with their counts; None if the counts are missing.
+    A conversion numbers inputs from 0 on, so the number of inputs serves. Copies of several datasets keep the number
+    with their counts; None if the counts are missing.
     """
     provenance = manifest.provenance
     if provenance.get("verb") != "concat" and "inputs" in provenance:
@@ -205,5 +205,5 @@ def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None
 
 
 def end_of_ids(ids: I64) -> int:
-    """Return a number above all ids; ids from 2**63 on are negative here, and -1 stands for a damaged entry."""
+    """Return a number above all ids; ids from 2**63 on are negative in ``ids``, and -1 stands for a damaged entry."""
     return 1 + int(ids[ids != -1].view(np.uint64).max(initial=0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import (
@@ -21,18 +21,23 @@ from PIL import (
 )
 
 from picstore.arrays import U8
-from picstore.display.figures import Tile
+from picstore.display.figures import Tile, draw_histograms
+from picstore.display.histograms import SUMMARIZED, summarize
 from picstore.errors import Damage, ImageError
 from picstore.jpeg.decode_any import decode_rgb
 from picstore.jpeg.reducing import decode_factors
 from picstore.storage.annotations import Objects, read_objects
 from picstore.storage.format.record import Record
 from picstore.storage.manifest import Manifest
+from picstore.storage.record_table import RecordTable
 
-_SIDE = 240  # least pixels of the longer side, if the image has as many
+if TYPE_CHECKING:
+    from picstore.display.figures import Figure
+
+_SIDE = 240  # least pixels of the longer side, for larger images
 _MAX_PIXELS = 1 << 28
-_NAMED = 8  # classes that are named
-# Formats of an index that are decoded in this program. Others take any time, such as EPS, which starts Ghostscript.
+_NAMED = 8  # number of classes to name
+# Formats of an index to decode in this process. Others may take any time, such as EPS, which starts Ghostscript.
 _FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
     "PNG": PngImagePlugin.PngImageFile,
@@ -44,7 +49,7 @@ _FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
 
 
 def make_tile(record: Record, classes: Sequence[str]) -> Tile:
-    """Make the tile of a record: decoded at a reduced scale, with class, id and objects; grey if it does not decode."""
+    """Make the tile of a record, decoded at a reduced scale, with class, id and objects; grey if decoding fails."""
     caption = f"{class_name(classes, record.label)} · {record.id}"
     try:
         pixels = _decode(record)
@@ -70,7 +75,7 @@ def blank_tile(title: str) -> Tile:
 
 
 def read_tile(read: Any, position: int, classes: Sequence[str]) -> Tile:
-    """Make the tile of the record that ``read(position)`` returns; grey if it is damaged."""
+    """Make the tile of the record that ``read(position)`` returns; grey if the record is damaged."""
     try:
         return make_tile(read(position), classes)
     except Damage as error:
@@ -78,7 +83,7 @@ def read_tile(read: Any, position: int, classes: Sequence[str]) -> Tile:
 
 
 def class_name(classes: Sequence[str], label: int) -> str:
-    """The name of a label, itself if it has none."""
+    """Return the name of a label, or the label itself if there is no name."""
     return classes[label] if 0 <= label < len(classes) else str(label)
 
 
@@ -105,11 +110,11 @@ def _decode_foreign(data: bytes) -> U8:
 
 
 def _open_image(data: bytes) -> ImageFile.ImageFile:
-    """Read the header of an image, without ``Image.open``'s limit on pixels, a setting of the whole process."""
+    """Read the header of an image, without the limit on pixels of ``Image.open``, a setting of the whole process."""
     for opened in _FORMATS.values():
         with contextlib.suppress(SyntaxError):
             return opened(io.BytesIO(data), "")
-    raise ImageError(f"is none of {', '.join(_FORMATS)}, which alone are shown")
+    raise ImageError(f"is not one of {', '.join(_FORMATS)}, which alone are shown")
 
 
 def _objects_of(extra: Any) -> Objects:
@@ -119,8 +124,16 @@ def _objects_of(extra: Any) -> Objects:
         return Objects()
 
 
+def draw_summary(table: RecordTable, classes: Sequence[str], name: str) -> Figure:
+    """Draw the number of records by class, width, height and bytes, without records of damaged index entries."""
+    known = np.asarray(table["id"]) != -1
+    histograms = summarize({column: np.asarray(table[column])[known] for column in SUMMARIZED}, classes)
+    damaged = f", {(~known).sum():,} of them damaged" if not known.all() else ""
+    return draw_histograms(histograms, title=f"{len(table):,} images{damaged}: {name}")
+
+
 def describe_manifest(manifest: Manifest, images: int) -> dict[str, object]:
-    """Describe a dataset of ``images`` images by its manifest, for a notebook."""
+    """Describe a dataset of ``images`` images by the fields of its manifest, for a notebook."""
     facts: dict[str, object] = {"images": f"{images:,}", "bytes": f"{manifest.bytes / 1e6:,.1f} MB"}
     if images != manifest.images:
         facts["images"] = f"{images:,} of {manifest.images:,} stored"

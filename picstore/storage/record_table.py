@@ -1,6 +1,6 @@
-"""RecordTable: what is known of a dataset's records without reading images, by column; and the facts that it takes.
+"""RecordTable: the columns of a dataset's records that are known without reading images, and facts of records.
 
-Facts are what the indexes of all containers say of their records, such as ids, labels and sizes.
+Facts are the fields of records in the indexes of all containers, such as ids, labels and sizes.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ FACTS = np.dtype(  # 26 bytes
         ("height", "<u2"),
         ("bytes", "<u4"),
         ("sampling", "u1"),
-        ("encode_path", "u1"),  # with the other flags of the entry
+        ("encode_path", "u1"),  # all flags of the index entry
     ]
 )
-_SOURCES = {"bytes": "length", "encode_path": "flags"}  # names of facts in an index entry
+# Fields of an index entry, for facts of another name.
+_SOURCES = {"bytes": "length", "encode_path": "flags"}
 
 
 def collect_facts(
     records: Array, index: Callable[[int], Container], take: Callable[[Table], Array], dtype: np.dtype[Any]
 ) -> Array:
-    """Join what ``take`` makes of the facts of each container, FACTS (n,): (sum of ``records``,).
+    """Apply ``take`` to the facts of each container, FACTS (n,), and join the results: (sum of ``records``,).
 
-    The id is -1 and the rest 0 where an index entry is damaged, or a file is missing.
+    For a damaged index entry or a missing file, the id is -1 and other facts are 0.
 
     Args:
         records: number of records of each container.
         index: reads a container without its payload.
-        dtype: of what is taken.
+        dtype: dtype of the results.
     """
     collected = np.empty(int(records.sum(dtype=np.int64)), dtype)
     end = 0
@@ -57,7 +58,7 @@ def collect_facts(
 def _facts_in(index: Callable[[int], Container], records: Array, number: int) -> Table:
     facts: Table = np.zeros(int(records[number]), FACTS)
     facts["id"] = -1
-    with contextlib.suppress(Damage, NotADataset):  # NotADataset where a file is missing
+    with contextlib.suppress(Damage, NotADataset):  # NotADataset for a missing file
         container = index(number)
         for name in FACTS.names or ():
             facts[name][container.good] = container.index[_SOURCES.get(name, name)][container.good]
@@ -65,9 +66,9 @@ def _facts_in(index: Callable[[int], Container], records: Array, number: int) ->
 
 
 def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
-    """Find the numbers in stored order of the records with these ids, given the ids of all.
+    """Find the numbers in stored order of the records with some ids, given the ids of all ``stored`` records.
 
-    UsageError where one has no record; the message names the dataset ``where`` they were looked for.
+    UsageError for an id without a record; the message names the dataset ``where``.
     """
     order = np.argsort(stored, kind="stable")
     at = np.searchsorted(stored, ids, sorter=order)
@@ -82,10 +83,10 @@ def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
 
 
 class RecordTable:
-    """What is known of a dataset's records, in the order of ``dataset[i]``.
+    """Table of a dataset's records, in the order of ``dataset[i]``, without their images.
 
-    Nothing is read before a column is asked for. Then the indexes of all containers are read, once for a dataset and
-    all that are made of it: 26 bytes of memory a record.
+    The first use of a column reads the indexes of all containers, once for a dataset and all selections and edits of
+    it: 26 bytes of memory a record.
 
     Attributes:
         names: of the columns: ``id``, ``label``, ``width``, ``height``, ``bytes`` of the JPEG, ``sampling`` of its
@@ -95,16 +96,17 @@ class RecordTable:
 
     def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:
         self._count = count
-        self._read_facts = facts  # FACTS (count,), with the labels of the column ``label``
+        # Returns FACTS (count,), with the labels of the column ``label``.
+        self._read_facts = facts
         self._columns = {name: column for name, column in columns.items() if name != LABEL}
         self.names = (*(FACTS.names or ()), *(name for name in self._columns if name not in (FACTS.names or ())))
 
     def __len__(self) -> int:
-        """Records."""
+        """Return the number of records."""
         return self._count
 
     def __getitem__(self, name: str) -> Values:
-        """A column, a copy: an array (len(table), …), or a list of texts. A missing value is NaN, -1 or None."""
+        """Return a copy of a column: an array (len(table), …) or list of texts; missing values are NaN, -1 or None."""
         if name in self._columns:
             return self._columns[name]().take(self._facts["id"])
         if name == "sampling":
@@ -119,7 +121,7 @@ class RecordTable:
         return fact
 
     def to_numpy(self) -> Table:
-        """All columns as a structured array (len(table),); texts are objects."""
+        """Return all columns as a structured array (len(table),); texts are objects."""
         columns = {name: self[name] for name in self.names}
         arrays = {name: np.array(each, object) if isinstance(each, list) else each for name, each in columns.items()}
         table: Table = np.empty(len(self), [(name, each.dtype, each.shape[1:]) for name, each in arrays.items()])
@@ -128,7 +130,7 @@ class RecordTable:
         return table
 
     def to_arrow(self, names: Iterable[str] | None = None) -> Any:
-        """Some columns, by default all, as a ``pyarrow.Table``; missing values are null.
+        """Return some columns, by default all, as a ``pyarrow.Table``; missing values are null.
 
         Raises:
             MissingDependency: pyarrow is not installed.
@@ -155,13 +157,13 @@ class RecordTable:
         return pa.table({name: to_arrow(name) for name in (self.names if names is None else names)})
 
     def condition(self, text: str) -> Condition:
-        """Check a condition in DuckDB's SQL, an expression over the columns; errors: see :meth:`where`."""
+        """Parse and check a condition in DuckDB's SQL, an expression over the columns; errors: see :meth:`where`."""
         return Condition(text, self.names)
 
     def where(self, condition: str | Condition) -> Bools:
         """Mark the records for which a condition in DuckDB's SQL holds: bool (len(table),).
 
-        Only an expression over a record's columns is possible, of the functions in docs/selecting.md.
+        A condition is an expression over a record's columns, with the functions in docs/selecting.md.
 
         Raises:
             MissingDependency: DuckDB or pyarrow is not installed.
@@ -169,7 +171,7 @@ class RecordTable:
         """
         if isinstance(condition, str):
             condition = self.condition(condition)
-        # Only its columns are read: embeddings may be larger than all else.
+        # Only the condition's columns are read, since embeddings may be larger than all else.
         return condition.mark(self.to_arrow(condition.columns or ["id"]))
 
     @cached_property
@@ -178,9 +180,9 @@ class RecordTable:
 
 
 def _texts_to_arrow(column: Column, ends: I64, ids: I64) -> Any:
-    """Texts by id as a large_string array, without an object for each: 0.2 s instead of 1.3 s for a million captions.
+    """Return texts by id as a large_string array; Corrupt if a text is not UTF-8.
 
-    Corrupt if one is not UTF-8.
+    No Python object is made for a text: a million captions take 0.2 s instead of 1.3 s.
     """
     import pyarrow as pa
 

@@ -1,12 +1,12 @@
-"""What an index refers to: the folder of its files, whether it may reach them, and the reading of their bytes.
+"""References of an index: the folder of the files, permission to read there, and the reading of the bytes.
 
-An index from elsewhere could name any folder of this machine, or a store to which the library signs in. So it reaches
-files in its own folder alone, unless the user gives the root or has made the index himself: `picstore index` notes
-each index in a file of the user's (docs/index-in-place.md).
+An index from elsewhere could name any folder of this machine, or a store to which obstore signs in. So an index
+reaches files only in its own folder, unless the user gives the root or has made the index: `picstore index` notes each
+index in a file of the user's (docs/index-in-place.md).
 
-A container of references becomes a container of the images themselves, in memory, so all that uses containers works as
-with stored images. Every image is checked by the CRC-32C that it had when it was indexed, so a source file that has
-changed is damage with its name.
+Reading turns a container of references into a container of the images, in memory, so code that uses containers does
+not distinguish them. Every image is checked by its CRC-32C from indexing, so a changed source file is damage that
+names the file.
 """
 
 from __future__ import annotations
@@ -42,44 +42,47 @@ from picstore.storage.location.resolve import (
 )
 from picstore.storage.manifest import Manifest, read_manifest
 
-_NOTES = Path("picstore") / "indexes"  # in the folder of the user's state
+# The notes' path in the folder of the user's state.
+_NOTES = Path("picstore") / "indexes"
+# Stretches that are at most this many bytes apart are read by one request, which costs a store as much as a megabyte;
+# but most of the bytes between images are not needed.
+_NEAR = 1 << 18
 
 logger = logging.getLogger("picstore")
-_NEAR = 1 << 18  # bytes; a request to a store costs as much as a megabyte, but here most of the bytes are not needed
 
 
 @dataclass(frozen=True, slots=True)
 class ReferencesRoot:
-    """The folder of the files that an index refers to; ``confined`` if no link may lead out of it."""
+    """The folder of an index's files; if ``confined``, no link may lead out of the folder."""
 
     folder: Location
     confined: bool = False
 
     def file(self, path: str) -> Location:
-        """Find a file by its path below the root; Corrupt if a link leads out of a root that is confined."""
+        """Return the file at a path below the root; Corrupt if a link leads out of a confined root."""
         file = self.folder / path
         if self.leads_out(str(file)):
             raise Corrupt("a link leads out of the folder of the index", str(file))
         return file
 
     def leads_out(self, path: str) -> bool:
-        """Whether the path of a file below the root leads out of it by a link, which nobody allowed."""
+        """Return whether the path of a file leads out of a confined root by a link."""
         return self.confined and isinstance(self.folder, Folder) and not _lies_in(path, str(self.folder))
 
 
 def find_references_root(
     where: Location, manifest: Manifest, root: Where | ReferencesRoot | None = None
 ) -> ReferencesRoot | None:
-    """Find the root of an index, and contact nothing else; None for a dataset that holds its images.
+    """Find the root of an index without contacting it; None for a dataset that holds its images.
 
     Args:
         where: the index.
-        root: folder that the user gives; by default the folder that the index names.
+        root: folder given by the user; by default the folder that the index names.
 
     Raises:
         NotADataset: the root does not exist.
-        UsageError: the index names a folder outside of its own, and this user has not made it; or a root is given for
-            a dataset that holds its images.
+        UsageError: the index names a folder outside of its own, and this user has not made the index; or a root is
+            given for a dataset that holds its images.
     """
     if manifest.references is None:
         if root is not None:
@@ -116,25 +119,25 @@ def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
 
 
 def _lies_in(path: str, folder: str) -> bool:
-    """Whether a local path lies in a local folder once all links are followed."""
+    """Return whether a local path lies in a local folder after all links are followed."""
     inner, outer = os.path.realpath(path), os.path.realpath(folder)
     return f"{inner}/".startswith(outer.rstrip("/") + "/")
 
 
 def indexed_folder(where: Where) -> tuple[Location, ...]:
-    """Folder of the images of a local index that lie outside of it, as its manifest states it; else nothing."""
+    """Return the folder of a local index's images if it is outside of the index; else nothing."""
     location = locate(where)
     if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
         return ()
     try:
         references = read_manifest(location).references
         return () if references is None or is_relative(references.root) else (locate(references.root),)
-    except PicstoreError:  # told where the index is opened
+    except PicstoreError:  # opening the index will raise it
         return ()
 
 
 def note_index(manifest: Manifest) -> None:
-    """Note that this user made an index; a warning where nothing can be noted."""
+    """Note that this user made an index; log a warning if the note cannot be written."""
     if manifest.references is None or (key := _key(manifest)) in _noted():
         return
     try:
@@ -161,7 +164,7 @@ def _notes() -> Path:
 
 
 def _key(manifest: Manifest) -> str:
-    """Digest of an index's root and files; edits change neither."""
+    """Compute a digest of an index's root and files, which edits do not change."""
     root = None if manifest.references is None else manifest.references.root
     text = json.dumps([root, *map(astuple, manifest.files)])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -169,7 +172,7 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """An image or attachment of record ``number``, and where it begins in the new payload."""
+    """An image or attachment of record ``number``, and its beginning in the new payload."""
 
     number: int
     begin: int
@@ -177,21 +180,21 @@ class _Blob:
 
     @property
     def end(self) -> int:
-        """The byte after it."""
+        """The end in the new payload."""
         return self.begin + self.reference.length
 
 
 def read_references(
     stored: Container, root: ReferencesRoot, *, limit: int, wanted: Bools | None = None, allocate: Allocate = fresh
 ) -> Container:
-    """Read what a container of references refers to, from files below ``root``.
+    """Read the images and attachments that a container refers to, from files below ``root``.
 
     Records whose bytes have changed or cannot be read are listed as damage, with file and offset.
 
     Args:
-        stored: the container as it is in the index, whole.
-        limit: bytes that all images and attachments together may have.
-        wanted: bool (n,), the records to read; all by default. Others have an empty image.
+        stored: the whole container of the index.
+        limit: most bytes of all images and attachments together.
+        wanted: bool (n,), the records to read; all by default. Other records get an empty image.
         allocate: makes the memory of the images.
 
     Raises:
@@ -214,7 +217,7 @@ def read_references(
 
 
 def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> Container:
-    """Describe the images that a container refers to; each is read and checked on its first use.
+    """Describe the images that a container refers to; each image is read and checked on first use.
 
     Arguments and errors: see :func:`read_references`.
     """
@@ -233,7 +236,7 @@ def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> C
 def _resolve(
     stored: Container, root: ReferencesRoot, limit: int, wanted: Bools | None = None
 ) -> tuple[Container, list[_Blob]]:
-    """Parse the references and lay out the payload; index and attachment table get its offsets and checksums."""
+    """Parse the references and lay out a payload; index and attachment table get the new offsets and checksums."""
     found = replace(stored, good=stored.good.copy(), damage=list(stored.damage), causes=dict(stored.causes))
     starts = np.column_stack((stored.index["offset"], stored.attached["offset"])).astype(np.int64)
     lengths = np.column_stack((stored.index["length"], stored.attached["length"])).astype(np.int64)
@@ -277,7 +280,7 @@ def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tu
 def _read_blobs(
     root: ReferencesRoot, path: str, blobs: Sequence[_Blob], payload: memoryview
 ) -> list[tuple[_Blob, Damage]]:
-    """Read byte ranges of a file to their places in the payload; return the lost ranges, each with its cause."""
+    """Read byte ranges of a file into the payload; return the lost ranges, each with a cause."""
     name = str(root.folder / path)
     pieces = [(blob.reference.offset, payload[blob.begin : blob.end]) for blob in blobs]
     try:
