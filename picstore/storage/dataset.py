@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from picstore.storage.edits.live_records import (
 )
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
-from picstore.storage.joined_manifest import RecordShift, align, join_columns, join_manifests
+from picstore.storage.joined_manifest import align, join_columns, join_manifests
 from picstore.storage.joined_reader import JoinedReader
 from picstore.storage.location.resolve import Location, Root, Where, locate, locate_writable
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
@@ -48,6 +48,9 @@ from picstore.storage.references import ReferencesRoot, find_references_root
 
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
+
+# ``root``, ``cache`` and ``cache_limit`` of a Dataset.
+Options: TypeAlias = "tuple[Where | ReferencesRoot | None, str | os.PathLike[str] | None, int | str]"
 
 
 class Dataset(Sequence[Record]):
@@ -95,28 +98,15 @@ class Dataset(Sequence[Record]):
     ) -> None:
         where = locate(path)
         manifest = read_manifest(where, version)
-        self._open(where, manifest, manifest.uuid, {}, root=root, cache=cache, cache_limit=cache_limit)
+        self._open(where, manifest, manifest.uuid, {}, (root, cache, cache_limit))
 
-    def _open(
-        self,
-        where: Location,
-        manifest: Manifest,
-        origin: str,
-        unsaved: FileBytes,
-        *,
-        root: Where | ReferencesRoot | None,
-        cache: str | os.PathLike[str] | None,
-        cache_limit: int | str,
-    ) -> None:
+    def _open(self, where: Location, manifest: Manifest, origin: str, unsaved: FileBytes, options: Options) -> None:
+        root, cache, cache_limit = options
         self._origin = origin  # uuid of the version that was edited
         rows = read_index(where, manifest)
         local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, rows), where)
         self.references = find_references_root(where, manifest, root)
-        self._options: dict[str, Any] = {
-            "root": self.references,
-            "cache": local and local.folder,
-            "cache_limit": cache_limit,
-        }
+        self._options: Options = (self.references, None if local is None else local.folder, cache_limit)
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
         self._joined: tuple[Dataset, ...] = ()  # the parts of a joined dataset
@@ -136,20 +126,28 @@ class Dataset(Sequence[Record]):
         """Set a manifest of the same containers, and the .npy files of its unsaved edits."""
         self.manifest = manifest
         self._edits = EditFiles(self.path, manifest.edits or Edits(), unsaved, kept=self._columns)
-        self.live: LiveRecords = LiveRecords.from_deleted(
-            self.rows["records"], self._edits.deleted(), file=str(self.path)
-        )
+        deleted = self._edits.deleted()
+        self.live: LiveRecords = LiveRecords.from_deleted(self.rows["records"], deleted, file=str(self.path))
         if len(self.live.deleted) != self._edits.edits.deleted:
             raise Corrupt("the tombstones and the manifest count deleted records differently", str(self.path))
         if self._selected is not None:
             self.live = SelectedRecords.from_bits(self.live, self._selected)
 
-    def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
-        """Make another process open the same version, whatever its working directory."""
-        if self._joined:
-            return _rejoin, (self._joined, self.manifest, self._edits.unsaved, self._selected)
-        edited = self.path.absolute(), self.manifest, self._origin, self._edits.unsaved
-        return _reopen, (*edited, self._selected, self._options, self._ids_end)
+    def __getstate__(self) -> tuple[Any, ...]:
+        """Return what another process needs to open the same version, whatever its working directory."""
+        where = self._joined or self.path.absolute()
+        return where, self.manifest, self._origin, self._edits.unsaved, self._options, self._selected, self._ids_end
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        where, manifest, origin, unsaved, options, selected, ids_end = state
+        if isinstance(where, tuple):
+            self.__dict__.update(where[0].concat(*where[1:]).__dict__)
+        else:
+            self._open(where, manifest, origin, unsaved, options)
+        self._ids_end = ids_end
+        if selected is not None or self._joined:
+            self._selected = selected
+            self._set_manifest(manifest, unsaved)
 
     @property
     def classes(self) -> list[str]:
@@ -172,11 +170,8 @@ class Dataset(Sequence[Record]):
     def order_uuid(self) -> str:
         """The uuid; for a conversion that kept all records, ids and order of an index, the uuid of the index."""
         provenance = self.manifest.provenance
-        kept = (
-            self.manifest.edits is None
-            and not self.manifest.shuffle
-            and provenance.get("outcome", {}).get("failed") == 0
-        )
+        changed = self.manifest.edits is not None or self.manifest.shuffle
+        kept = not changed and provenance.get("outcome", {}).get("failed") == 0
         return str(provenance.get("index", self.uuid)) if kept else self.uuid
 
     @property
@@ -382,13 +377,13 @@ class Dataset(Sequence[Record]):
         manifests = [each.manifest for each in datasets]
         shifts = align(manifests, [each._find_ids_end() for each in datasets], [str(each.path) for each in datasets])
         joined = Dataset.__new__(Dataset)
-        joined._joined, joined._options, joined.references = datasets, {}, None
+        joined._joined, joined._options, joined.references = datasets, (None, None, 0), None
         joined._set_containers(JoinedReader([each.containers for each in datasets], shifts))
         firsts = np.cumsum([0, *(int(each.live.starts[-1]) for each in datasets)])
         deleted = np.concatenate([each.live.deleted + first for each, first in zip(datasets, firsts, strict=False)])
         columns = join_columns([{name: each.column(name) for name in each.columns} for each in datasets], shifts)
         manifest, files = join_manifests(manifests, joined.rows, deleted, columns)
-        joined._origin, joined._ids_end = manifest.uuid, _end_of(shifts[-1])
+        joined._origin, joined._ids_end = manifest.uuid, shifts[-1].first_id + (shifts[-1].ids_end or 0)
         joined._set_manifest(manifest, files)
         if all(each._selected is None for each in datasets):
             return joined
@@ -433,18 +428,14 @@ class Dataset(Sequence[Record]):
         return edited
 
     def record_counts(self) -> RecordCounts:
-        """Count the records by label: from the counts kept with the dataset, or from the indexes of all containers.
-
-        Raises:
-            Damage, NotADataset: an index cannot be read.
-        """
+        """Count the records by label: from the kept counts, or else as :meth:`count_records` does."""
         return self.kept_counts() or self.count_records()
 
     def kept_counts(self) -> RecordCounts | None:
         """Read the counts of records by label that are kept with the dataset.
 
-        None for a selection, for several datasets, with edits that are not saved, and where the file is missing,
-        damaged or of another version.
+        None for a selection, for joined datasets, with unsaved edits, and if the file is missing, damaged or of another
+        version.
         """
         if self._selected is not None or self._joined or self.uuid != self._origin:
             return None
@@ -453,9 +444,10 @@ class Dataset(Sequence[Record]):
         return None
 
     def count_records(self) -> RecordCounts:
-        """Count the records by label from the indexes of all containers; damaged entries are left out.
+        """Count the records by label from the indexes of all containers, without damaged entries.
 
-        Errors: see :meth:`record_counts`.
+        Raises:
+            Damage, NotADataset: an index cannot be read.
         """
         # A container without live records may be missing.
         numbers = np.flatnonzero(self.live.counts).tolist()
@@ -493,8 +485,9 @@ class Dataset(Sequence[Record]):
             publish_edit(root, self._origin, self.manifest, self._counts_to_save(root))
         elif self.kept_counts() is None and (counts := self._counts_to_save(root)) is not None:
             keep_counts(root, self.manifest, counts)
-        manifest = read_manifest(root)
-        return _reopen(root, manifest, manifest.uuid, {}, None, self._options, None)
+        manifest, saved = read_manifest(root), Dataset.__new__(Dataset)
+        saved._open(root, manifest, manifest.uuid, {}, self._options)
+        return saved
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
         """Return the counts of the edited version, or count the records if counts may differ; None if damaged."""
@@ -538,32 +531,3 @@ class Dataset(Sequence[Record]):
     def with_values(self, record: Record) -> Record:
         """Add label and values from the columns to a record of a container."""
         return self._edits.with_values(record)
-
-
-def _end_of(shift: RecordShift) -> int:
-    return shift.first_id + (shift.ids_end or 0)
-
-
-def _reopen(
-    path: Location,
-    manifest: Manifest,
-    origin: str,
-    unsaved: FileBytes,
-    selected: U8 | None,
-    options: dict[str, Any],
-    ids_end: int | None,
-) -> Dataset:
-    dataset = Dataset.__new__(Dataset)
-    dataset._open(path, manifest, origin, unsaved, **options)
-    dataset._ids_end = ids_end
-    if selected is not None:
-        dataset._selected = selected
-        dataset._set_manifest(manifest, unsaved)
-    return dataset
-
-
-def _rejoin(datasets: tuple[Dataset, ...], manifest: Manifest, unsaved: FileBytes, selected: U8 | None) -> Dataset:
-    joined = datasets[0].concat(*datasets[1:])
-    joined._selected = selected
-    joined._set_manifest(manifest, unsaved)
-    return joined

@@ -12,6 +12,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import MAX_CONTAINER, MCU_SIZES, join_entries
 from picstore.storage.format.read_container import ParsedHeader, read_header
 from picstore.storage.format.segment_table import FoundRows, find_rows, wrong_row
-from picstore.storage.location.abstract_location import Range, first_of_runs
+from picstore.storage.location.abstract_location import Piece, Range, first_of_runs
 from picstore.storage.location.resolve import Allocate, Location, fresh
 
 # A function of the index entries (n,) of a container: the tile rows needed of each image, int64 (n, 2), the first and
@@ -74,30 +75,28 @@ class PartialRead:
     """Plan of a partial read of a container with sound tables.
 
     Attributes:
-        ranges: ranges of the container's bytes, ascending.
-        parts: the parts in the ranges.
-        buffer: memory for the ranges, one after the other.
+        pieces: offsets in the file, ascending, and memory for the bytes there, one after the other in ``buffer``.
+        parts: the parts in the buffer.
     """
 
     container: Container
-    ranges: list[Range]
+    pieces: list[Piece]
     parts: list[_Part]
     buffer: memoryview
 
     def run(self, path: Location) -> None:
-        """Read the ranges from a file and check the parts.
+        """Read the pieces from a file and check the parts.
 
         Raises:
             Damage: the file ends too early, or the disk cannot read it.
             NotADataset: the file is missing.
         """
-        ref = self.container.ref
-        path.read_ranges(self.ranges, self.buffer, at=ref.offset, file=ref.name)
+        path.read_pieces(self.pieces, file=self.container.ref.name)
         self._finish()
 
     def run_cached(self, path: Location) -> bool:
-        """Read and check as :meth:`run` does if all ranges are in memory; see :meth:`Location.read_cached`."""
-        done = path.read_cached(self.ranges, self.buffer, at=self.container.ref.offset)
+        """Read and check as :meth:`run` does if all pieces are in memory; see :meth:`Location.read_cached`."""
+        done = path.read_cached(self.pieces)
         if done:
             self._finish()
         return done
@@ -170,8 +169,11 @@ def plan_reads(
             continue
         mine = slice(bounds[k], bounds[k + 1])
         _hold(container, number[mine], held[mine], tops[mine], parts[k])
-        size = sum(end - begin for begin, end in ranges[k])
-        reads.append(PartialRead(container, ranges[k], parts[k], allocate(max(size, 1))[:size]))
+        ends = [0, *accumulate(end - begin for begin, end in ranges[k])]
+        buffer = allocate(max(ends[-1], 1))[: ends[-1]]
+        places = zip(ranges[k], pairwise(ends), strict=True)
+        pieces = [(container.ref.offset + begin, buffer[first:last]) for (begin, _), (first, last) in places]
+        reads.append(PartialRead(container, pieces, parts[k], buffer))
     return reads
 
 
@@ -325,7 +327,7 @@ class TableReader:
         """Allocate memory for the tables, by the largest share seen; return whether the system had their bytes."""
         size = int(self._rows["size"][number])
         buffer = fresh(min(size, max(_FIRST_READ, int(size * (self._share or _MAX_TABLES_SHARE)))))
-        return buffer, path.read_cached([(0, len(buffer))], buffer, at=int(self._rows["offset"][number]))
+        return buffer, path.read_cached([(int(self._rows["offset"][number]), buffer)])
 
     def _finish(
         self, path: Location, ref: ContainerRef, buffer: memoryview, *, size: int, filled: bool
@@ -333,14 +335,14 @@ class TableReader:
         """Return the tables and the header of a container of ``size`` bytes; read what the buffer lacks."""
         guess = len(buffer)
         if not filled:
-            path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
+            path.read_pieces([(ref.offset, buffer)], file=ref.name)
         header = read_header(buffer, ref=ref)
         end = header[0].payload_at
         # Keep no more than the tables: the first guesses are ten times as large.
         tables = fresh(end)
         tables[:guess] = buffer[:end]
         if end > guess:
-            path.read_ranges([(guess, end)], tables[guess:], at=ref.offset, file=ref.name)
+            path.read_pieces([(ref.offset + guess, tables[guess:])], file=ref.name)
         self._share = min(max(self._share, end / size), _MAX_TABLES_SHARE)
         return tables, header
 

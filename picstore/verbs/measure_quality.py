@@ -10,7 +10,7 @@ from picstore.display.quality_plot import draw_qualities, require_matplotlib
 from picstore.errors import UsageError
 from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings, Size, parse_color
 from picstore.results import QualityResult
-from picstore.storage.location.resolve import Where, write_whole
+from picstore.storage.location.resolve import Where, locate_writable
 
 
 def measure_quality(
@@ -116,7 +116,7 @@ def measure_quality(
         qualities=report.rows(),
     )
     if plot is not None and result.images:
-        write_whole(plot, draw_qualities(result.qualities, title=quality_title(result)))
+        locate_writable(plot).write(draw_qualities(result.qualities, title=quality_title(result)))
     return result
 
 

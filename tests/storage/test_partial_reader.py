@@ -25,7 +25,7 @@ from picstore.storage.format.segment_table import (
     row_checksums,
     row_ends,
 )
-from picstore.storage.location.abstract_location import Range
+from picstore.storage.location.abstract_location import Piece
 from picstore.storage.location.local import Folder
 
 
@@ -173,9 +173,10 @@ def test_what_is_not_in_memory_is_fetched_and_read_as_what_is(root: Path, monkey
     cached: list[bool] = []
     read_cached = Folder.read_cached
 
-    def never(folder: Folder, ranges: Sequence[Range], buffer: memoryview, *, at: int) -> bool:
-        read_cached(folder, ranges, buffer, at=at)
-        buffer[:] = bytes(len(buffer))
+    def never(folder: Folder, pieces: Sequence[Piece]) -> bool:
+        read_cached(folder, pieces)
+        for _, memory in pieces:
+            memory[:] = bytes(len(memory))
         cached.append(False)
         return False
 

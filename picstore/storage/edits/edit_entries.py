@@ -41,11 +41,6 @@ class NpyFile:
     bytes: int
     crc32c: int
 
-    @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> NpyFile:
-        """Make the entry of a file from checked JSON."""
-        return cls(document["file"], document["bytes"], document["crc32c"])
-
 
 def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
     """Serialize an array; the first 64 bits of the SHA-256 of the bytes name the file."""
@@ -128,14 +123,8 @@ class ColumnEntry:
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> ColumnEntry:
         """Make the entry of a column from checked JSON."""
-        ids, values, ends = (document[name] for name in ("ids", "values", "ends"))
-        return cls(
-            name=document["name"],
-            kind=document["kind"],
-            ids=NpyFile.parse(ids),
-            values=NpyFile.parse(values),
-            ends=None if ends is None else NpyFile.parse(ends),
-        )
+        files = {name: document[name] and NpyFile(**document[name]) for name in ("ids", "values", "ends")}
+        return cls(name=document["name"], kind=document["kind"], **files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +158,6 @@ class Edits:
         return cls(
             index=document["index"],
             deleted=document["deleted"],
-            tombstones=None if tombstones is None else NpyFile.parse(tombstones),
+            tombstones=tombstones and NpyFile(**tombstones),
             columns=tuple(ColumnEntry.parse(entry) for entry in document["columns"]),
         )

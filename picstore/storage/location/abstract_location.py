@@ -30,15 +30,6 @@ def fresh(size: int) -> memoryview:
     return memoryview(bytearray(size))
 
 
-def pieces_of(ranges: Sequence[Range], buffer: memoryview, *, at: int) -> list[Piece]:
-    """Cut a buffer into one piece for each range of a file; ranges count from ``at``."""
-    pieces = []
-    for first, last in ranges:
-        pieces.append((at + first, buffer[: last - first]))
-        buffer = buffer[last - first :]
-    return pieces
-
-
 def first_of_runs(begins: I64, ends: I64, near: int) -> I64:
     """Find which of some stretches of a file begin a run, whose stretches are read at once.
 
@@ -116,19 +107,6 @@ class Location(Root):
     def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
         """Read ``size`` bytes of the file at ``offset``; see :func:`picstore.storage.location.resolve.read_at`."""
 
-    def read_ranges(self, ranges: Sequence[Range], buffer: memoryview, *, at: int, file: str) -> None:
-        """Read ranges of the file into a buffer, where they lie one after the other.
-
-        Args:
-            ranges: begin and end of each, counted from the offset ``at`` in the file.
-            buffer: writable bytes.
-            file: name of the file in messages.
-
-        Raises:
-            Truncated: the file ends before the last range.
-        """
-        self.read_pieces(pieces_of(ranges, buffer, at=at), file=file)
-
     @abstractmethod
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
         """Read parts of the file, each to memory of its own; an object store sends them side by side.
@@ -142,13 +120,13 @@ class Location(Root):
             Truncated: the file ends before the last part.
         """
 
-    def read_cached(self, ranges: Sequence[Range], buffer: memoryview, *, at: int) -> bool:
-        """Read ranges of the file, as :meth:`read_ranges` does, if the system holds all of them in memory.
+    def read_cached(self, pieces: Sequence[Piece]) -> bool:
+        """Read parts of the file, as :meth:`read_pieces` does, if the system holds all of them in memory.
 
         Otherwise the disk begins to fetch them, so that reading several files afterwards waits for all at once.
 
         Returns:
-            Whether they were read; if not, the buffer may have any content. Always False in a store.
+            Whether they were read; if not, the pieces may have any content. Always False in a store.
         """
         return False
 

@@ -19,10 +19,8 @@ from picstore.storage.location.abstract_location import (
     Allocate,
     Entry,
     Piece,
-    Range,
     WritableLocation,
     fresh,
-    pieces_of,
 )
 from picstore.storage.location.atomic_file import AtomicFile, make_folder, partial_path, sync_folder
 from picstore.storage.location.regular_file import NotRegular, is_folder, open_regular
@@ -90,16 +88,16 @@ class Folder(WritableLocation):
         except OSError as error:
             raise _translated(error, file=file, offset=offset) from error
 
-    def read_cached(self, ranges: Sequence[Range], buffer: memoryview, *, at: int) -> bool:
+    def read_cached(self, pieces: Sequence[Piece]) -> bool:
         if not hasattr(os, "RWF_NOWAIT"):  # macOS
             return False
         try:
             descriptor, _ = open_regular(self.path)
             try:
-                for offset, memory in pieces_of(ranges, buffer, at=at):
+                for offset, memory in pieces:
                     if not _read_without_waiting(descriptor, memory, offset):
-                        for first, last in ranges:
-                            os.posix_fadvise(descriptor, at + first, last - first, os.POSIX_FADV_WILLNEED)
+                        for begin, missing in pieces:
+                            os.posix_fadvise(descriptor, begin, len(missing), os.POSIX_FADV_WILLNEED)
                         return False
             finally:
                 os.close(descriptor)

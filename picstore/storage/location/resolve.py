@@ -120,8 +120,3 @@ def map_concurrently(function: Callable[[T], R], items: Iterable[T]) -> Iterator
     with ThreadPoolExecutor(_MAX_REQUESTS) as threads:
         while chunk := list(islice(waiting, 4 * _MAX_REQUESTS)):
             yield from threads.map(function, chunk)
-
-
-def write_whole(where: Where, data: bytes) -> None:
-    """Write a file; after a crash the file holds all of ``data``, or is as it was before."""
-    locate_writable(where).write(data)

@@ -32,7 +32,7 @@ from picstore.storage.format.layout import ALIGNMENT, FOOTER_ROW, SEALED, FileHe
 from picstore.storage.format.read_container import recover_containers, unpack_container
 from picstore.storage.format.record import ImageInfo, Record
 from picstore.storage.location import local, resolve
-from picstore.storage.location.resolve import file_name, read_at, write_whole
+from picstore.storage.location.resolve import file_name, locate_writable, read_at
 
 STREAM, FILE = 2, 5
 
@@ -425,12 +425,12 @@ def test_a_disk_that_cannot_read_is_damage_and_a_systems_refusal_is_not(tmp_path
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "f"
-    write_whole(path, b"first")
+    locate_writable(path).write(b"first")
 
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(resolve.Path, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
-        write_whole(path, b"second")
+        locate_writable(path).write(b"second")
     assert path.read_bytes() == b"first"

@@ -170,9 +170,9 @@ def test_what_is_said_to_be_in_memory_is_there_and_nothing_missing_is(root: Loca
     expected = bytes(range(10, 20)) + bytes(range(100, 200))
     buffer = memoryview(bytearray(len(expected)))
     assert file.read(0, 1, file="file")
-    assert not file.read_cached([(10, 20), (612, 712)], buffer, at=0) or buffer == expected
-    assert not file.read_cached([(10, 20), (256 * 100 - 50, 256 * 100 + 50)], buffer, at=0)
-    assert not (root / "missing").read_cached([(0, 110)], buffer, at=0)
+    assert not file.read_cached([(10, buffer[:10]), (612, buffer[10:])]) or buffer == expected
+    assert not file.read_cached([(10, buffer[:10]), (256 * 100 - 50, buffer[10:])])
+    assert not (root / "missing").read_cached([(0, buffer)])
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 101), (96, 5), (100, 1), (1 << 62, 1), (0, 1 << 50)])

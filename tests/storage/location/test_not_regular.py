@@ -115,7 +115,7 @@ def test_no_way_to_read_a_file_waits_for_what_is_none(kind: str, tmp_path: Path)
     for way in ways:
         with pytest.raises(Damage, match="not a regular file"):
             way()
-    assert not file.read_cached([(0, 1)], memoryview(bytearray(1)), at=0)
+    assert not file.read_cached([(0, memoryview(bytearray(1)))])
     assert not file.is_file()
     with pytest.raises(Damage, match="not a regular file"):
         file.replace(b"new", expected=b"")

@@ -18,7 +18,7 @@ from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, Usa
 from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.location import web_and_hub
 from picstore.storage.location.abstract_location import Entry
-from picstore.storage.location.resolve import Location, WritableLocation, locate, locate_writable, write_whole
+from picstore.storage.location.resolve import Location, WritableLocation, locate, locate_writable
 from picstore.storage.location.resumed_download import Retries
 
 
@@ -87,7 +87,7 @@ def test_nothing_is_written_to_a_web_server(server: WebServer, make_dataset: Cal
     before = tree(server.folder)
     changes: list[Callable[[], object]] = [
         lambda: locate_writable(url),
-        lambda: write_whole(url, b""),
+        lambda: locate_writable(url).write(b""),
         lambda: picstore.Dataset(url).without([3]).save(),
         lambda: picstore.Dataset(url).save(),
         lambda: picstore.Writer(f"{server.url}/new"),
