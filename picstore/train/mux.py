@@ -15,7 +15,7 @@ from picstore import rng
 from picstore.errors import UsageError
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.dataset import Dataset
-from picstore.storage.record_shift import RecordShift
+from picstore.storage.joined_manifest import RecordShift
 from picstore.train.batch import Batch
 from picstore.train.batching.spec import check_one_size
 from picstore.train.core import BatchLoader

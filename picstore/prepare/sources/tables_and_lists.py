@@ -36,9 +36,9 @@ from picstore.prepare.sources.refused_files import require_text
 from picstore.prepare.sources.samples import SourceSample, choose_image
 from picstore.prepare.sources.source_file import SourceFile, named_file, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
+from picstore.storage.annotations import OWN
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import is_wide, text_lines
-from picstore.storage.target_forms import OWN
 
 _REPEATED = "repeated"  # key of notes
 _JSON_LINES = (".jsonl", ".ndjson")
