@@ -33,7 +33,7 @@ _TYPES = frozenset(
 )
 # Functions of their arguments alone, with time and memory in proportion to their size. Left out are `repeat`, `lpad`,
 # `range` and `format`, since a number makes their result as long as any memory, and distances of texts (`levenshtein`).
-# The list stands because DuckDB's own limits do not hold within a call (docs/measurements.md, "Conditions in SQL").
+# The list stands because DuckDB's own limits do not hold within a call (docs/decisions.md).
 _FUNCTIONS = frozenset(
     """
     + - * / // % ** ^ & | ~ << >> @ || ^@ && @> <@ <-> <=> ->> !~~ !~~* ~~ ~~* ~~~ xor
