@@ -135,7 +135,7 @@ class AspectRatios:
         return found
 
     def assign_facts(self, facts: Table) -> U8:
-        """Return the buckets of records, given ``record_facts.FACTS`` (n,)."""
+        """Return the buckets of records, given ``record_table.FACTS`` (n,)."""
         return self.assign(np.stack([facts["width"], facts["height"]], axis=1))
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
