@@ -18,7 +18,7 @@ from picstore.jpeg.tiles import rows_to_cut
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import MCU_SIZES
-from picstore.storage.row_reader import RowsOf
+from picstore.storage.partial_reader import RowsOf
 from picstore.train.batching.parameters import draw_geometry
 from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.geometry import Geometry
@@ -89,7 +89,7 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
         entries: ``layout.ENTRY`` (n,).
 
     Returns:
-        As :data:`picstore.storage.row_reader.RowsOf`.
+        As :data:`picstore.storage.partial_reader.RowsOf`.
     """
     layouts = layouts_of(entries)
     sizes = layouts[:, :2]
