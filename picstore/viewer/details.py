@@ -68,7 +68,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteRange:
     """A named range of bytes in a file or container."""
 
     name: str
@@ -94,8 +94,8 @@ class Place:
     size: int
     container: int
     record: int
-    containers: list[Span]
-    records: list[Span]
+    containers: list[ByteRange]
+    records: list[ByteRange]
     crc: str
 
 
@@ -149,11 +149,11 @@ def find_place(dataset: Dataset, position: int) -> Place:
     file, offset = container.locate(int(entry["offset"]))
     same = np.flatnonzero((rows["stream"] == rows["stream"][number]) & (rows["file"] == rows["file"][number]))
     containers = [
-        Span(f"container {other}", int(rows["offset"][other]), int(rows["size"][other]), other == number)
+        ByteRange(f"container {other}", int(rows["offset"][other]), int(rows["size"][other]), other == number)
         for other in same[np.argsort(rows["offset"][same])].tolist()
     ]
     offsets, lengths, ids = (container.index[name].tolist() for name in ("offset", "length", "id"))
-    records = [Span(str(ids[j]), offsets[j], lengths[j], j == k) for j in np.flatnonzero(container.good).tolist()]
+    records = [ByteRange(str(ids[j]), offsets[j], lengths[j], j == k) for j in np.flatnonzero(container.good).tolist()]
     records.sort(key=lambda span: span.offset)
     return Place(file, offset, int(entry["length"]), number, k, containers, records, f"{int(entry['crc']):08x}")
 
