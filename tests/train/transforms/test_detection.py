@@ -235,7 +235,7 @@ def test_a_loader_drops_objects_whose_center_was_cropped_away(tmp_path: Path) ->
         (lambda: picstore.RandomIoUCrop(min_scale=0.0), "0 < min"),
         (lambda: picstore.RandomIoUCrop(max_scale=1.5), "at most 1"),
         (lambda: picstore.RandomIoUCrop(sampler_options=[]), "at least one"),
-        (lambda: picstore.RandomIoUCrop(trials=0), "1 to 1000"),
+        (lambda: picstore.RandomIoUCrop(trials=0), "1 to 1,000"),
     ],
 )
 def test_arguments_of_such_crops_that_make_no_sense_are_refused(make: Callable[[], Any], message: str) -> None:

@@ -190,10 +190,10 @@ def test_conversions_stand_where_scripts_have_them_and_name_the_dtype() -> None:
 
 
 def test_names_and_none_among_levels_stay() -> None:
-    assert _levels([None, "random", (0.2, 1)], "fill") == [None, "random", [51.0, 255]]
+    assert _levels([None, "random", (0.2, 1)], "fill", whole=False) == [None, "random", [51.0, 255]]
     for wrong in (-0.1, 1.1):
         with pytest.raises(UsageError, match="levels of 0 to 1"):
-            _levels([0, wrong], "fill")
+            _levels([0, wrong], "fill", whole=False)
 
 
 def test_levels_after_a_conversion_are_those_of_floats() -> None:
