@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 import picstore
 
-PAGE = Path(__file__).parents[3] / "docs" / "training.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "transforms.md"
 MIXING = {"labels_getter": "labels are the records'", "p": "ours", "label_smoothing": "ours"}
 # By name, the parameters that differ, and why.
 DIFFERENCES = {
@@ -31,8 +31,8 @@ def names() -> list[str]:
 
 
 def left_out() -> list[str]:
-    """The names in the first column of the page's table."""
-    section = PAGE.read_text(encoding="utf-8").split("### Of torchvision's, not here", 1)[1].split("\n#", 1)[0]
+    """Return the names in the first column of the page's table of what picstore lacks."""
+    section = PAGE.read_text(encoding="utf-8").split("## What picstore lacks", 1)[1].split("\n#", 1)[0]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
 
