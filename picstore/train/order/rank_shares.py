@@ -1,8 +1,8 @@
 """How ranks share the lanes of an epoch and the samples of a global batch, and which rank this process is.
 
 One rule holds for all orders. Each rank reads L // W whole lanes, with L lanes and W ranks. The remaining lanes are
-shared: ranks in turn have equal parts of them, so a rank reads parts of two shared lanes at most. L + W - gcd(L, W)
-pairs of a lane and a rank read. If W divides L, no lane is shared.
+shared: ranks in turn have equal parts of them, so a rank reads parts of two shared lanes at most. All ranks together
+then read L + W - gcd(L, W) lanes, whole or in part. If W divides L, no lane is shared.
 
 The ranks' shares of a global batch differ by one sample at most. A rank takes the samples of its whole lanes, up to its
 share. Samples of shared lanes go to those readers of the lanes that lack samples, lowest rank first. The remaining
