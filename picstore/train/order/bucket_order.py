@@ -21,7 +21,8 @@ from picstore.train.order.rank_shares import RankShares, check_rank
 from picstore.train.order.requests import BatchRequest, LeavingRun, OpenRuns, SourceRequest, TrainingSource
 from picstore.train.order.state_checks import VERSION, check_state, position_in_epochs
 
-_FIXED = ("dataset", "seed", "shuffle", "lanes", "buckets")  # fields of a state that a loader must share
+# Fields of a state that must be equal in the loader that loads the state.
+_FIXED = ("dataset", "seed", "shuffle", "lanes", "buckets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ class TrainingSource:
     seed: int  # seed of order and random transforms
     base: int = 0  # number added to labels other than −1
     plan: TransformPlan = field(default_factory=TransformPlan)
-    copies: int = 1  # greatest number of times a record comes in an epoch
+    copies: int = 1  # most samples of one record in an epoch
     # Plans of batches that need another plan. Views, targets and columns are the same in all plans.
     others: tuple[TransformPlan, ...] = ()
     choice: PlanChoice | None = None  # plans that an image may need; None: all

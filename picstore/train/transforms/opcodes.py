@@ -37,7 +37,7 @@ NOISE = 15
 BLUR = 16
 ERASE = 17  # left, top, right, bottom, red, green, blue
 ERASE_RANDOM = 18  # left, top, right, bottom; has a key
-NORMALIZE = 19  # means and deviations of channels in 0 … 1
+NORMALIZE = 19  # channels' means and deviations in 0 … 1
 
 OPERANDS = 12  # operands of each step
 
