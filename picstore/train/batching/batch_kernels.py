@@ -147,8 +147,7 @@ def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
 
     Args:
         key: key of seed and epoch.
-        ids: int64 (n,), ids of the records.
-        views: int64 (n,), numbers of the views.
+        ids, views: int64 (n,), ids of the records, and numbers of the views.
         low, span: the least logarithm of a ratio, and how much more it may be.
         keys: uint64 (n,), takes each image's key.
         numbers: float64 (n, k), takes the first k numbers; the second ten are for ratios.
@@ -173,8 +172,7 @@ def place_crops(numbers, ratios, sizes, bounds, flips, frame, clip, box):
     """Choose and place the box of each image, and mirror it.
 
     Args:
-        numbers: numbers of :func:`draw_numbers`: those of the crop, then one for each flip.
-        ratios: float64 (n, 10).
+        numbers, ratios: numbers of ``draw_numbers`` (for the crop, then one for each flip), and float64 (n, 10).
         sizes: int64 (n, 2), width and height of the images.
         bounds: float64 (4,): least fraction of the area, and how much more it may be; least and greatest ratio.
         flips: float64 (k, 3): probability; 1 to mirror left to right; 1 to mirror top to bottom.

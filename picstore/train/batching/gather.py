@@ -1,7 +1,4 @@
-"""Gathering of a batch's records: the stream, size and label of each slot, before any pixel.
-
-A slot is an index in the batch.
-"""
+"""Gathering of a batch's records: stream, size and label of each slot (an index in the batch), before any pixel."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class SegmentTables:
     layout: SegmentLayout
     block: U8  # memory of the arrays
     arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
-    # Number of each image's first part of a segment, and of its parts: 0 for images that the GPU does not decode.
+    # Index of each image's first part of a segment, and its number of parts, 0 if the GPU does not decode the image.
     first: I64
     count: I64
     # For each slot that the GPU does not decode, the CPU's pixels (3, h, w), and the reason.
@@ -140,7 +140,7 @@ class EncodedBatch:
 class HostBatch:
     """Finished batch in CPU memory: the fields of ``Batch`` as arrays, and more."""
 
-    images: list[ViewImages] | U8  # bytes of all streams if ``encoded``
+    images: list[ViewImages] | U8  # images of groups, or bytes of streams
     labels: I64
     ids: I64
     source: I64  # (n,), number of the dataset
@@ -173,10 +173,7 @@ class HostBatch:
 
 
 class BatchFiller(Protocol):
-    """Images or streams of one batch in the making.
-
-    Attributes as in :class:`HostBatch`; No targets are requested if ``targets`` is None.
-    """
+    """Images or streams of one batch in the making, as in ``HostBatch``; ``targets`` may be None."""
 
     images: list[ViewImages] | U8
     targets: list[GroupTargets] | None

@@ -72,11 +72,8 @@ def draw_geometry(
     """Draw the geometry of a group's views of images.
 
     Args:
-        source: the dataset, its seed and transforms.
-        group: a group of views of the source.
-        epoch: the source's epoch.
-        ids: int64 (n,), ids of the records.
-        sizes: int64 (n, 2), widths and heights of the images.
+        source, group, epoch: the dataset with seed and transforms, one of its groups of views, and the epoch.
+        ids, sizes: int64 (n,), ids of the records, and int64 (n, 2), widths and heights of the images.
         copies: number of an image among the copies of its record in the epoch, (n,) or one for all. Views are counted
             on from copy to copy.
         boxes: float64 (n, m, 4), boxes of the records' objects, for transforms that need them.

@@ -83,8 +83,7 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
     """Compute the rows of tiles that an epoch needs of some images, before any image is read.
 
     Args:
-        source: the dataset, its seed and transforms.
-        epoch: number of the epoch.
+        source, epoch: the dataset with seed and transforms, and the epoch.
         max_pixels: no row is needed of larger images, which are refused.
         entries: ``layout.ENTRY`` (n,).
 

@@ -43,8 +43,7 @@ class FusedKernel:
     Args:
         geometries: geometries of each group of views.
         reach: int64 (n, 4), the joint reach of all views of each slot.
-        factors: int64 (n,), by how much decoding divides the sides.
-        foreign: bool (n,), images that are not upright JPEGs.
+        factors, foreign: int64 and bool (n,), divisors of sides, and images that are not upright JPEGs.
 
     Attributes:
         done: bool (n,), the slots whose views ``run`` has made.

@@ -69,8 +69,7 @@ def fill_normals(key, first, workspace, choice, out):
     """Write standard normals: pair ``first + j`` of ``key`` to ``out[2 * j]`` and ``out[2 * j + 1]``.
 
     Args:
-        key: uint64.
-        first: int64, number of the first pair.
+        key, first: uint64 key, and int64 number of the first pair.
         workspace, choice: float32 (3, n) and int32 (n,), working memory.
         out: float32 (2 n,).
     """

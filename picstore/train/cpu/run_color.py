@@ -1,7 +1,4 @@
-"""Execution of color programs on the CPU: the pixels of one image, step by step.
-
-``transforms/color_program.py`` composes programs, and needs no compiler.
-"""
+"""Execution of color programs on the CPU: the pixels of one image, step by step, as ``color_program.py`` composed."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
         image: uint8 (3, H, W), C-contiguous; overwritten. May be ``out`` itself, and then have any strides if the
             program is empty.
         out: (3, H, W), any strides, uint8, float32 or, as its bits, 16-bit integers; ``image`` or separate memory.
-        dtype: what the bits of ``out`` are.
+        dtype: dtype of the bits of ``out``.
 
     Raises:
         UsageError: an array has another dtype, shape or layout, or is empty.

@@ -75,8 +75,7 @@ def make_target(
 
     Args:
         names: fields of the extra, or attachments that are masks or JPEGs, see ``check_targets``.
-        extra: the record's extra; None has no objects.
-        masks: image files by attachment.
+        extra, masks: the record's extra, None without objects, and image files by attachment.
         geometry, slot: geometry of the batch, and number of the image.
 
     Returns:

@@ -99,10 +99,7 @@ def warp_taps(source, matrix, clip, edges, fill, interpolation, antialias, targe
 
     The clip's border is repeated outside of the clip; ``fill`` is taken outside of the image.
 
-    Args:
-        source, matrix, clip, edges, fill, target: as for ``warp``.
-        interpolation: ``NEAREST`` or ``BICUBIC``.
-        antialias: chooses the cubic.
+    Arguments are as for ``warp``. ``interpolation`` is ``NEAREST`` or ``BICUBIC``; ``antialias`` chooses the cubic.
     """
     height, width = target[5], target[6]
     line = np.empty((3, width), np.uint8)

@@ -69,8 +69,7 @@ def augment(
             reached the launch.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
         geometry, program: of the n images.
-        dtype: dtype of the outputs: uint8, float16, bfloat16 or float32.
-        channels_last: layout of the outputs.
+        dtype, channels_last: dtype (uint8, float16, bfloat16 or float32) and layout of the outputs.
         factors: int (n,) or one for all, by which decoding divided the sides.
         counts: numbers of images of several batches, each of which gets memory of its own.
 
@@ -189,8 +188,7 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
     """Allocate memory for weights and canvas steps, noted in the header; keep it until the kernels are launched."""
     starts = frozenset[int]().union(*table.starts)
-    weights = torch.zeros(table.weights, dtype=torch.int32, device=device)
-    workspace = {WEIGHTS: weights}
+    workspace = {WEIGHTS: torch.zeros(table.weights, dtype=torch.int32, device=device)}
     if starts & TABLE_STEPS:
         counts = len(table.starts) * table.count * _COUNTS
         workspace[COUNTS] = torch.zeros(counts, dtype=torch.int32, device=device)
@@ -221,11 +219,7 @@ def _launch(table: DescriptorTable, words: torch.Tensor, out: torch.Tensor, chan
             displace_rows[grid](words, phase, rows, **OPTIONS)
         if starts & TABLE_STEPS:
             make_tables[(1, table.count)](words, phase, **OPTIONS)
-        constants = {
-            "FIRST": phase == 0,
-            "CHANNELS_LAST": channels_last,
-            "CANVAS": bool(starts & CANVAS_STEPS),
-            "COUNTED": bool(following & TABLE_STEPS),
-        }
+        canvas, counted = bool(starts & CANVAS_STEPS), bool(following & TABLE_STEPS)
+        constants = {"FIRST": phase == 0, "CHANNELS_LAST": channels_last, "CANVAS": canvas, "COUNTED": counted}
         chosen = OPTIONS if phase else FIRST_OPTIONS
         run_phase[grid](words, phase, out, levels, rows, sums, **constants, **chosen)

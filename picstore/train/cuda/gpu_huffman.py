@@ -102,11 +102,8 @@ def decode_segments(
         tables: int32, results of ``make_tables``.
         coefficients: int16 (blocks, 64), zeros; takes each block's coefficients in zigzag order.
         status: int32 (n,), zeros; takes the errors of each image's segments.
-        count: number of the images' parts; other rows may lie between their rows.
-        image_count: n.
-        LANES: parts of a program.
-        ROUNDS: refills between two checks whether all lanes are done.
-        SYMBOLS: symbols of a refill.
+        count, image_count: number of the images' parts, between whose rows other rows may lie, and n.
+        LANES, ROUNDS, SYMBOLS: parts of a program, refills between checks whether all are done, symbols of a refill.
     """
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     exists = lane < count

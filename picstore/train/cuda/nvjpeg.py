@@ -43,10 +43,7 @@ _ALLOCATOR_FAILURE, _NOT_INITIALIZED, _ARCH_MISMATCH = 5, 1, 7
 def choose_decoder(name: str, device: torch.device) -> str:
     """Choose the decoder for a device: a name of ``DECODERS``, but not ``"auto"``.
 
-    Args:
-        name: a name of ``DECODERS``. ``"auto"`` is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere; both make the same
-            pixels.
-        device: device of the images.
+    ``"auto"`` is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere; both make the same pixels.
 
     Raises:
         UsageError: this device has no such decoder.
@@ -125,7 +122,7 @@ class DecodedStreams:
 
     Attributes:
         images: uint8 (3, h, w) on the device; None for a stream that no decoder takes.
-        problems: for each image that is None, by number, the reason.
+        problems: for each missing image, by number, the reason.
         refused: reasons why the device did not decode the images that were left to the CPU.
     """
 
@@ -140,8 +137,7 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
     Args:
         streams: uint8 (m,) in CPU memory.
         sizes: int64 (n, 2), expected width and height of each image.
-        decode: a result of ``load_decoder``.
-        device: device of the images.
+        decode, device: a result of ``load_decoder``, and its device.
 
     Raises:
         torch.cuda.OutOfMemoryError: the device has too little memory for one image.

@@ -55,8 +55,7 @@ def lock_pages(array: U8, device: torch.device) -> bool:
 def _register(mapping: Mapping, device: torch.device) -> str:
     """Page-lock memory until it is unmapped; return CUDA's error, or "".
 
-    The call runs in a thread of its own, because CUDA keeps a thread's last error, which torch would raise at the
-    thread's next launch.
+    A thread of its own makes the call, because torch would raise the thread's last CUDA error at its next launch.
     """
     problems = ["its thread ended"]
 

@@ -96,21 +96,12 @@ def make_resample_params(
     _check(box, matrix, clip, geometry.size)
     filters = geometry.interpolation, geometry.antialias
     numbers, window, taps = _weigh(source_size, box, clip, geometry.size, filters)
+    if matrix is not None:
+        numbers = np.where(slanted[:, None], matrix.reshape(-1, 6), numbers)
+    flip, fill = geometry.flip, geometry.fill.astype(np.int64)
+    size, edges, shown = geometry.size, geometry.output_edges, geometry.shows_edges
     return ResampleParams(
-        planes=planes,
-        source_size=source_size,
-        clip=clip,
-        slanted=slanted,
-        flip=geometry.flip,
-        window=window,
-        taps=taps,
-        map=numbers if matrix is None else np.where(slanted[:, None], matrix.reshape(-1, 6), numbers),
-        fill=geometry.fill.astype(np.int64),
-        interpolation=geometry.interpolation,
-        antialias=geometry.antialias,
-        size=geometry.size,
-        edges=geometry.output_edges,
-        shows_edges=geometry.shows_edges,
+        planes, source_size, clip, slanted, flip, window, taps, numbers, fill, *filters, size, edges, shown
     )
 
 

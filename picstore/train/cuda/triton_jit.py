@@ -24,7 +24,6 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 __all__ = ["INTERPRETED", "device_function", "kernel", "launching", "tl"]
 
-
 _LAUNCHING = threading.Lock()
 _KERNELS: list[Any] = []  # all kernels that the host launches
 

@@ -61,9 +61,8 @@ class BatchForm(ABC):
         """Return the maker of batches on a device; None on the CPU, where images stay in their memory.
 
         Args:
-            output: of the pipeline.
-            device: with its index.
-            strict: stop at the first image that does not decode.
+            output, device: output of the pipeline, and device with an index.
+            strict: whether the first image that does not decode is an error.
             load: loads the decoder of streams for a device.
         """
 
@@ -74,7 +73,7 @@ class BatchForm(ABC):
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return the number of images that a record counts as."""
+        """Return as how many images of a task a record counts."""
         return output.view_count
 
 
