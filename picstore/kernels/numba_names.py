@@ -14,64 +14,41 @@ from typing import Any
 import numba
 
 CACHE, LINKING, CALLS = "cache", "linking", "calls"
-NAMES: dict[str, tuple[str, ...]] = {
-    CACHE: (
-        "dispatcher._cache",
-        "dispatcher.compile",
-        "dispatcher.overloads",
-        "dispatcher.targetctx",
-        "context.codegen",
-        "codegen.magic_tuple",
-        "numba.core.compiler.CompileResult",
-        "result._reduce",
-        "result._rebuild",
-        "result.library",
-        "result.target_context",
-        "numba.core.runtime.rtsys",
-        "rtsys.initialize",
-        "numba.core.serialize.dumps",
-        "numba.core.sigutils.normalize_signature",
-    ),
-    LINKING: (
-        "dispatcher.compile",
-        "dispatcher.targetctx",
-        "context.codegen",
-        "codegen._library_class",
-        "codegen._data_layout",
-        "codegen._engine",
-        "codegen.create_library",
-        "codegen.set_env",
-        "engine.is_symbol_defined",
-        "engine._defined_symbols",
-        "library._codegen",
-        "library._final_module",
-        "library._shared_module",
-        "library._finalized",
-        "library._unserialize",
-        "library._optimize_functions",
-        "library._optimize_final_module",
-        "library._finalize_final_module",
-        "library._finalize_dynamic_globals",
-        "library._get_module_for_linking",
-        "library._set_compiled_object",
-        "library.enable_object_caching",
-        "library.serialize_using_object_code",
-    ),
-    CALLS: (
-        "dispatcher.compile",
-        "dispatcher.overloads",
-        "dispatcher.targetctx",
-        "context.call_conv",
-        "context.cast",
-        "convention.get_function_type",
-        "convention.call_function",
-        "convention.return_status_propagate",
-        "numba.core.compiler.CompileResult",
-        "result.library",
-        "result.fndesc",
-        "library.get_pointer_to_function",
-        "numba.core.sigutils.normalize_signature",
-    ),
+# By group and owner; ``_find_owner`` tells the objects that owners other than modules stand for.
+_ATTRIBUTES: dict[str, dict[str, str]] = {
+    CACHE: {
+        "dispatcher": "_cache compile overloads targetctx",
+        "context": "codegen",
+        "codegen": "magic_tuple",
+        "numba.core.compiler": "CompileResult",
+        "result": "_reduce _rebuild library target_context",
+        "numba.core.runtime": "rtsys",
+        "rtsys": "initialize",
+        "numba.core.serialize": "dumps",
+        "numba.core.sigutils": "normalize_signature",
+    },
+    LINKING: {
+        "dispatcher": "compile targetctx",
+        "context": "codegen",
+        "codegen": "_library_class _data_layout _engine create_library set_env",
+        "engine": "is_symbol_defined _defined_symbols",
+        "library": "_codegen _final_module _shared_module _finalized _unserialize _optimize_functions "
+        "_optimize_final_module _finalize_final_module _finalize_dynamic_globals _get_module_for_linking "
+        "_set_compiled_object enable_object_caching serialize_using_object_code",
+    },
+    CALLS: {
+        "dispatcher": "compile overloads targetctx",
+        "context": "call_conv cast",
+        "convention": "get_function_type call_function return_status_propagate",
+        "numba.core.compiler": "CompileResult",
+        "result": "library fndesc",
+        "library": "get_pointer_to_function",
+        "numba.core.sigutils": "normalize_signature",
+    },
+}
+NAMES = {
+    group: tuple(f"{owner}.{name}" for owner, names in owners.items() for name in names.split())
+    for group, owners in _ATTRIBUTES.items()
 }
 _MISSING = object()
 _COSTS = {

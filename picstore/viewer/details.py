@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -56,49 +55,6 @@ def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Restart tiles of an image: their size in pixels, numbers of columns and rows, and bytes of each, row by row."""
-
-    width: int
-    height: int
-    columns: int
-    rows: int
-    bytes: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """A named range of bytes in a file or container."""
-
-    name: str
-    offset: int
-    size: int
-    chosen: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a record.
-
-    Attributes:
-        file, offset, size: place of its image.
-        container, record: number of its container in stored order, and of the record in the container.
-        containers: all containers of the file; the record's own is chosen.
-        records: all images of the container by offset; the record's own is chosen.
-        crc: CRC-32C of the image.
-    """
-
-    file: str
-    offset: int
-    size: int
-    container: int
-    record: int
-    containers: list[ByteRange]
-    records: list[ByteRange]
-    crc: str
-
-
 def answer_image(session: Session, query: Query) -> dict[str, Any]:
     """Return all facts of an image beside its pixels; ``problem`` is the reason why its objects are not drawn."""
     dataset, position = session.dataset, session.position(query)
@@ -128,8 +84,8 @@ def answer_image(session: Session, query: Query) -> dict[str, Any]:
     }
 
 
-def tiles_of(record: Record) -> Tiles | None:
-    """Return the grid of restart tiles; None if the restart markers form no grid."""
+def tiles_of(record: Record) -> dict[str, Any] | None:
+    """Return the grid of restart tiles, and the bytes of each tile row by row; None without a grid."""
     info = record.info
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not info.restart_interval or not mcu_width or not len(info.segments):
@@ -138,24 +94,44 @@ def tiles_of(record: Record) -> Tiles | None:
     columns, rest = divmod(mcus, info.restart_interval)
     if rest or columns * rows != len(info.segments):
         return None
-    return Tiles(info.restart_interval * mcu_width, mcu_height, columns, rows, info.segments.tolist())
+    width = info.restart_interval * mcu_width
+    sizes = info.segments.tolist()
+    return {"width": width, "height": mcu_height, "columns": columns, "rows": rows, "bytes": sizes}
 
 
-def find_place(dataset: Dataset, position: int) -> Place:
-    """Find the place of a record by the indexes, without reading the record."""
+def find_place(dataset: Dataset, position: int) -> dict[str, Any]:
+    """Find the place of a record by the indexes, without reading the record.
+
+    Returns:
+        File, offset, size and CRC-32C of the image; the number of the container in stored order, and of the record in
+        the container; all containers of the file and all images of the container by offset, the record's own chosen.
+    """
     (number,), (k,) = (each.tolist() for each in dataset.live.find(np.array([position])))
     container = dataset.containers.index(number)
     entry, rows = container.index[k], dataset.rows
     file, offset = container.locate(int(entry["offset"]))
     same = np.flatnonzero((rows["stream"] == rows["stream"][number]) & (rows["file"] == rows["file"][number]))
     containers = [
-        ByteRange(f"container {other}", int(rows["offset"][other]), int(rows["size"][other]), other == number)
+        _byte_range(f"container {other}", int(rows["offset"][other]), int(rows["size"][other]), chosen=other == number)
         for other in same[np.argsort(rows["offset"][same])].tolist()
     ]
     offsets, lengths, ids = (container.index[name].tolist() for name in ("offset", "length", "id"))
-    records = [ByteRange(str(ids[j]), offsets[j], lengths[j], j == k) for j in np.flatnonzero(container.good).tolist()]
-    records.sort(key=lambda span: span.offset)
-    return Place(file, offset, int(entry["length"]), number, k, containers, records, f"{int(entry['crc']):08x}")
+    good = np.flatnonzero(container.good).tolist()
+    records = [_byte_range(str(ids[j]), offsets[j], lengths[j], chosen=j == k) for j in good]
+    return {
+        "file": file,
+        "offset": offset,
+        "size": int(entry["length"]),
+        "crc": f"{int(entry['crc']):08x}",
+        "container": number,
+        "record": k,
+        "containers": containers,
+        "records": sorted(records, key=lambda each: each["offset"]),
+    }
+
+
+def _byte_range(name: str, offset: int, size: int, *, chosen: bool) -> dict[str, Any]:
+    return {"name": name, "offset": offset, "size": size, "chosen": chosen}
 
 
 def drawn_objects(objects: Objects) -> dict[str, Any]:
@@ -176,7 +152,7 @@ def _open(session: Session, query: Query) -> tuple[Record, str]:
     """Return the record of a request, and the name of its file: the extension may be needed to tell the format."""
     position = session.position(query)
     record = session.dataset[position]
-    return record, find_place(session.dataset, position).file if record.info.foreign else ""
+    return record, find_place(session.dataset, position)["file"] if record.info.foreign else ""
 
 
 def answer_thumbnail(session: Session, query: Query) -> Picture:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -26,37 +26,11 @@ MAX_DRAWS = 64
 DEFAULT_RECIPE = "torchvision_resnet50_v2"
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnImage:
-    """An image that was made from a record.
-
-    Attributes:
-        group, view: name of its group of views, "" for a list of transforms, and the view's number in the group.
-        id, label: id and label of its record.
-        frame: corners of the region that was cut out, in pixels of the record's image.
-        parameters: the transforms that were applied, in words.
-        note: remark, e.g. that the record replaces a damaged one.
-    """
-
-    group: str
-    view: int
-    slot: int
-    id: str
-    label: int
-    width: int
-    height: int
-    frame: list[list[float]]
-    parameters: list[str]
-    source_size: list[int]
-    position: int = -1
-    note: str = ""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Images, their pixels, uint8 (height, width, 3) each, and facts about all of them."""
+    """Images as :func:`draw_views` describes them, their pixels, uint8 (height, width, 3) each, and common facts."""
 
-    images: list[DrawnImage]
+    images: list[dict[str, Any]]
     pixels: list[U8]
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -80,18 +54,20 @@ def draw_views(
                 pixels.append(to_levels(np.asarray(of_slots[slot]), param, row))
                 width, height = geometry.size[row].tolist()
                 made.append(
-                    DrawnImage(
-                        group=group.name,
-                        view=view,
-                        slot=slot,
-                        id=str(int(host.ids[slot].astype(np.uint64))),
-                        label=int(host.labels[slot]),
-                        width=width,
-                        height=height,
-                        frame=np.round(geometry.corners(row), 2).tolist(),
-                        parameters=[*geometry.describe(row), *param.program.describe(row)],
-                        source_size=geometry.source_size[row].tolist(),
-                    )
+                    {
+                        # The name of the group of views, "" for a list of transforms, and the number in the group.
+                        "group": group.name,
+                        "view": view,
+                        "slot": slot,
+                        "id": str(int(host.ids[slot].astype(np.uint64))),
+                        "label": int(host.labels[slot]),
+                        "width": width,
+                        "height": height,
+                        # Corners of the region that was cut out, in pixels of the record's image.
+                        "frame": np.round(geometry.corners(row), 2).tolist(),
+                        "parameters": [*geometry.describe(row), *param.program.describe(row)],
+                        "source_size": geometry.source_size[row].tolist(),
+                    }
                 )
     return Drawn(made, pixels)
 
@@ -166,6 +142,6 @@ def draw_epochs(dataset: Dataset, recipe: Recipe, position: int, *, seed: int, e
         for damage in (*made.host.damage, *made.problems.values()):
             raise damage
         one = draw_views(made.host.images, made.host, made.params, output, slots=range(1))
-        drawn.images.extend(replace(each, slot=number, position=position) for each in one.images)
+        drawn.images.extend(each | {"slot": number, "position": position} for each in one.images)
         drawn.pixels.extend(one.pixels)
     return drawn

@@ -7,6 +7,7 @@ import io
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -108,31 +109,20 @@ def crop(record: Record, name: str, box: Box) -> Picture:
         return _encode(picstore.decode(record.jpeg, box, size), PNG)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Size of the JPEG that is cut out for a crop.
+def measure_cut(record: Record, box: Box) -> dict[str, Any]:
+    """Cut a box out of an image's bytes and measure the result; errors are those of :func:`crop`.
 
-    Attributes:
-        bytes, of: bytes of the cut, and of the whole JPEG.
-        rect: left, top, width and height of the decoded region, in pixels of the image.
-        tiles, of_tiles: restart segments of the cut, and of the image.
+    Returns:
+        ``bytes`` of the cut, ``of`` those of the JPEG; ``tiles`` in the cut, ``of_tiles`` in the image; ``rect``, the
+        left, top, width and height of the decoded region, in pixels of the image.
     """
-
-    bytes: int
-    of: int
-    rect: Box
-    tiles: int
-    of_tiles: int
-
-
-def measure_cut(record: Record, box: Box) -> Cut:
-    """Cut a box out of an image's bytes and measure the result; errors are those of :func:`crop`."""
     stream, (x, y) = picstore.cut(record.jpeg, _checked_box(record, box))
     header = parse_header(stream)
     columns, rows = header.mcus
     tiles = columns * rows // (header.restart_interval or columns * rows)
     rect = box[0] - x, box[1] - y, header.width, header.height
-    return Cut(len(stream), len(record.jpeg), rect, tiles, max(1, len(record.info.segments)))
+    sizes = {"bytes": len(stream), "of": len(record.jpeg)}
+    return sizes | {"rect": rect, "tiles": tiles, "of_tiles": max(1, len(record.info.segments))}
 
 
 def _checked_box(record: Record, box: Box) -> Box:
