@@ -4,5 +4,6 @@ from importlib.util import find_spec
 
 from picstore.errors import MissingDependency
 
-if find_spec("torch") is None:  # Here, so that the first use of this package names the missing library.
+# Checked here, so that the first use of this package names the missing library.
+if find_spec("torch") is None:
     raise MissingDependency("the loader needs PyTorch and torchvision: pip install 'picstore[torch]'")

@@ -60,6 +60,9 @@ class Pipeline:
         requests: one for each batch. The planner's thread draws at most AHEAD + MAX_REQUESTS + 1 requests whose batches
             the consumer has not taken.
         buffers: shared with earlier epochs, so that all epochs reuse the same pages.
+
+    Attributes:
+        drained: whether all requests were drawn.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class Pipeline:
         self._filler_class: Future[Callable[..., BatchFiller]] = Future()
         self._queue: SimpleQueue[Future[HostBatch] | BaseException | None] = SimpleQueue()
         self._free_slots = threading.Semaphore(AHEAD)  # Slots in the queue.
-        self._stop = self._started = False
+        self._stop = self._started = self.drained = False
         self._pid = os.getpid()
         self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
 
@@ -129,7 +132,7 @@ class Pipeline:
         return item.result()
 
     def close(self) -> None:
-        """End all threads; may be called again. Do nothing in a fork, where are no threads and locks may be held."""
+        """End all threads; may be called again. A fork has no threads, and its locks may be held for ever."""
         if self._pid != os.getpid():
             return
         self._stop = True
@@ -161,7 +164,7 @@ class Pipeline:
     def _start_batches(self) -> Iterator[Future[HostBatch]]:
         """Yield batches that are being filled, and read containers ahead as far as the budget allows."""
         ahead: deque[_RequestedBatch] = deque()
-        requests = ((request, container_uses(request, self._spec.sources)) for request in self._requests)
+        requests = self._draw_requests()
         following, first = next(requests, None), True
         while following is not None or ahead:
             while following is not None and len(ahead) < MAX_REQUESTS:
@@ -183,6 +186,11 @@ class Pipeline:
                 # Reading for other batches would delay the images of the first one.
                 wait([filling])
                 first = False
+
+    def _draw_requests(self) -> Iterator[tuple[BatchRequest, dict[ContainerKey, ContainerUse]]]:
+        for request in self._requests:
+            yield request, container_uses(request, self._spec.sources)
+        self.drained = True
 
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
         """Wait for the kernels, which further reading would delay; return whether the containers have been read."""

@@ -92,7 +92,7 @@ def _augment_alone(
 
 
 def _select(images: Images, numbers: I64) -> Images:
-    """Return the images with these numbers, in order."""
+    """Return some images, in the order of ``numbers``."""
     return [images[number] for number in numbers.tolist()] if isinstance(images, list) else images.select(numbers)
 
 

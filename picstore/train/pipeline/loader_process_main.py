@@ -36,7 +36,6 @@ from picstore.train.buffers import (
     send_descriptor,
     share_array,
 )
-from picstore.train.order.requests import BatchRequest
 from picstore.train.order.spans import Span
 from picstore.train.pipeline.batch_threads import Pipeline
 from picstore.train.pipeline.loader_process import AHEAD, Message, SequenceShare
@@ -253,24 +252,24 @@ class SpanPipelines:
     ) -> None:
         self._spans, self._spec, self._buffers, self._counter = spans, spec, buffers, counter
         self._current = self._make_next()
-        self._next: _SpanPipeline | None = None
+        self._next: Pipeline | None = None
 
     def start(self) -> None:
         """Start the first pipeline."""
         if self._current is not None:
-            self._current.pipeline.start()
+            self._current.start()
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, None at the end; raises as :meth:`Pipeline.receive` does."""
+        """Return the next batch, or None at the end; raise what :meth:`Pipeline.receive` raises."""
         while self._current is not None:
-            if self._next is None and self._current.requests.ended:
+            if self._next is None and self._current.drained:
                 self._next = self._make_next()
                 if self._next is not None:
-                    self._next.pipeline.start()
-            batch = self._current.pipeline.receive()
+                    self._next.start()
+            batch = self._current.receive()
             if batch is not None:
                 return batch
-            self._current.pipeline.close()
+            self._current.close()
             self._current, self._next = self._next or self._make_next(), None
         return None
 
@@ -278,31 +277,10 @@ class SpanPipelines:
         """End all threads."""
         for each in (self._current, self._next):
             if each is not None:
-                each.pipeline.close()
+                each.close()
 
-    def _make_next(self) -> _SpanPipeline | None:
+    def _make_next(self) -> Pipeline | None:
         span = next(self._spans, None)
-        return None if span is None else _SpanPipeline(span, self._spec, self._buffers, self._counter)
-
-
-class _SpanPipeline:
-    """The pipeline of a span, and the requests of that pipeline."""
-
-    def __init__(self, span: Span, spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter) -> None:
-        self.requests = _Requests(span(spec.sources))
-        self.pipeline = Pipeline(self.requests, spec, buffers=buffers, counter=counter)
-
-
-class _Requests(Iterator[BatchRequest]):
-    """Iterator over requests that notes its end."""
-
-    def __init__(self, requests: Iterator[BatchRequest]) -> None:
-        self._requests = requests
-        self.ended = False
-
-    def __next__(self) -> BatchRequest:
-        try:
-            return next(self._requests)
-        except StopIteration:
-            self.ended = True
-            raise
+        if span is None:
+            return None
+        return Pipeline(span(self._spec.sources), self._spec, buffers=self._buffers, counter=self._counter)

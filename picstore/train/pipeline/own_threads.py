@@ -161,7 +161,7 @@ class FillingBatch:
         return [_Task(self, chunk) for chunk in chunks]
 
     def fill(self, slots: range) -> None:
-        """Fill some slots and end their task."""
+        """Fill the slots of one task, and end the task."""
         try:
             problems = self._fill(slots)
         except BaseException as error:  # The consumer raises it.
@@ -172,7 +172,7 @@ class FillingBatch:
         self._end_task()
 
     def cancel(self) -> None:
-        """End a task without its work."""
+        """End one task without filling its slots."""
         self._cancelled = True
         self._end_task()
 
