@@ -61,8 +61,8 @@ class DataMux(BatchLoader[MuxOrder]):
             their step on, they replace the counts of the configuration. Counts are a list, by source, or a dict by
             name. The name of a source is its ``name`` in TOML, or else its path as it is written. A source that a dict
             does not name keeps its count.
-        global_counts: counts are for the batches of all ranks together, which differ by at most one sample. Otherwise
-            counts are for the batch of each rank.
+        global_counts: counts are for the batches of all ranks together; the sizes of the ranks' batches differ by at
+            most one. Otherwise counts are for the batch of each rank.
         lanes: number of runs of each source that batches mix, at most 65,536. By default all sources together have
             about 32, and ranks do not share a lane. ``load_state_dict`` takes over the lanes of the state unless they
             are given here.
