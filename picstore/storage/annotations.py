@@ -63,11 +63,7 @@ def parse_extra(extra: bytes) -> Any:
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
     """Read the objects of an extra, any JSON value; no objects if it is not a JSON object or has no target fields.
 
-    Args:
-        fields: the fields to read; only the length of other fields is checked.
-
-    Raises:
-        ImageError: a field is malformed; the message names it and the position in it.
+    Of target fields that are not in ``fields``, only the length is checked. ImageError for a malformed field.
     """
     if not isinstance(extra, dict):
         return Objects()
@@ -194,9 +190,7 @@ def target_fields(forms: str) -> dict[str, str]:
 def in_own_form(extra: dict[str, Any], forms: str, size: tuple[int, int]) -> dict[str, Any]:
     """Convert the targets of an extra to corners in pixels; malformed values stay, so that the check refuses them.
 
-    Args:
-        forms: result of :func:`check_targets`.
-        size: width and height of the upright image.
+    ``forms`` come from :func:`check_targets`; ``size`` is width and height of the upright image.
     """
     own = dict(extra)
     for field, form in target_fields(forms).items():

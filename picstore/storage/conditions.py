@@ -79,11 +79,7 @@ _CLOSED: dict[str, Any] = {
 
 
 class Condition:
-    """A condition in DuckDB's SQL, checked.
-
-    Attributes:
-        text: the condition as given.
-        columns: names of the used columns.
+    """A condition in DuckDB's SQL, checked; ``columns`` are the names of the columns that it uses.
 
     Raises:
         MissingDependency: DuckDB is not installed.

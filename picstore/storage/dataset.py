@@ -255,10 +255,8 @@ class Dataset(Sequence[Record]):
             columns: images side by side.
 
         Returns:
-            A figure of matplotlib, which a notebook shows and ``savefig`` writes to a file.
-
-        Raises:
-            MissingDependency: matplotlib is not installed.
+            A figure of matplotlib, which a notebook shows and ``savefig`` writes to a file. MissingDependency without
+            matplotlib.
         """
         # These imports load the decoder and its kernels.
         from picstore.display.figures import draw_tiles
@@ -272,10 +270,7 @@ class Dataset(Sequence[Record]):
     def summary(self) -> Figure:
         """Draw the number of images by class, width, height and bytes, by reading the indexes of all containers.
 
-        Images with a damaged index entry are left out; the title says how many.
-
-        Raises:
-            MissingDependency: matplotlib is not installed.
+        Images with a damaged index entry are left out; the title counts them. MissingDependency without matplotlib.
         """
         from picstore.storage.record_pictures import draw_summary
 
@@ -468,13 +463,8 @@ class Dataset(Sequence[Record]):
         """Write deletions and columns as a new version, without writing files of images.
 
         Readers of an older version keep reading it. The last write replaces the manifest and so makes the change. The
-        counts of records by label are written too, even if they are missing and nothing was edited.
-
-        Returns:
-            The dataset in its new version.
-
-        Raises:
-            UsageError: this is a selection, or another process has edited the dataset since it was opened.
+        counts of records by label are written too, even if they are missing and nothing was edited. Returns the dataset
+        in its new version. UsageError for a selection, or if another process has edited the dataset meanwhile.
         """
         if self._selected is not None or not isinstance(self.path, Location):
             what = "several datasets" if self._joined else "a selection"

@@ -100,11 +100,8 @@ def append_rows(
 def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
     """Replace the manifest of a dataset, and keep the replaced manifest under its uuid as an earlier version.
 
-    ``counts`` count the new version's records, None if unknown.
-
-    Raises:
-        Conflict: the dataset now has another uuid than ``origin``.
-        UsageError: another process holds the lock of edits.
+    ``counts`` count the new version's records, None if unknown. Conflict if the dataset now has another uuid than
+    ``origin``; other errors: see :func:`edit_lock`.
     """
     with edit_lock(root):
         try:
@@ -224,11 +221,7 @@ def edit_lock(root: WritableLocation) -> Iterator[None]:
 
 
 def check_copy(root: Location, manifest: Manifest) -> None:
-    """Compare the fields of the copy and the manifest.
-
-    Raises:
-        NotADataset, Damage: the copy is missing, damaged, or of another version than the manifest.
-    """
+    """Compare copy and manifest; NotADataset for a missing copy, Damage for a damaged or different one."""
     path = root / COPY
     try:
         copy = read_manifest_file(path)

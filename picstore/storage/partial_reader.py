@@ -85,12 +85,7 @@ class PartialRead:
     buffer: memoryview
 
     def run(self, path: Location) -> None:
-        """Read the pieces from a file and check the parts.
-
-        Raises:
-            Damage: the file ends too early, or the disk cannot read it.
-            NotADataset: the file is missing.
-        """
+        """Read the pieces from a file and check the parts; Damage or NotADataset if the file cannot be read."""
         path.read_pieces(self.pieces, file=self.container.ref.name)
         self._finish()
 
@@ -121,12 +116,7 @@ def whole_images(entries: Table) -> I64:
 
 
 def plan_reads(
-    containers: Sequence[Container],
-    wanted: Sequence[Bools],
-    rows_of: RowsOf,
-    *,
-    attachments: bool,
-    allocate: Allocate,
+    containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf, *, attachments: bool, allocate: Allocate
 ) -> list[PartialRead | None]:
     """Plan the reads of some containers, and set ``held`` to describe the contents of their buffers.
 
@@ -136,9 +126,7 @@ def plan_reads(
     Args:
         containers: containers with sound tables.
         wanted: for each container bool (n,), the records to read.
-        rows_of: the rows to read.
         attachments: whether to read attachments too.
-        allocate: makes buffers.
 
     Returns:
         One plan for each container; None if one read of the whole container is faster.

@@ -88,13 +88,9 @@ def count_records(
     live: Callable[[int], Bools],
     relabel: Relabel | None = None,
 ) -> RecordCounts:
-    """Count the records of containers by reading indexes; records with damaged entries are left out.
+    """Count the records of containers by number; records with damaged entries are left out.
 
-    Args:
-        numbers: numbers of the containers.
-        index: reads a container without its payload, or raises Damage or NotADataset.
-        live: marks the live records of a container.
-        relabel: replaces stored labels.
+    ``index`` reads a container without its payload, ``live`` marks its live records, ``relabel`` replaces labels.
     """
 
     def count(number: int) -> RecordCounts:

@@ -40,12 +40,8 @@ def collect_facts(
 ) -> Array:
     """Apply ``take`` to the facts of each container, FACTS (n,), and join the results: (sum of ``records``,).
 
-    For a damaged index entry or a missing file, the id is -1 and other facts are 0.
-
-    Args:
-        records: number of records of each container.
-        index: reads a container without its payload.
-        dtype: dtype of the results.
+    ``records`` are the numbers of records of the containers, ``index`` reads a container without its payload. For a
+    damaged index entry or a missing file, the id is -1 and other facts are 0.
     """
     collected = np.empty(int(records.sum(dtype=np.int64)), dtype)
     end = 0

@@ -99,13 +99,9 @@ def unpack_container(
 
 
 def read_header(buffer: memoryview, *, ref: ContainerRef) -> ParsedHeader:
-    """Read the header at the beginning of a container.
+    """Read the header at the beginning of a container, and the damage if one flipped bit was corrected, else None.
 
-    Returns:
-        The header; and the damage if one flipped bit was corrected, else None.
-
-    Raises:
-        Damage: the header is cut off, damaged in more than one bit, or has a length that is out of bounds.
+    Damage for a header that is cut off, damaged in more than one bit, or has a length that is out of bounds.
     """
     flipped: Damage | None = None
     try:

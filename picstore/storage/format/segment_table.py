@@ -62,11 +62,7 @@ def entries_of(entry: Any, table: U16) -> slice:
 
 
 def row_ends(info: ImageInfo, length: int) -> I64 | None:
-    """Find where the header and each row of tiles of a stream end.
-
-    Args:
-        info: header fields of the image, and the lengths of its restart segments.
-        length: bytes of the stream.
+    """Find the ends of the header and of each row of tiles in a stream of ``length`` bytes.
 
     Returns:
         int64 (rows + 1,), offsets in the stream, the last of which is ``length``; None if the restart segments do not
@@ -107,15 +103,9 @@ def count_row_checksums(jpeg: Buffer, info: ImageInfo) -> int:
 
 
 def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
-    """Read the row checksums of a record: uint32 (1 + rows,).
+    """Read the row checksums of a record, uint32 (1 + rows,); None if there are none, or they lie beyond the table.
 
-    Args:
-        entries: ``layout.ENTRY`` (n,), the container's index.
-        table: the container's segment table.
-        number: number of the record in the container.
-
-    Returns:
-        None if the record has no checksums, or they lie beyond the table.
+    ``entries`` is the container's index, ``layout.ENTRY`` (n,).
     """
     entry = entries[number]
     count = checksum_entries(entry)
@@ -141,12 +131,10 @@ class FoundRows:
 
 
 def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> FoundRows:
-    """Find rows of tiles of the images of several containers at once.
-
-    A call of NumPy takes as long for one image as for 32.
+    """Find tile rows of n images at once, since a call of NumPy takes as long for one image as for 32.
 
     Args:
-        headers: int64 (n,), the bytes of each image's header.
+        headers: int64 (n,), bytes of each image's header.
         stored: for each image the result of ``Container.stored_rows``.
         rows: int64 (n, 2), the first row and the last + 1.
     """

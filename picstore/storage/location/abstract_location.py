@@ -50,16 +50,13 @@ class Entry(NamedTuple):
 
 
 class AtomicWriter(Protocol):
-    """Writer of a file that appears only when it is complete."""
+    """Writer of a file: ``close`` makes the file appear, durable; ``abandon`` before ``close`` discards it."""
 
-    def write(self, data: Buffer) -> None:
-        """Append bytes."""
+    def write(self, data: Buffer) -> None: ...
 
-    def close(self) -> None:
-        """Make the file appear, durable."""
+    def close(self) -> None: ...
 
-    def abandon(self) -> None:
-        """Discard the file. Does nothing after ``close``."""
+    def abandon(self) -> None: ...
 
 
 class Root(ABC):
@@ -111,13 +108,8 @@ class Location(Root):
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
         """Read parts of the file, each to memory of its own; an object store sends them side by side.
 
-        Args:
-            pieces: offset in the file and writable memory of each.
-            file: name of the file in messages.
-            near: a store reads parts that are at most ``near`` bytes apart by one request.
-
-        Raises:
-            Truncated: the file ends before the last part.
+        A store reads parts that are at most ``near`` bytes apart by one request. Messages call the file ``file``.
+        Truncated if the file ends before the last part.
         """
 
     def read_cached(self, pieces: Sequence[Piece]) -> bool:
@@ -225,14 +217,8 @@ class WritableLocation(Location):
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
         """Lock this file, at most until the process ends; a store locks nothing.
 
-        Args:
-            busy: message of the error if another process holds the lock.
-            wait: seconds to wait for it.
-            create: make an empty file if it is missing.
-
-        Raises:
-            UsageError: another process holds the lock, or the file system has no locks.
-            Conflict: the file was removed before it was locked.
+        With ``create``, a missing file is made. UsageError with the message ``busy`` if another process holds the lock
+        for ``wait`` seconds, UsageError if the file system has no locks, Conflict if the file was removed meanwhile.
         """
 
 

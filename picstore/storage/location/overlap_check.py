@@ -20,13 +20,7 @@ def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal:
     spelling on a case-insensitive file system are the same folder. Folders behind links directly in a source are part
     of the source.
 
-    Args:
-        destination: path or URL that is written.
-        sources: paths and URLs that are read.
-        may_be_equal: allow the destination to be a source itself.
-
-    Raises:
-        UsageError: the destination and a source overlap.
+    ``may_be_equal`` allows the destination to be a source itself. UsageError if destination and a source overlap.
     """
     out = locate(destination)
     for source in map(locate, sources):

@@ -89,11 +89,9 @@ def is_relative(name: str) -> bool:
 
 
 def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
-    """Read ``size`` bytes of a file at ``offset``; memory is allocated only for bytes that the file has.
+    """Read ``size`` bytes at ``offset`` of a file, called ``file`` in messages, into memory from ``allocate``.
 
-    Args:
-        file: name of the file in messages.
-        allocate: makes the memory to read into.
+    Memory is allocated only for bytes that the file has.
 
     Raises:
         NotADataset: the file is missing.

@@ -80,11 +80,9 @@ class Retries:
 
 
 def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | None = None) -> T:
-    """Call ``request`` until it does not raise Unreachable.
+    """Call ``request`` until it does not raise Unreachable, after each of the ``waits``, in seconds.
 
-    Args:
-        waits: seconds to wait before each further call.
-        since: ``time.monotonic()`` of the store's last sign of life; now by default.
+    ``since`` is ``time.monotonic()`` of the store's last sign of life; now by default.
     """
     began = time.monotonic() if since is None else since
     while True:

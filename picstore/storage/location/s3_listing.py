@@ -29,11 +29,7 @@ class Page:
 
 
 def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
-    """Iterate over the pages of a listing.
-
-    Args:
-        request: parameters of S3's ListObjectsV2.
-        where: the place in messages.
+    """Iterate over the pages of a listing, given the parameters of S3's ListObjectsV2; messages name ``where``.
 
     Raises:
         MissingDependency: botocore is not installed.

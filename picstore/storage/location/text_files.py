@@ -23,11 +23,7 @@ _WIDE = {
 def text_of_file(data: Buffer, errors: str = "strict") -> str:
     """Decode the bytes of a text file without the byte order mark with which editors of Windows begin files.
 
-    Args:
-        errors: as for ``bytes.decode``; unless it is "strict", wrong bytes of UTF-16 and UTF-32 are replaced.
-
-    Raises:
-        UnicodeDecodeError: the bytes are wrong, and ``errors`` is "strict".
+    ``errors`` is as for ``bytes.decode``; unless it is "strict", wrong bytes of UTF-16 and UTF-32 are replaced.
     """
     start = bytes(memoryview(data)[:4])
     for mark, encoding in _WIDE.items():
