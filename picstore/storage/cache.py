@@ -72,10 +72,9 @@ class Cache:
     being read keeps its entries, and its other containers are not cached: epochs read containers in random orders, and
     a cache of half the dataset that replaced its oldest entries would hold 15 % of the requested containers, not 50 %.
 
-    Each process counts the bytes it writes and lists the folder again after 1/32 of the limit. n processes together
-    may thus exceed the limit by n - 1 times that for a while.
-
-    The limit holds for all datasets in the folder. UsageError if the folder cannot be made, or the limit is not a size.
+    The limit holds for all datasets in the folder. Each process counts the bytes it writes and lists the folder again
+    after 1/32 of the limit, so n processes together may exceed the limit by n - 1 times that for a while. UsageError if
+    the folder cannot be made, or the limit is not a size.
 
     Args:
         dataset: uuid of the dataset's containers.
@@ -153,7 +152,6 @@ class Cache:
             self._warn(error)
 
     def discard(self, ref: ContainerRef) -> None:
-        """Remove an entry."""
         with contextlib.suppress(OSError):
             self._path(ref).unlink()
 

@@ -12,11 +12,7 @@ _QUOTE = '"'
 
 
 class JoinedNames:
-    """Class names of several lists, joined by name: the first list, then the new names of each further list.
-
-    Attributes:
-        names: the joined names.
-    """
+    """Class names of several lists, joined by name: the first list, then the new names of each further list."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = list(names)

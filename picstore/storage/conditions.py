@@ -81,9 +81,7 @@ _CLOSED: dict[str, Any] = {
 class Condition:
     """A condition in DuckDB's SQL, checked; ``columns`` are the names of the columns that it uses.
 
-    Raises:
-        MissingDependency: DuckDB is not installed.
-        UsageError: the text is not an expression over the columns.
+    MissingDependency without DuckDB, UsageError for a text that is not an expression over the columns.
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
@@ -184,7 +182,6 @@ class Condition:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Iterate over the expressions of a tree, in any order."""
     return (each for each in _objects(tree) if "class" in each)
 
 

@@ -225,9 +225,7 @@ class Dataset(Sequence[Record]):
     def __getitem__(self, i: int | slice) -> Record | list[Record]:
         """Read the record at a position in stored order.
 
-        Raises:
-            IndexError: there is no such position.
-            Damage, NotADataset: the record fails its CRC, or the file is cut off or missing.
+        Damage for a record that fails its CRC or a file that is cut off, NotADataset for a missing file.
         """
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
@@ -316,10 +314,7 @@ class Dataset(Sequence[Record]):
         """Select records by a mask, bool (len(ds),), by positions or by ids.
 
         The order does not change. Only selecting by ids reads anything, the ids. Containers without a chosen record are
-        never read.
-
-        Raises:
-            UsageError: a mask of another length; a position or id without a record, or given twice.
+        never read. UsageError for a mask of another length, or a position or id without a record, or given twice.
         """
         if (chosen is None) == (ids is None):
             raise UsageError("select takes a mask or positions, or ids=; give one of them")
@@ -349,8 +344,7 @@ class Dataset(Sequence[Record]):
                 of n random draws. With it, each part has its fraction of the records of each value within a few
                 records; appending does not change parts, and deletions may move later records of the same value.
 
-        Raises:
-            UsageError: the fractions are not positive with a sum of at most 1, or there is no such column.
+        UsageError unless the fractions are positive with a sum of at most 1, and the column exists.
         """
         bounds = split_bounds(fractions)
         number = assign_parts(self.ids, bounds, seed=seed, values=None if by is None else self.table[by])
@@ -362,11 +356,8 @@ class Dataset(Sequence[Record]):
         The first dataset keeps its ids; a multiple of 2**40 is added to the ids of each other one, so that ids stay
         apart. A joined dataset takes as many multiples as its ids need. Classes are joined by name, and labels follow;
         columns are joined by name. Selections and edits stay. The result cannot be saved; `picstore shuffle` writes a
-        copy.
-
-        Raises:
-            UsageError: only some datasets have names of classes; attachments differ; columns of one name differ in
-                kind or shape; the ids of all need more than 63 bits.
+        copy. UsageError if only some datasets have names of classes, if attachments or columns of one name differ, or
+        if the ids of all need more than 63 bits.
         """
         datasets = (self, *others)
         manifests = [each.manifest for each in datasets]
@@ -391,7 +382,7 @@ class Dataset(Sequence[Record]):
         ids: Sequence[int] | I64 | None = None,
         classes: Sequence[str] | None = None,
     ) -> Dataset:
-        """Attach values to the records: captions, embeddings, other labels.
+        """Attach values to records: captions, embeddings, other labels; UsageError for an invalid name, value or id.
 
         Args:
             columns: by name, n texts, numbers, or arrays of one shape. ``label`` replaces the records' labels.
@@ -399,9 +390,6 @@ class Dataset(Sequence[Record]):
                 value i belongs to ``ds[i]``, and a column of the same name is replaced, or in a selection keeps its
                 values for other records.
             classes: names of the new labels.
-
-        Raises:
-            UsageError: a name, a value or an id is invalid.
         """
         chosen = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
         if ids is not None:
@@ -439,10 +427,9 @@ class Dataset(Sequence[Record]):
         return None
 
     def count_records(self) -> RecordCounts:
-        """Count the records by label from the indexes of all containers, without damaged entries.
+        """Count the records by label from the indexes of all containers; Damage or NotADataset if one is unreadable.
 
-        Raises:
-            Damage, NotADataset: an index cannot be read.
+        Damaged entries are left out.
         """
         # A container without live records may be missing.
         numbers = np.flatnonzero(self.live.counts).tolist()

@@ -76,7 +76,6 @@ class ContainerReader:
         self._forget()
 
     def _forget(self) -> None:
-        """Drop everything that was read."""
         self._indexes: OrderedDict[int, Container] = OrderedDict()
         self._ids: I64 | None = None
         self._facts: Table | None = None
@@ -150,7 +149,6 @@ class ContainerReader:
         return read_references(self._read_stored(number), root, limit=limit, wanted=wanted, allocate=allocate)
 
     def _read_stored(self, number: int, *, allocate: Allocate = fresh) -> Container:
-        """Read a container as it is stored."""
         ref, size = self.container_ref(number), int(self.rows[number]["size"])
         buffer = read_at(self._file(number), ref.offset, size, file=ref.name, allocate=allocate)
         return self._unpack(number, buffer)
@@ -320,7 +318,6 @@ class ContainerReader:
         return int(row["size"]) >= MIN_MEAN * int(row["records"])
 
     def _file(self, number: int) -> Location:
-        """Return the file of a container."""
         row = self.rows[number]
         return self.root / file_name(int(row["stream"]), int(row["file"]))
 
@@ -331,7 +328,6 @@ class ContainerReader:
             return 0
 
     def _collect(self, take: Callable[[Table], Array], dtype: np.dtype[Any]) -> Array:
-        """Apply ``take`` to the facts of each container, and join the results."""
         self.check_extent()
         return collect_facts(self.rows["records"], self.index, take, dtype)
 

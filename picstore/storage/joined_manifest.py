@@ -82,16 +82,10 @@ NO_SHIFT = RecordShift()
 
 
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
-    """Compute each dataset's shift of ids and labels in the joined one.
+    """Compute each dataset's shift of ids and labels in the joined dataset.
 
-    Args:
-        manifests: manifests of the datasets.
-        ids_ends: for each dataset, a number above all ids.
-        names: names of the datasets in messages.
-
-    Raises:
-        UsageError: only some have names of classes, two classes have the same name, attachments differ, or ids need
-            more than 63 bits.
+    ``ids_ends`` has a number above all ids of each dataset, ``names`` the names in messages. UsageError if only some
+    datasets have names of classes, two classes have the same name, attachments differ, or ids need more than 63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:
@@ -159,11 +153,7 @@ def join_manifests(
 ) -> tuple[Manifest, FileBytes]:
     """Make the manifest of several datasets as one, and the .npy files of its edits.
 
-    Args:
-        manifests: manifests of the datasets.
-        rows: ``layout.INDEX_ROW``, the containers of all datasets.
-        deleted: numbers in stored order of the deleted records of all datasets.
-        columns: the joined columns.
+    ``rows`` are the containers of all datasets, ``deleted`` the numbers in stored order of all deleted records.
     """
     npy_file, raw = pack_npy_file(deleted.astype("<i8"))
     edits, files = columns

@@ -45,11 +45,9 @@ class JoinedFolders(Root):
 
 
 class JoinedReader(ContainerReader):
-    """Reader of the containers of several datasets, numbered through, as are their streams.
+    """Reader of the containers of several datasets, given a reader and a shift of the records of each dataset.
 
-    Args:
-        parts: readers of the datasets.
-        shifts: shift of each dataset's records.
+    Containers and streams are numbered through.
     """
 
     def __init__(self, parts: Sequence[ContainerReader], shifts: Sequence[RecordShift]) -> None:
@@ -134,6 +132,5 @@ class JoinedReader(ContainerReader):
             part.check_extent()
 
     def _find(self, number: int) -> tuple[ContainerReader, int]:
-        """Find the reader of a container, and the container's number in that reader."""
         part = bisect_right(self._firsts, number) - 1
         return self.parts[part], number - self._firsts[part]

@@ -122,7 +122,6 @@ def uuid_of_containers(manifest: Manifest, rows: Table) -> str:
 
 
 def _canonical(value: Any) -> bytes:
-    """Serialize a value as canonical JSON."""
     return json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -21,11 +21,7 @@ Check: TypeAlias = Callable[[Any], None]
 
 
 class MalformedJson(ValueError):
-    """A value has another type, range or set of members than the table of fields says.
-
-    Attributes:
-        path: the members and items that lead to the value, the outermost last.
-    """
+    """A value has another type, range or set of members than the table says; ``path`` leads to it, outermost last."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)

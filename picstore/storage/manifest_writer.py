@@ -1,9 +1,8 @@
 """Writing of the manifest: publish a new dataset, replace the manifest after an edit, or restore it from its copy.
 
-Files, index and edits are complete before the manifest names them (docs/format.md, "Copy of the manifest"). The copy,
-``picstore.copy.json``, is written first, then ``picstore.json``, which alone makes a version valid. An interruption
-between the two leaves a copy that is newer than the manifest, never an older one, which would bring deleted records
-back. A lock excludes other edits meanwhile.
+Files, index and edits are complete before the manifest names them (docs/format.md, "Copy of the manifest"). The copy is
+written first, then ``picstore.json``, which alone makes a version valid. An interruption between the two leaves a newer
+copy, never an older one, which would bring deleted records back. A lock excludes other edits meanwhile.
 """
 
 from __future__ import annotations
@@ -209,10 +208,7 @@ def edit_lock(root: WritableLocation) -> Iterator[None]:
     """Lock a dataset in a folder against other edits during an edit; in a store, edits are conditional writes.
 
     The lock is on ``edits/lock``, an empty file that is never replaced. Partial files of killed edits are removed.
-
-    Raises:
-        UsageError: another process holds the lock for a minute, the file system has no locks, or ``edits/`` is a
-            symbolic link.
+    UsageError if another process holds the lock for a minute, there are no locks, or ``edits/`` is a symbolic link.
     """
     busy = f"{root} is being edited by another process"
     with (own_edits_folder(root) / LOCK).lock(busy, wait=_LOCK_WAIT, create=True):

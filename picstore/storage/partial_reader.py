@@ -72,12 +72,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class PartialRead:
-    """Plan of a partial read of a container with sound tables.
-
-    Attributes:
-        pieces: offsets in the file, ascending, and memory for the bytes there, one after the other in ``buffer``.
-        parts: the parts in the buffer.
-    """
+    """Plan of a partial read of a container with sound tables: the pieces of the file that fill ``buffer``."""
 
     container: Container
     pieces: list[Piece]
@@ -201,14 +196,10 @@ def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
 
 
 def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]], I64]:
-    """Join parts of containers that are near each other to ranges.
+    """Join n parts that are near each other in a container to ranges; parts of 0 bytes are left out.
 
-    Args:
-        owner, begin, length: number of the container, offset in the container, and bytes of n parts that do not
-            overlap; parts of 0 bytes are left out.
-
-    Returns:
-        The ranges of each container, ascending; and the offset of each part in its container's buffer, int64 (n,).
+    Returns the ranges of each container, ascending; and the offset of each part in its container's buffer, int64 (n,).
+    ``owner`` has the numbers of the containers. Parts do not overlap.
     """
     ranges: dict[int, list[Range]] = defaultdict(list)
     at = np.zeros(len(owner), np.int64)

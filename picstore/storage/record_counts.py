@@ -63,7 +63,6 @@ class RecordCounts:
 
     @property
     def records(self) -> int:
-        """Number of records."""
         return int(self.counts.sum())
 
     def same(self, other: RecordCounts) -> bool:
@@ -134,9 +133,8 @@ def write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCount
 def read_counts(root: Root, manifest: Manifest) -> RecordCounts:
     """Read the counts of a version of a dataset.
 
-    Raises:
-        NotADataset: the counts are missing, or of another version, as some earlier picstores left them.
-        Damage, UnsupportedVersion: the counts are damaged, or a later picstore wrote them.
+    NotADataset if the counts are missing, or of another version, as some earlier picstores left them; Damage for
+    damaged counts, UnsupportedVersion for counts of a later picstore.
     """
     return read_counts_file(root / counts_name(manifest), records=manifest.images_left, version=manifest.uuid)
 

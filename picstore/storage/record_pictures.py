@@ -118,10 +118,9 @@ def _open_image(data: bytes) -> ImageFile.ImageFile:
 
 
 def _objects_of(extra: Any) -> Objects:
-    try:
+    with contextlib.suppress(ImageError):  # malformed fields, which a loader reports
         return read_objects(extra)
-    except ImageError:  # malformed fields, which a loader reports
-        return Objects()
+    return Objects()
 
 
 def draw_summary(table: RecordTable, classes: Sequence[str], name: str) -> Figure:

@@ -1,7 +1,4 @@
-"""RecordTable: the columns of a dataset's records that are known without reading images, and facts of records.
-
-Facts are the fields of records in the indexes of all containers, such as ids, labels and sizes.
-"""
+"""RecordTable: columns of a dataset's records without their images; and facts, fields of records in the indexes."""
 
 from __future__ import annotations
 
@@ -98,7 +95,6 @@ class RecordTable:
         self.names = (*(FACTS.names or ()), *(name for name in self._columns if name not in (FACTS.names or ())))
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return self._count
 
     def __getitem__(self, name: str) -> Values:
@@ -128,9 +124,7 @@ class RecordTable:
     def to_arrow(self, names: Iterable[str] | None = None) -> Any:
         """Return some columns, by default all, as a ``pyarrow.Table``; missing values are null.
 
-        Raises:
-            MissingDependency: pyarrow is not installed.
-            UsageError: there is no such column.
+        MissingDependency without pyarrow, UsageError for an unknown column.
         """
         try:
             import pyarrow as pa
@@ -159,11 +153,8 @@ class RecordTable:
     def where(self, condition: str | Condition) -> Bools:
         """Mark the records for which a condition in DuckDB's SQL holds: bool (len(table),).
 
-        A condition is an expression over a record's columns, with the functions in docs/selecting.md.
-
-        Raises:
-            MissingDependency: DuckDB or pyarrow is not installed.
-            UsageError: the condition cannot be evaluated, or names one of several columns that differ only in case.
+        A condition is an expression over a record's columns, with the functions in docs/selecting.md. UsageError if it
+        cannot be evaluated or names a column in more than one case, MissingDependency without DuckDB or pyarrow.
         """
         if isinstance(condition, str):
             condition = self.condition(condition)

@@ -1,12 +1,9 @@
 """References of an index: the folder of the files, permission to read there, and the reading of the bytes.
 
-An index from elsewhere could name any folder of this machine, or a store to which obstore signs in. So an index
-reaches files only in its own folder, unless the user gives the root or has made the index: `picstore index` notes each
-index in a file of the user's (docs/index-in-place.md).
-
-Reading turns a container of references into a container of the images, in memory, so code that uses containers does
-not distinguish them. Every image is checked by its CRC-32C from indexing, so a changed source file is damage that
-names the file.
+An index from elsewhere could name any folder of this machine, or a store to which obstore signs in. So it reaches files
+only in its own folder, unless the user gives the root or has made the index, as `picstore index` notes in a file of the
+user's (docs/index-in-place.md). Reading turns a container of references into a container of the images, in memory.
+Every image is checked by its CRC-32C from indexing, so a changed source file is damage that names the file.
 """
 
 from __future__ import annotations
@@ -75,9 +72,7 @@ def find_references_root(
 ) -> ReferencesRoot | None:
     """Find the root of an index without contacting it; None for a dataset that holds its images.
 
-    Args:
-        where: the index.
-        root: folder given by the user; by default the folder that the index names.
+    ``root`` is the folder given by the user; by default the folder that the index names.
 
     Raises:
         NotADataset: the root does not exist.
@@ -151,7 +146,6 @@ def note_index(manifest: Manifest) -> None:
 
 
 def _noted() -> set[str]:
-    """Read the keys of the indexes that this user made."""
     try:
         return {line.partition(" ")[0] for line in _notes().read_text("utf-8", "replace").splitlines()}
     except (OSError, RuntimeError):

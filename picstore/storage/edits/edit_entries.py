@@ -129,7 +129,7 @@ class ColumnEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """Changes to a finished dataset, whose files of images never change.
+    """Changes to a finished dataset.
 
     Attributes:
         index: name of the index: ``picstore.idx``, or one in ``edits/`` once rows were appended.

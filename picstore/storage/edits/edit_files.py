@@ -42,7 +42,6 @@ class EditFiles:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns."""
         return tuple(entry.name for entry in self.edits.columns)
 
     def column(self, name: str) -> Column:
@@ -86,8 +85,7 @@ class EditFiles:
     ) -> tuple[Edits, FileBytes]:
         """Return the edits with columns of values added for the records with some ids, and the new files.
 
-        If ``keep`` is set, an existing column keeps its values for other records. UsageError for an invalid name or
-        value.
+        With ``keep``, an existing column keeps its values for other records. UsageError for an invalid name or value.
         """
         entries, files = {entry.name: entry for entry in self.edits.columns}, {}
         for name, values in columns.items():

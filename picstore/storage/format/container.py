@@ -106,10 +106,10 @@ class Container:
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
     def place(self) -> tuple[int, ...]:
-        """Return for kernels the addresses of buffer, segment table, index, held and tops, and two lengths.
+        """Return for kernels the addresses of buffer, segment table, index, held and tops, and two numbers.
 
-        The lengths are the numbers of records and of entries of the segment table. The address of tops is 0 if all
-        tops are 0. The container must not change afterwards.
+        These count records and entries of the segment table. The address of tops is 0 if all tops are 0. The container
+        must not change afterwards.
         """
         if self._place is None:
             if self._index_at is not None and self._index_at[0] is self.index is self.held:

@@ -22,12 +22,7 @@ _TAIL_SIZE = 4096  # bytes: trailer and footer of 150 containers
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """Numbers of one file as the manifest lists them, and the file's footer.
-
-    Attributes:
-        footer: ``layout.FOOTER_ROW`` (containers,).
-        crc: CRC-32C of the footer.
-    """
+    """Numbers of one file as the manifest lists them; the ``footer``, FOOTER_ROW (containers,), and its ``crc``."""
 
     stream: int
     file: int
@@ -40,9 +35,8 @@ class FileSummary:
 def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
     """Read and check header, trailer and footer of a file.
 
-    Raises:
-        NotADataset, UnsupportedVersion: the file is missing, or a later picstore wrote it.
-        Damage: the file is cut off or damaged; ``recover_containers`` finds the containers that are left.
+    NotADataset for a missing file, UnsupportedVersion for a file of a later picstore, Damage for a file that is cut off
+    or damaged; ``recover_containers`` finds the containers that are left.
     """
     name = file_name(stream, file)
     path = locate(root) / name

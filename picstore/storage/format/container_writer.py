@@ -33,17 +33,9 @@ def packed_size(records: int, *, attachments: int, segments: int, extras: int, p
 def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref: ContainerRef) -> list[Buffer]:
     """Serialize records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
 
-    Returns:
-        The container as buffers to write one after the other, the header first. Joining them would take as long as all
-        checksums.
-
-    Args:
-        records: at least one.
-        fields: names of the attachments, in the manifest's order; missing ones are stored as absent.
-        ref: the container's position, whose stream, file and ordinal go into the header.
-
-    Raises:
-        UsageError: the records exceed a limit of the format.
+    Returns the container as buffers to write one after the other, the header first, since joining them would take as
+    long as all checksums. ``fields`` names the attachments in the manifest's order. Stream, file and ordinal of ``ref``
+    go into the header. UsageError for records that exceed a limit of the format.
     """
     extras = b"".join(record.extra_json for record in records)
     frame = compress(extras, level=3) if extras else b""

@@ -296,10 +296,7 @@ def check_rows(rows: Table, *, file: str) -> None:
 def check_version(
     version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,), read_by: object = None
 ) -> None:
-    """Raise UnsupportedVersion for a format version that this picstore does not know.
-
-    ``read_by`` is the first picstore that reads the file, if the file names it.
-    """
+    """Raise UnsupportedVersion for an unknown format version; ``read_by`` is the first picstore that reads the file."""
     if version not in known:
         named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)
         raise UnsupportedVersion(

@@ -116,7 +116,6 @@ def read_header(buffer: memoryview, *, ref: ContainerRef) -> ParsedHeader:
 
 
 def _compare(header: layout.ContainerHeader, *, ref: ContainerRef, fields: int, size: int) -> None:
-    """Raise Damage for a sound header of other bytes or another position."""
     if header.size > size:
         raise Truncated(f"the container of {header.size} bytes is cut off after {size}", ref.name, ref.offset)
     if header.size < size:

@@ -22,8 +22,7 @@ class Reference:
         offset, length: byte range in the file.
         crc: CRC-32C of these bytes.
 
-    Raises:
-        UsageError: the path leads out of the root, or the range is empty or impossible.
+    UsageError for a path that leads out of the root, and for an empty or impossible range.
     """
 
     path: str

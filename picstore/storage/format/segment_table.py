@@ -1,10 +1,7 @@
 """The segment table of a container: segment lengths, row checksums and entry points of each record (docs/format.md).
 
-A row of tiles is one run of a stream, and so are the rows under a box. Since each row has a checksum, a reader takes
-only the header and the rows under the box from storage, and checks them.
-
-One lane of a GPU reads a segment. If tiles are whole rows, entry points divide each into parts of a tile's usual width,
-so that a lane reads one part.
+Since each row of tiles has a checksum, a reader takes only the header and the rows under a box from storage. Entry
+points divide segments that are whole rows into parts of a tile's usual width, so that a lane of a GPU reads one part.
 """
 
 from __future__ import annotations

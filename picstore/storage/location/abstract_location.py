@@ -33,9 +33,7 @@ def fresh(size: int) -> memoryview:
 def first_of_runs(begins: I64, ends: I64, near: int) -> I64:
     """Find which of some stretches of a file begin a run, whose stretches are read at once.
 
-    Args:
-        begins, ends: int64 (n,), the first byte of each stretch, ascending, and its last + 1.
-        near: a stretch that begins at most ``near`` bytes after all before it belongs to their run.
+    ``begins`` ascend. A stretch that begins at most ``near`` bytes after all stretches before it belongs to their run.
     """
     import numpy as np  # locations load without it
 

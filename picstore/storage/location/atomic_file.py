@@ -69,7 +69,6 @@ class AtomicFile:
         return True
 
     def _close_alone(self) -> bool:
-        """Make the file appear unless a file of its name exists, by a lock on the folder."""
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)

@@ -49,12 +49,7 @@ class _Abandoned(Exception):
 
 
 class SentParts:
-    """Parts of an object as they are uploaded.
-
-    Attributes:
-        size, crc: number of bytes and CRC-32 of the parts so far.
-        ended: whether all parts were taken.
-    """
+    """Parts of an object during an upload: ``size`` and ``crc`` of the parts so far, ``ended`` after the last one."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
@@ -82,8 +77,7 @@ class SentParts:
 class MultipartUpload:
     """Writer that uploads parts in a thread as they fill; an object of less than one part takes one request.
 
-    Args:
-        put: writes the object from its bytes, or from parts; an error of their iterator must abort the upload.
+    ``put`` writes the object from its bytes, or from parts; an error of their iterator must abort the upload.
     """
 
     def __init__(self, put: Callable[[bytes | Iterator[bytes]], None]) -> None:
@@ -259,7 +253,6 @@ class Bucket(RemoteFile, WritableLocation):
             library().put(client, self.key, iter(parts), chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS)
 
     def _holds(self, parts: SentParts) -> bool:
-        """Return whether the object has the bytes of an upload."""
         download, crc = self._download(str(self), patient=True), 0
         if download.end != parts.size:
             return False

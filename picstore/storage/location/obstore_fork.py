@@ -31,11 +31,7 @@ _files: list[Path] = []
 
 
 def library() -> ModuleType:
-    """Import the package ``obstore`` for this process.
-
-    Raises:
-        MissingDependency: obstore is not installed.
-    """
+    """Import the package ``obstore`` for this process; MissingDependency if it is not installed."""
     process = os.getpid()
     if process not in _loaded:
         with _locks.setdefault(process, threading.Lock()):

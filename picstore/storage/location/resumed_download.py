@@ -123,8 +123,7 @@ class Download:
     Raises:
         OutOfRange: the object has no byte at ``begin``.
         Unreachable: the store cannot be reached, even after retries.
-        PicstoreError: the errors of ``get``. Iterating also raises PicstoreError if a later answer is of a changed
-            object, or if an answer has more bytes than were requested.
+        PicstoreError: the errors of ``get``; and when iterating, the object has changed, or an answer is too long.
     """
 
     def __init__(

@@ -119,7 +119,6 @@ class HubFile(WebFile):
                     yield self._relative_name(each.path), int(each.size)
 
     def _repository(self) -> tuple[str, str]:
-        """Return the repository's name, and the revision."""
         match = _REPOSITORY.fullmatch(self.bucket)
         if match is None:
             raise UsageError(f"{self} does not name a dataset; write hf://datasets/OWNER/NAME[@REVISION]/path")
