@@ -217,7 +217,7 @@ class ContainerReader:
             with contextlib.suppress(Damage, NotADataset):
                 reads[number].run(paths[number])
                 continue
-            del reads[number]  # to be read whole
+            del reads[number]  # the caller reads it whole
         return {number: read.container for number, read in reads.items()}
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:

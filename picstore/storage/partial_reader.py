@@ -207,7 +207,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
     order = order[length[order] > 0]
     if len(order):
         mine, low, high = owner[order], begin[order], (begin + length)[order]
-        apart = mine * (2 * MAX_CONTAINER)  # so that parts of two containers are never near
+        apart = mine * (2 * MAX_CONTAINER)  # keeps parts of two containers apart
         starts = first_of_runs(apart + low, apart + high, _NEAR)
         which = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
         low_ends, high_ends = low[starts], np.maximum.reduceat(high, starts)

@@ -192,7 +192,8 @@ def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
     if known is not None and len(known) == count and known[0] == step:
         return known
     made = compute_entry_points(jpeg, step)
-    return made if len(made) == count else NO_SEGMENTS  # if index and JPEG contradict each other
+    # Another number means that the index contradicts the JPEG.
+    return made if len(made) == count else NO_SEGMENTS
 
 
 def compute_entry_points(jpeg: Buffer, step: int) -> U16:

@@ -63,7 +63,7 @@ def _holds_path(outer: Path, inner: Path) -> bool:
 def _status(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
-    except OSError:  # not yet made
+    except OSError:  # no folder yet
         return None
 
 

@@ -53,7 +53,7 @@ def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except ValueError as error:  # no file name has half a surrogate pair or a zero byte
+    except ValueError as error:  # half a surrogate pair or a zero byte
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a device that is not there
