@@ -153,7 +153,6 @@ def _length(value: Any) -> int:
 
 
 def _shown(value: Any) -> str:
-    """Abbreviate a value of any size and depth."""
     if isinstance(value, dict):
         return "an object"
     try:

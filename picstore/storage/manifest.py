@@ -239,7 +239,6 @@ def _parse_fields(document: dict[str, Any], version: int) -> Manifest:
 
 
 def _remedy(path: Location) -> str:
-    """Say how a damaged manifest is restored."""
     if path.name == MANIFEST and (path.parent / COPY).is_file():
         return f"`picstore repair` restores it from {COPY}"
     return "restore it from a backup"

@@ -145,7 +145,6 @@ class Edits:
 
     @property
     def npy_files(self) -> list[NpyFile]:
-        """All .npy files of tombstones and columns."""
         listed = [self.tombstones]
         for entry in self.columns:
             listed += [entry.ids, entry.values, entry.ends]

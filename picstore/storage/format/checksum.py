@@ -61,16 +61,16 @@ def crc32c_address() -> int:
 
 
 def combine_crcs(crcs: U32, lengths: I64) -> int:
-    """CRC-32C of byte strings, one after the other, from the CRC and the length of each, below 2**32 bytes in all.
+    """Return the CRC-32C of joined byte strings, below 2**32 bytes, from the CRC and the length of each.
 
-    Reading the bytes again would take 20 µs for a photograph that has left the CPU cache; this takes 1 to 8. And a bit
-    that flips in memory after a record's CRC was taken is not covered up by a CRC of the flipped bit.
+    Reading the bytes again would take 20 µs for a photograph that has left the CPU's cache; this takes 1 to 8 µs. Nor
+    can a new CRC hide a bit that flipped in memory after a record's CRC was taken.
     """
     return int(combine_runs(crcs, lengths, np.zeros(1, np.int64))[0]) if len(crcs) else 0
 
 
 def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
-    """CRC-32C of several joined strings as :func:`combine_crcs`, each of which begins at one of ``starts``: (n,)."""
+    """Compute the CRC-32C of several joined strings, each beginning at one of ``starts``: (n,)."""
     ends = np.cumsum(lengths)
     last = np.append(starts[1:], len(crcs)) - 1
     after = np.repeat(ends[last], np.diff(starts, append=len(crcs))) - ends
@@ -120,7 +120,7 @@ def masked(crc: int) -> int:
 
 
 def entry_crcs(table: Table) -> U32:
-    """Masked CRC-32C of each entry of a table without its last four bytes, in the table's shape."""
+    """Compute the masked CRC-32C of each entry of a table without its last four bytes, in the table's shape."""
     size = table.dtype.itemsize
     raw = memoryview(table.tobytes())
     crcs = [masked(crc32c(raw[k : k + size - 4])) for k in range(0, len(raw), size)]
