@@ -1,4 +1,4 @@
-"""Writing of containers: they take as many records as fit into ``container_size``, and make up a file of a stream.
+"""Writing of containers, each of as many records as fit into ``container_size``, and of the files that hold them.
 
 The file has a header, containers, a footer and a trailer (docs/format.md, "File" and "Container").
 """
