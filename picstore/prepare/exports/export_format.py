@@ -1,4 +1,4 @@
-"""ExportFormat, the interface of export formats, and what they share: safe names, JSON, classes.txt."""
+"""ExportFormat, the base of export formats; and safe names, durable files and JSON for all formats."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, ClassVar
 
+from picstore.errors import UsageError
 from picstore.storage.class_names import to_lines
 from picstore.storage.format.record import Record
 from picstore.storage.location.abstract_location import PARTIAL
@@ -21,14 +23,16 @@ CLASSES = "classes.txt"
 MAX_SHARD_SIZE = 1 << 31  # bytes; MDS has offsets of 32 bits
 
 _UNSAFE = re.compile(r"[^\w\-.+=@ ]+")
-_MAX_NAME = 100  # characters, at most 400 bytes, cut to 200; file systems allow 255
-_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # names that Windows reserves
+# Largest number of characters of a name. These may be 400 bytes, which are cut to 200; file systems allow 255.
+_MAX_NAME = 100
+# Names that Windows reserves.
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"II*\0": "tif", b"MM\0*": "tif", b"GIF8": "gif", b"BM": "bmp"}
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A record as its container's index describes it: all but the bytes of image and attachments.
+    """Record as the index of its container describes it, without the bytes of image and attachments.
 
     Attributes:
         jpeg: size of the image.
@@ -47,9 +51,9 @@ class Part:
     """Consecutive records that one call writes.
 
     Attributes:
-        number: of the part, 0 for the first.
-        count: of its records.
-        names: in a folder, the records' paths without ``.jpg``; else empty.
+        number: number of the part, 0 for the first.
+        count: number of records.
+        names: in the format folder, the records' paths without ``.jpg``; else empty.
     """
 
     number: int
@@ -57,34 +61,59 @@ class Part:
     names: tuple[str, ...] = ()
 
 
-class ExportFormat(Protocol):
-    """One format, in which a data set is written part by part.
+@dataclass(frozen=True, slots=True)
+class ExportFormat(ABC):
+    """Format in which a dataset is written part by part.
 
     The outlines alone decide which records make a part. Damage that only reading shows makes a part smaller, so parts
     are written in any order, each with the bytes that it has in any other export.
+
+    Attributes:
+        root: folder of the export.
+        classes: names of classes by label.
+        shard_size: approximate bytes of a tar, shard or Parquet file.
+        attachments: names of the dataset's attachments.
     """
 
-    def begin(self) -> None:
-        """Write the files and make the folders that depend on no record."""
+    # Columns of the format, whose names attachments cannot have, and whether the last record exceeds a shard's size.
+    COLUMNS: ClassVar[Collection[str]] = ()
+    EXCEED: ClassVar[bool] = False
 
+    root: Path
+    classes: list[str]
+    shard_size: int
+    attachments: tuple[str, ...]
+
+    def begin(self) -> None:
+        """Write classes.txt; UsageError if an attachment has the name of a column."""
+        if taken := set(self.COLUMNS) & set(self.attachments):
+            raise UsageError(f"attachment {min(taken)!r} has the name of a column of the format; choose another format")
+        if self.classes:
+            (self.root / CLASSES).write_text(to_lines(self.classes), encoding="utf-8", newline="")
+
+    @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Describe a record for :meth:`divide`; runs in tasks."""
+        """Return what :meth:`divide` needs to know of a record, by default the bytes in its file; runs in tasks."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
-        """Divide the records into parts."""
+        """Divide the records into parts, by default one part per file of about ``shard_size`` bytes."""
+        return shard_parts(described, self.shard_size, exceed=self.EXCEED)
 
+    @abstractmethod
     def write(self, part: Part, records: Iterable[Record | None]) -> Any:
-        """Write a part, durable, whose unreadable records are None; runs in tasks, twice if one is taken for dead.
+        """Write a part, durable; unreadable records are None. Runs in tasks, twice if a task is taken for dead.
 
-        Returns what :meth:`close` needs to know; None if nothing was written, as no record is readable.
+        Returns:
+            The argument for :meth:`close`; None if nothing was written, as no record is readable.
         """
 
+    @abstractmethod
     def close(self, written: Sequence[Any]) -> list[str]:
-        """Complete the export from the results of all parts; returns messages for the user."""
+        """Complete the export from the results of all parts, and return messages for the user."""
 
 
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
-    """Make each shard a part. With ``exceed`` its last sample may reach beyond ``shard_size``, else none does."""
+    """Make each shard a part; only if ``exceed``, its last sample may reach beyond ``shard_size``."""
     counts: list[int] = []
     held = 0
     for size in sizes:
@@ -98,7 +127,7 @@ def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[
 
 
 def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
-    """Number files through where parts have none, as all of their records are damaged."""
+    """Number files through, without the parts that have no file, as all of their records are damaged."""
     there = (number for number, result in enumerate(written) if result is not None)
     for number, old in enumerate(there):
         if old != number:
@@ -107,9 +136,9 @@ def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
 
 @contextlib.contextmanager
 def durable_file(path: Path, root: Path) -> Iterator[BinaryIO]:
-    """Write a file that appears whole and durable: a task that is taken for dead may still write the same file.
+    """Open a file for writing, which appears complete and durable at the end.
 
-    Until then it lies in ``root`` under a unique name.
+    Until then it lies in ``root`` under a unique name, as a task that is taken for dead may still write the same file.
     """
     partial = partial_path(root / path.name)
     with partial.open("wb") as file:
@@ -120,29 +149,29 @@ def durable_file(path: Path, root: Path) -> Iterator[BinaryIO]:
 
 
 def remove_partial_files(root: Path) -> None:
-    """Remove what tasks that died have left of :func:`durable_file`."""
+    """Remove unfinished files of :func:`durable_file` that dead tasks have left."""
     for path in root.glob(f"*{PARTIAL}"):
         if path.is_file():
             path.unlink()
 
 
 def safe_name(text: str) -> str:
-    """Name for a file or folder: it leads nowhere else, is not hidden, and every file system takes it."""
+    """Return a name for a file or folder that leads nowhere else, is not hidden, and suits every file system."""
     name = _UNSAFE.sub("_", text)[:_MAX_NAME].encode()[:200].decode("utf-8", "ignore").strip(" .") or "_"
     return f"_{name}" if _RESERVED.fullmatch(name) else name
 
 
 class UsedNames:
-    """Names in one folder or archive, equal also where a file system ignores case or normalizes Unicode.
+    """Names in a folder or archive, equal if a file system that ignores case or normalizes Unicode takes them so.
 
-    Keeps 8 bytes of a hash of each name, some 70 bytes in memory: 1.3 million names take 90 MB.
+    Holds 8 bytes of a hash of each name, some 70 bytes in memory: 1.3 million names take 90 MB.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._hashes = {_name_hash(name) for name in names}
 
     def take(self, *names: str) -> bool:
-        """Take these names, which differ from each other; returns False, and takes none, if one is in use."""
+        """Take names that differ from each other; return False, and take no name, if one is in use."""
         hashes = set(map(_name_hash, names))
         if self._hashes & hashes:
             return False
@@ -156,7 +185,7 @@ def _name_hash(name: str) -> int:
 
 
 def attachment_names(attachments: Iterable[str]) -> dict[str, str]:
-    """Safe names of a data set's attachments; a number is added to equal ones."""
+    """Return safe names of a dataset's attachments; equal names get a number."""
     used = UsedNames()
     names = {}
     for attachment in attachments:
@@ -170,28 +199,22 @@ def attachment_names(attachments: Iterable[str]) -> dict[str, str]:
 
 
 def suffix_of(blob: bytes | memoryview) -> str:
-    """Extension by the first bytes; ``bin`` for anything but an image."""
+    """Return the extension for a file by its first bytes; ``bin`` unless it is an image."""
     head = bytes(blob[:4])
     return next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), "bin")
 
 
 def extra_object(record: Record) -> dict[str, Any]:
-    """The extra as an object; any other value as the member ``extra``."""
+    """Return the extra as an object; any other value becomes the member ``extra``."""
     extra = {} if record.extra is None else record.extra
     return extra if isinstance(extra, dict) else {"extra": extra}
 
 
 def present_attachments(record: Record) -> Mapping[str, bytes | memoryview]:
-    """Attachments of a record that are not empty."""
+    """Return the attachments of a record that are not empty."""
     return {name: blob for name, blob in record.attachments.items() if len(blob)}
 
 
 def to_json(value: Any) -> bytes:
-    """Encode as compact JSON; halves of UTF-16 pairs become JSON's escapes."""
+    """Encode a value as compact JSON; halves of UTF-16 pairs become JSON's escapes."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
-
-
-def write_classes(root: Path, classes: list[str]) -> None:
-    """Write classes.txt, one name per line in the order of labels, for `convert --classes`; see :func:`to_lines`."""
-    if classes:
-        (root / CLASSES).write_text(to_lines(classes), encoding="utf-8", newline="")

@@ -1,7 +1,7 @@
-"""Export a data set: its JPEGs, labels, extras and attachments, unchanged, in formats that other libraries read.
+"""Export a dataset: its JPEGs, labels, extras and attachments, unchanged, in formats that other libraries read.
 
-Tasks of the engine read the indexes, the format divides the records into parts by what the indexes tell, and tasks
-write the parts. So the files depend neither on the number of tasks nor on their order.
+Tasks of the engine read the indexes, the format divides the records into parts by the indexes alone, and tasks write
+the parts. So the files depend neither on the number of tasks nor on their order.
 """
 
 from __future__ import annotations
@@ -39,14 +39,21 @@ from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 from picstore.storage.location.resolve import map_concurrently
 
 _UNFINISHED = ".unfinished"  # no folder of a class has such a name
-_TASKS_A_WORKER = 4  # that read indexes
-_TASK_SIZE = 64 << 20  # bytes of JPEGs, where a part has less; a task reads its first and last container whole
-FORMATS = ("folder", "webdataset", "mds", "parquet")
+_TASKS_A_WORKER = 4  # tasks that read indexes
+# Least size in bytes of the JPEGs of a task, which reads its first and last container whole.
+_TASK_SIZE = 64 << 20
+_FORMATS: dict[str, type[ExportFormat]] = {
+    "folder": FolderFormat,
+    "webdataset": WebDatasetFormat,
+    "mds": MdsFormat,
+    "parquet": ParquetFormat,
+}
+FORMATS = tuple(_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Outcome of an export: records written, size of their JPEGs, damaged records left out, messages for the user."""
+    """Number of records written, size of their JPEGs, damaged records left out, and messages for the user."""
 
     images: int
     bytes: int
@@ -63,21 +70,21 @@ def export(
     workers: int | worker_processes.Engine,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write every record of a data set, in stored order. Damaged ones are left out and counted.
+    """Write every record of a dataset in stored order. Damaged records are left out and counted.
 
     The files are written to ``out/.unfinished`` and moved to ``out`` when all are complete and durable. An error in
-    writing removes them. That folder stays as long as files are missing, also if the process is killed.
+    writing removes that folder. It stays as long as files are missing in ``out``, also if the process is killed.
 
     Args:
-        source: a finished data set, or an open one.
+        source: path of a finished dataset, or an open dataset.
         out: a folder that does not exist or is empty.
         format: one of FORMATS.
         shard_size: approximate bytes of a tar, shard or Parquet file.
         workers: number of processes, or an engine; the files do not depend on it.
 
     Raises:
-        NotADataset, Unfinished, UnsupportedVersion, Damage: the data set cannot be opened.
-        UsageError: ``out`` holds something, or the format cannot take the data set.
+        NotADataset, Unfinished, UnsupportedVersion, Damage: the dataset cannot be opened.
+        UsageError: ``out`` holds something, or the format cannot take the dataset.
         OSError: a file cannot be written.
     """
     dataset = source if isinstance(source, Dataset) else Dataset(source)
@@ -106,16 +113,9 @@ def export(
 
 
 def _open_format(format: str, out: Path, dataset: Dataset, shard_size: int) -> ExportFormat:
-    classes, attachments = dataset.classes, dataset.manifest.attachments
-    if format == "folder":
-        return FolderFormat(out, classes, attachments)
-    if format == "webdataset":
-        return WebDatasetFormat(out, classes, shard_size, attachments)
-    if format == "mds":
-        return MdsFormat(out, classes, shard_size, attachments)
-    if format == "parquet":
-        return ParquetFormat(out, classes, shard_size, attachments)
-    raise UsageError(f"format {format!r}; there are {', '.join(FORMATS)}")
+    if format not in FORMATS:
+        raise UsageError(f"format {format!r}; there are {', '.join(FORMATS)}")
+    return _FORMATS[format](out, dataset.classes, shard_size, dataset.manifest.attachments)
 
 
 def _write_records(
@@ -148,7 +148,7 @@ def _read_outlines(
 
 
 def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> Iterator[WriteTask]:
-    """Divide the records into parts, and join small parts to tasks."""
+    """Divide the records into parts, and yield tasks of one large or several small parts."""
     ends = np.cumsum(outlines.sizes)
     parts: list[Part] = []
     start = end = 0
@@ -163,7 +163,7 @@ def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> 
 
 
 def _sync_tree(folder: Path) -> None:
-    """Make the folders durable, and the files that no task wrote, which are few and lie at the top."""
+    """Make the folders durable, and the files at the top, which no task wrote."""
     for path in (folder, *folder.iterdir()):
         if path.is_dir():
             sync_folder(path)
@@ -173,7 +173,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _move_content(unfinished: Path, out: Path) -> None:
-    """Move a folder's content to ``out``; the folder stays until all is there, also after an error."""
+    """Move the content of ``unfinished`` to ``out``, and remove the folder; after an error it stays."""
     for path in sorted(unfinished.iterdir()):
         path.rename(out / path.name)
     sync_folder(out)
@@ -195,8 +195,8 @@ class Outlines:
     """Records that can be exported, in stored order, as the indexes describe them.
 
     Attributes:
-        containers, positions, sizes: int64 (n,), where the records lie, and the bytes of their JPEGs.
-        described: by the format.
+        containers, positions, sizes: int64 (n,), places of the records, and bytes of their JPEGs.
+        described: results of the format's ``describe``.
         malformed: number of records whose extras are not JSON.
     """
 
@@ -209,10 +209,7 @@ class Outlines:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Task to write parts that follow each other.
-
-    ``containers`` and ``positions``, int64 (n,), tell where their records lie.
-    """
+    """Task to write consecutive parts; ``containers`` and ``positions``, int64 (n,), are the places of records."""
 
     dataset: Dataset
     containers: I64
@@ -223,7 +220,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParts:
-    """Records that a task wrote, the size of their JPEGs, and what the format returned for each part."""
+    """Number of records that a task wrote, size of their JPEGs, and the format's result for each part."""
 
     images: int
     bytes: int
@@ -231,7 +228,7 @@ class WrittenParts:
 
 
 def join_outlines(parts: Sequence[Outlines]) -> Outlines:
-    """Join the outlines of containers that follow each other."""
+    """Join the outlines of consecutive containers."""
 
     def join(name: str) -> I64:
         return np.concatenate([np.zeros(0, np.int64), *(getattr(part, name) for part in parts)])
@@ -262,7 +259,8 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
     malformed = 0
     try:
         container = dataset.containers.index(number)
-    except (Damage, NotADataset):  # NotADataset for a missing file
+    # NotADataset means a missing file.
+    except (Damage, NotADataset):
         return join_outlines([])
     for k in np.flatnonzero(dataset.live.mask(number) & container.good).tolist():
         try:
@@ -271,7 +269,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
             continue
         try:
             outline = _outline(container, k, _with_columns(dataset.with_values(record)))
-        # The last three for an extra that is too deep to be written again.
+        # The last three mean an extra that is too deep to be written again.
         except (Damage, UsageError, ValueError, RecursionError):
             malformed += 1
             continue
@@ -283,7 +281,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
 
 
 def _record_without_image(container: Container, k: int) -> Record:
-    """Make a record of what the index holds of it; Corrupt if the extras are damaged."""
+    """Make a record from the index alone; Corrupt if the extras are damaged."""
     entry = container.index[k]
     return Record(int(entry["id"]), int(entry["label"]), b"", container.info(k), container.extra_json(k))
 
@@ -297,7 +295,7 @@ def _outline(container: Container, k: int, record: Record) -> Outline:
 
 
 def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
-    """Write parts; containers are read once each, one after the other."""
+    """Write parts. Containers are read one after the other, each once."""
     images = size = 0
 
     def counted() -> Iterator[Record | None]:
@@ -315,7 +313,7 @@ def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
 
 
 def _read_records(task: WriteTask) -> Iterator[Record | None]:
-    """Read the records of a task; None for one that is damaged."""
+    """Yield the records of a task, None for a damaged record."""
     places = zip(task.containers.tolist(), task.positions.tolist(), strict=True)
     for number, of_container in groupby(places, key=lambda place: place[0]):
         container = _read_container(task.dataset, number)
@@ -338,7 +336,7 @@ def _read_record(dataset: Dataset, container: Container, k: int) -> Record | Non
 
 
 def _with_columns(record: Record) -> Record:
-    """Move a record's column values into its extra, which must be an object or none; its own members win."""
+    """Move a record's column values into its extra, whose own members win, if that is an object or null."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

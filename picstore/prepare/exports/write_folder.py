@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from picstore.prepare.exports.export_format import (
     CLASSES,
+    ExportFormat,
     Outline,
     Part,
     UsedNames,
@@ -20,7 +21,6 @@ from picstore.prepare.exports.export_format import (
     safe_name,
     shard_parts,
     to_json,
-    write_classes,
 )
 from picstore.storage.format.record import Record
 from picstore.storage.location.atomic_file import sync
@@ -30,7 +30,7 @@ _PART_SIZE = 32 << 20  # bytes of JPEGs
 
 
 class _Wish(NamedTuple):
-    """Label, id, name and attachments of a record, which decide its path, and the size of its JPEG."""
+    """Label, id, name and attachments of a record, which decide its path, and the size of the JPEG."""
 
     label: int
     id: int
@@ -40,21 +40,13 @@ class _Wish(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FolderFormat:
+class FolderFormat(ExportFormat):
     """OUT/<class>/<original name>.jpg, OUT/records.jsonl and OUT/classes.txt.
 
-    Names are the last part of the extra's ``path``, made safe; the id is added to equal ones. Attachments are hidden
-    files, ``.<name>.<attachment>.bin``: torchvision's ImageFolder takes any file with the suffix of an image, hidden or
-    not. No two names are equal on a file system that ignores case or normalizes Unicode.
+    Names are the last part of the extra's ``path``, made safe; the id is added to equal names. Attachments are hidden
+    files, ``.<name>.<attachment>.bin``, because torchvision's ImageFolder takes any file with the suffix of an image,
+    hidden or not. No two names are equal on a file system that ignores case or normalizes Unicode.
     """
-
-    root: Path
-    classes: list[str]
-    attachments: tuple[str, ...]
-
-    def begin(self) -> None:
-        """Write classes.txt."""
-        write_classes(self.root, self.classes)
 
     def describe(self, outline: Outline) -> _Wish:
         """Describe a record by its wish for a path."""
@@ -62,7 +54,7 @@ class FolderFormat:
         return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
 
     def divide(self, described: Sequence[_Wish]) -> list[Part]:
-        """Make the folders, and name all records: a name depends on the names before it, so tasks cannot find it."""
+        """Make the folders, and name all records here, because a name depends on the names before it."""
         folders = self._folders(wish.label for wish in described)
         for folder in folders.values():
             (self.root / folder).mkdir()
@@ -89,7 +81,7 @@ class FolderFormat:
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
         """Write JPEGs and attachments, and a piece of the table.
 
-        All files are synced at the end: a disk that must sync each before the next is written takes longer.
+        All files are synced at the end. Syncing each before the next is written takes a disk longer.
         """
         hidden = attachment_names(self.attachments)
         rows: list[dict[str, Any]] = []
@@ -117,7 +109,7 @@ class FolderFormat:
         return self.root / f"{TABLE}.{number}"
 
     def close(self, written: Sequence[bool | None]) -> list[str]:
-        """Join the pieces of the table; warn if folders sort otherwise than labels."""
+        """Join the pieces of the table, and return a warning if folders sort otherwise than labels."""
         with (self.root / TABLE).open("wb") as table:
             for piece in map(self._piece, range(len(written))):
                 with piece.open("rb") as rows:
@@ -137,7 +129,7 @@ class FolderFormat:
 
 
 def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames) -> str:
-    """Path, but for ``.jpg``, with which the paths of JPEG and attachments are free; takes them."""
+    """Find and take a path without ``.jpg``, for which the paths of JPEG and attachments are free."""
     stem, tries = wish.stem, 0
     while True:
         path = f"{folder}/{stem}"
@@ -148,13 +140,13 @@ def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames
 
 
 def _hidden_path(path: str, attachment: str) -> str:
-    """Path of an attachment beside its image."""
+    """Return the path of an attachment, beside its image."""
     folder, _, stem = path.partition("/")
     return f"{folder}/.{stem}.{attachment}.bin"
 
 
 def _stem(extra: dict[str, Any], id_: int) -> str:
-    """Original name without folders and extension."""
+    """Return the original name without folders and extension, or else the id."""
     path = extra.get("path")
     if not isinstance(path, str):
         return f"{id_:09d}"

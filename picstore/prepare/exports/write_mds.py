@@ -1,4 +1,4 @@
-"""Export to MosaicML's MDS, whose layout is described in sources/mds.py; its own writer would encode JPEGs again."""
+"""Export to MosaicML's MDS, as sources/mds.py describes the layout; MosaicML's writer would encode JPEGs again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from picstore.errors import UsageError
 from picstore.prepare.exports.export_format import (
+    ExportFormat,
     Outline,
     Part,
     close_gaps,
     durable_file,
     extra_object,
-    shard_parts,
     to_json,
-    write_classes,
 )
 from picstore.storage.format.record import Record
 
@@ -26,33 +24,24 @@ _LABEL = struct.Struct("<q")
 
 
 class _Shard(NamedTuple):
-    """A shard that was written: its samples and bytes."""
+    """Numbers of samples and bytes of a shard that was written."""
 
     samples: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class MdsFormat:
+class MdsFormat(ExportFormat):
     """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. A task holds one shard in memory.
 
     Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), and each attachment by its name
-    (bytes, empty for none); UsageError if an attachment has the name of a column.
+    (bytes, empty for a record without it).
     """
 
-    root: Path
-    classes: list[str]
-    shard_size: int
-    attachments: tuple[str, ...]
-
-    def begin(self) -> None:
-        """Write classes.txt."""
-        if taken := _COLUMNS.keys() & set(self.attachments):
-            raise UsageError(f"attachment {min(taken)!r} has the name of a column of mds; choose another format")
-        write_classes(self.root, self.classes)
+    COLUMNS = _COLUMNS
 
     def _columns(self) -> dict[str, str]:
-        """Encodings by name, in the order of a sample."""
+        """Return the encodings of columns by name, in the order of a sample."""
         return dict(sorted((_COLUMNS | dict.fromkeys(self.attachments, "bytes")).items()))
 
     def _config(self) -> dict[str, Any]:
@@ -70,16 +59,13 @@ class MdsFormat:
 
     def describe(self, outline: Outline) -> int:
         """Return the size of a sample."""
-        lengths = 4 * (2 + len(self.attachments))  # of all columns but the label
+        # A sample begins with the lengths of all columns except the label.
+        lengths = 4 * (2 + len(self.attachments))
         values = outline.jpeg + _LABEL.size + len(to_json(outline.extra))
         return lengths + values + sum(outline.attachments.values())
 
-    def divide(self, described: Sequence[int]) -> list[Part]:
-        """Make each shard a part, whose samples have at most ``shard_size`` bytes together."""
-        return shard_parts(described, self.shard_size, exceed=False)
-
     def write(self, part: Part, records: Iterable[Record | None]) -> _Shard | None:
-        """Write a shard."""
+        """Write a shard of at most ``shard_size`` bytes of samples."""
         columns = self._columns()
         samples = [_encode(record, columns) for record in records if record is not None]
         if not samples:
@@ -113,7 +99,7 @@ class MdsFormat:
 
 
 def _encode(record: Record, columns: dict[str, str]) -> bytes:
-    """Encode a sample: the lengths of its values but the label's, then the values."""
+    """Encode a sample: the lengths of all values except the label, then the values."""
     values = {name: bytes(blob) for name, blob in record.attachments.items()}
     values |= {"image": bytes(record.jpeg), "label": _LABEL.pack(record.label)}
     values["extra"] = to_json(extra_object(record))

@@ -1,4 +1,4 @@
-"""Export to Parquet in the schema of images on the Hugging Face hub, with a data-set card."""
+"""Export to Parquet in the schema of images on the Hugging Face hub, with a dataset card."""
 
 from __future__ import annotations
 
@@ -9,61 +9,52 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from picstore.errors import UsageError
 from picstore.prepare.exports.export_format import (
     CLASSES,
+    ExportFormat,
     Outline,
     Part,
     close_gaps,
     durable_file,
     extra_object,
     present_attachments,
-    shard_parts,
     to_json,
-    write_classes,
 )
-from picstore.prepare.sources.parquet_layout import CLASSES_KEY, EXTRA_KEY
-from picstore.prepare.sources.source_kinds import missing_library
+from picstore.prepare.sources.parquet_layout import CLASSES_KEY, EXTRA_KEY, import_parquet
 from picstore.storage.format.record import Record
 
-_COLUMNS = ("image", "label", "extra")
-_ROWS_PER_GROUP = 100  # as datasets writes images; readers of single rows fetch a group
+# Hugging Face's datasets writes as many. Readers of a single row fetch a group.
+_ROWS_PER_GROUP = 100
 
 
 class _Shard(NamedTuple):
-    """A file that was written: its rows, and the bytes of their values."""
+    """Number of rows of a file that was written, and the bytes of their values."""
 
     rows: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetFormat:
+class ParquetFormat(ExportFormat):
     """OUT/data/train-00000.parquet, …, OUT/README.md, the card, and OUT/classes.txt. A task holds 100 records.
 
-    Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel where there are classes of
+    Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel if all classes have
     different names, −1 for unknown), ``extra`` (a JSON object as text), and each attachment by its name (binary, null
-    for none); UsageError if an attachment has the name of a column. MissingDependency without pyarrow.
+    for a record without it).
     """
 
-    root: Path
-    classes: list[str]
-    shard_size: int
-    attachments: tuple[str, ...]
+    COLUMNS = ("image", "label", "extra")
 
     def begin(self) -> None:
-        """Make the folder of the files, and write classes.txt."""
-        if taken := set(_COLUMNS) & set(self.attachments):
-            raise UsageError(f"attachment {min(taken)!r} has the name of a column of parquet; choose another format")
+        """Write classes.txt, and make the folder of the files; MissingDependency without pyarrow."""
+        ExportFormat.begin(self)
         self._schema()
         (self.root / "data").mkdir()
-        write_classes(self.root, self.classes)
 
     def _schema(self) -> Any:
-        try:
-            import pyarrow as pa
-        except ImportError as error:
-            raise missing_library("pyarrow", "parquet") from error
+        import_parquet()
+        import pyarrow as pa
+
         image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         columns = [("image", image), ("label", pa.int64()), ("extra", pa.string())]
         metadata = {"huggingface": json.dumps({"info": {"features": self._features()}}), EXTRA_KEY: "json"}
@@ -78,7 +69,7 @@ class ParquetFormat:
         return bool(self.classes) and len(set(self.classes)) == len(self.classes)
 
     def _features(self) -> dict[str, Any]:
-        """Columns as datasets describes them in a file's metadata."""
+        """Return the columns as Hugging Face's datasets describes them in a file's metadata."""
         label: dict[str, Any] = {"dtype": "int64", "_type": "Value"}
         if self._has_label_names:
             label = {"names": self.classes, "_type": "ClassLabel"}
@@ -89,12 +80,8 @@ class ParquetFormat:
         """Return the bytes of a row's image, extra and attachments."""
         return outline.jpeg + len(_extra_text(outline.extra)) + sum(outline.attachments.values())
 
-    def divide(self, described: Sequence[int]) -> list[Part]:
-        """Make each file a part, whose rows have at most ``shard_size`` bytes together."""
-        return shard_parts(described, self.shard_size, exceed=False)
-
     def write(self, part: Part, records: Iterable[Record | None]) -> _Shard | None:
-        """Write a file in groups of rows."""
+        """Write a file in groups of rows, with at most ``shard_size`` bytes of values."""
         readable = (record for record in records if record is not None)
         first = next(readable, None)
         return None if first is None else self._write_file(part.number, chain([first], readable))
@@ -120,7 +107,7 @@ class ParquetFormat:
         return self.root / "data" / f"train-{number:05d}.parquet"
 
     def close(self, written: Sequence[_Shard | None]) -> list[str]:
-        """Number the files through, and write the card; without rows, there is a file without rows."""
+        """Number the files through, and write the card; an export without rows has a file without rows."""
         close_gaps(self._path, written)
         shards = [shard for shard in written if shard is not None] or [self._write_file(0, [])]
         download = sum(self._path(number).stat().st_size for number in range(len(shards)))
@@ -136,7 +123,7 @@ class ParquetFormat:
         ]
 
     def _card(self, images: int, size: int, download: int) -> str:
-        """Data-set card: YAML, whose strings are written as JSON's, and a few words."""
+        """Return the dataset card: YAML, with strings written as in JSON, and a few words."""
         label = ["    dtype: int64"]
         if self._has_label_names:
             names = [f"          '{label}': {json.dumps(name)}" for label, name in enumerate(self.classes)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from picstore.prepare.exports.export_format import (
+    ExportFormat,
     Outline,
     Part,
     attachment_names,
@@ -17,10 +18,8 @@ from picstore.prepare.exports.export_format import (
     durable_file,
     extra_object,
     present_attachments,
-    shard_parts,
     suffix_of,
     to_json,
-    write_classes,
 )
 from picstore.storage.format.record import Record
 
@@ -28,21 +27,14 @@ _BLOCK = 512  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class WebDatasetFormat:
+class WebDatasetFormat(ExportFormat):
     """OUT/shard-000000.tar, … of about ``shard_size`` bytes, and OUT/classes.txt.
 
     ``cls`` is the label as a number, −1 for unknown; ``json`` the extra. An attachment is ``<name>.png`` or another
     extension by its first bytes, else ``<name>.bin``; its name is made safe, and distinct from others.
     """
 
-    root: Path
-    classes: list[str]
-    shard_size: int
-    attachments: tuple[str, ...]
-
-    def begin(self) -> None:
-        """Write classes.txt."""
-        write_classes(self.root, self.classes)
+    EXCEED = True
 
     def describe(self, outline: Outline) -> int:
         """Return the size of a sample's members."""
@@ -50,13 +42,9 @@ class WebDatasetFormat:
         sizes = {f"{key}.jpg": outline.jpeg, f"{key}.cls": len(b"%d" % outline.label)}
         if outline.extra:
             sizes[f"{key}.json"] = len(to_json(outline.extra))
-        # All extensions have the length of "bin".
+        # All extensions have the length of ``bin``.
         sizes |= {f"{key}.{names[name].lower()}.bin": size for name, size in outline.attachments.items()}
         return sum(_member_size(name, size) for name, size in sizes.items())
-
-    def divide(self, described: Sequence[int]) -> list[Part]:
-        """Make each tar a part; the last sample of a tar reaches ``shard_size``."""
-        return shard_parts(described, self.shard_size, exceed=True)
 
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
         """Write a tar; all members of a sample are in one."""
@@ -104,7 +92,7 @@ def _add_member(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> No
 
 
 def _member_size(name: str, size: int) -> int:
-    """Size of a member with its header, which is one block unless the name needs pax records."""
+    """Return the size of a member with its header, which is one block unless the name needs pax records."""
     short = name.isascii() and len(name) <= tarfile.LENGTH_NAME
     header = _BLOCK if short else len(tarfile.TarInfo(name).tobuf(tarfile.PAX_FORMAT))
     return header + -(-size // _BLOCK) * _BLOCK

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.inputs import Input, Listing
-from picstore.prepare.sources.listing_builder import FoundPart, Notes, list_parts
+from picstore.prepare.sources.listing_builder import FoundPart, Notes, add_note, list_parts
 from picstore.prepare.sources.refused_files import require_readable
 from picstore.prepare.sources.source_file import is_inside, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
@@ -48,8 +48,7 @@ def list_folder(location: Location, *, hidden: bool = False, engine: Engine | No
         entry.name for entry in every if names and not is_taken(entry.name, hidden=hidden) and entry.name not in odd
     ]
     if apart:
-        count, least = notes.get(_HIDDEN, (0, apart[0]))
-        notes[_HIDDEN] = count + len(apart), min(least, *apart)
+        add_note(notes, _HIDDEN, min(apart), len(apart))
     remarks = list(_remarks(location, notes))
     ignored = len(entries) - len(names)
     if tables := [entry.name for entry in entries if entry.name.lower().endswith(_TABLES)]:
@@ -129,19 +128,15 @@ class _Walk:
         """Return whether no part of a name is hidden, or hidden names are taken; names that are not are counted."""
         if all(is_taken(part, hidden=self._hidden) for part in parts):
             return True
-        self._note(_HIDDEN, prefix + "/".join(parts))
+        add_note(self.notes, _HIDDEN, prefix + "/".join(parts))
         return False
 
     def may_be_image(self, name: str) -> bool:
         """Return whether a file may be an image by its suffix; texts, tables and desktop files are counted."""
         if not name.lower().endswith(NO_IMAGES):
             return True
-        self._note(_NO_IMAGE, name)
+        add_note(self.notes, _NO_IMAGE, name)
         return False
-
-    def _note(self, what: str, name: str) -> None:
-        count, least = self.notes.get(what, (0, name))
-        self.notes[what] = count + 1, min(least, name)
 
     def files_below(self, path: str, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
         """Yield files below ``path`` in order; links are followed, except to folders in ``parents`` (device, inode)."""
@@ -178,7 +173,7 @@ class _Walk:
 
     def _check_link(self, name: str, path: str) -> None:
         if not is_inside(self._root, path):
-            self._note(_OUTSIDE, name)
+            add_note(self.notes, _OUTSIDE, name)
 
 
 def _remarks(source: Location, notes: Notes) -> Iterator[str]:

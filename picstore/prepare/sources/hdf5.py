@@ -19,7 +19,7 @@ from picstore.prepare.sources.listing_builder import ListingBuilder
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.samples import SourceSample, choose_image, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
-from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, missing_library
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, import_library
 from picstore.prepare.sources.splits import choose_split, split_of_name, without_split
 from picstore.storage.location.local import Folder
 
@@ -115,11 +115,7 @@ def _check_size(item: Any, name: str, size: int, path: Path) -> None:
 
 
 def _import_h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise missing_library("h5py", "hdf5") from error
-    return h5py
+    return import_library("h5py", "h5py", "hdf5")
 
 
 def _choose_image(images: list[str], found: dict[str, Any], given: str | None, path: Path) -> str:

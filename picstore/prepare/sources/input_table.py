@@ -11,7 +11,7 @@ from abc import abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from operator import attrgetter, index
 from typing import Any, BinaryIO, overload
@@ -24,25 +24,11 @@ BLOCK = 1024  # inputs that are written and read together
 # A group with more labels than this is sent as inputs, not as blocks with the labels.
 _MOST_LABELS = 1 << 12
 
-# All fields except attachments, reader, and the bytes ``extra`` and ``key``, which JSON does not have.
-_FIELDS = (
-    "name",
-    "label",
-    "path",
-    "offset",
-    "size",
-    "problem",
-    "annotated",
-    "crc",
-    "upright",
-    "frame",
-    "lost",
-    "targets",
-    "version",
+_FIELDS = tuple(each.name for each in fields(Input))
+_LABEL, _EXTRA, _ANNOTATED, _ATTACHMENTS, _READER, _KEY, _FRAME = map(
+    _FIELDS.index, ("label", "extra", "annotated", "attachments", "reader", "key", "frame")
 )
-_LABEL = _FIELDS.index("label")
-_texts_and_numbers = attrgetter(*_FIELDS)
-
+_values_of = attrgetter(*_FIELDS)
 
 Reader = Callable[[Input], bytes]
 
@@ -87,7 +73,7 @@ class InputTable(_Inputs):
     Inputs that are added one by one are group 0. Packed inputs that are added together are a group of their own.
 
     Raises:
-        PicstoreError: there is no room for the file.
+        PicstoreError: the disk has no room for the file.
     """
 
     def __init__(self, inputs: Iterable[Input] = ()) -> None:
@@ -201,9 +187,12 @@ class InputTable(_Inputs):
         # A source has one or two readers.
         if one.reader not in readers:
             readers.append(one.reader)
-        attachments = [(name, self._to_json(other)) for name, other in one.attachments]
-        texts = one.extra.decode("latin-1"), one.key.decode("latin-1")
-        return [*_texts_and_numbers(one), *texts, attachments, readers.index(one.reader)]
+        row = list(_values_of(one))
+        # JSON has no bytes.
+        row[_EXTRA], row[_KEY] = one.extra.decode("latin-1"), one.key.decode("latin-1")
+        row[_ATTACHMENTS] = [(name, self._to_json(other)) for name, other in one.attachments]
+        row[_READER] = readers.index(one.reader)
+        return row
 
 
 def _unpack(data: bytes, labels: Sequence[int] | None, readers: Sequence[Reader | None]) -> list[Input]:
@@ -223,27 +212,11 @@ def _unpack_run(
 
 
 def _from_json(row: list[Any], readers: Sequence[Reader | None]) -> Input:
-    name, label, path, offset, size, problem, annotated, crc, upright, *rest = row
-    frame, lost, targets, version, extra, key, attachments, reader = rest
-    return Input(
-        name,
-        label,
-        path,
-        offset,
-        size,
-        problem,
-        extra.encode("latin-1"),
-        annotated and tuple(annotated),
-        tuple((name, _from_json(other, readers)) for name, other in attachments),
-        readers[reader],
-        key.encode("latin-1"),
-        crc,
-        upright,
-        frame and tuple(frame),
-        lost,
-        targets,
-        version,
-    )
+    row[_EXTRA], row[_KEY] = row[_EXTRA].encode("latin-1"), row[_KEY].encode("latin-1")
+    row[_ANNOTATED], row[_FRAME] = row[_ANNOTATED] and tuple(row[_ANNOTATED]), row[_FRAME] and tuple(row[_FRAME])
+    row[_ATTACHMENTS] = tuple((name, _from_json(other, readers)) for name, other in row[_ATTACHMENTS])
+    row[_READER] = readers[row[_READER]]
+    return Input(*row)
 
 
 class InputView(_Inputs):

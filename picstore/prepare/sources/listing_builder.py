@@ -46,111 +46,131 @@ _TASK_INPUTS = 50_000  # 0.5 s, and 0.7 MB to send
 _TASKS_A_WORKER = 4
 
 
+def add_note(notes: Notes, text: str, example: str, count: int = 1) -> None:
+    """Count a message for the user, and keep the least example."""
+    before, least = notes.get(text, (0, example))
+    notes[text] = before + count, min(least, example)
+
+
 @dataclass(frozen=True, slots=True)
-class PackedListing:
-    """Inputs, labels, attachments and notes of the parts that a task lists.
+class FoundPart:
+    """Inputs or samples of a part of a source, and notes for the user.
 
     Attributes:
-        inputs: inputs of all parts of the task.
-        labels: number of samples for each label, in the order of the numbers that ``inputs`` have for labels; empty
-            if the labels of ``inputs`` are numbers of classes.
-        attachments: names of attachments.
-        fields: names of some fields of samples.
-        splits: values of the field ``split`` that are splits.
+        items: inputs, whose labels are numbers of classes, or samples, whose labels are numbered once all are known.
+        notes: messages for the user.
+    """
+
+    items: Sequence[Input | SourceSample]
+    notes: Notes = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What is known of inputs beside themselves and their labels.
+
+    Attributes:
+        attachments: names of attachments, in order of appearance, as keys.
+        fields: names of some fields of samples, as keys.
+        splits: values of the field ``split`` that are splits, as keys.
         notes: messages for the user.
         odd: values of extras that were changed.
         damaged: number of inputs whose file has lost an unknown number of samples.
         alike: number of samples with a field that is metadata but named like targets, by field.
     """
 
+    attachments: dict[str, None] = field(default_factory=dict)
+    fields: dict[str, None] = field(default_factory=dict)
+    splits: dict[str, None] = field(default_factory=dict)
+    notes: Notes = field(default_factory=dict)
+    odd: OddValues = field(default_factory=OddValues)
+    damaged: int = 0
+    alike: Counter[str] = field(default_factory=Counter)
+
+    def update(self, other: _Facts) -> None:
+        self.attachments.update(other.attachments)
+        self.fields.update(other.fields)
+        self.splits.update(other.splits)
+        for text, (count, example) in other.notes.items():
+            add_note(self.notes, text, example, count)
+        self.odd.update(other.odd)
+        self.damaged += other.damaged
+        self.alike.update(other.alike)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedListing:
+    """Inputs of the parts that a task lists.
+
+    Attributes:
+        inputs: inputs of all parts of the task.
+        labels: number of samples for each label, in the order of the numbers that ``inputs`` have for labels; empty
+            if the labels of ``inputs`` are numbers of classes.
+        facts: facts of the inputs.
+    """
+
     inputs: PackedInputs
     labels: dict[Label, int]
-    attachments: tuple[str, ...]
-    fields: tuple[str, ...]
-    splits: tuple[str, ...]
-    notes: Notes
-    odd: OddValues
-    damaged: int
-    alike: Counter[str]
+    facts: _Facts
 
 
 class ListingBuilder:
-    """Inputs of a source in their order, as they are found.
-
-    Args:
-        samples: the first samples.
-
-    Attributes:
-        notes: messages for the user.
-    """
+    """Inputs of a source in their order, as they are found; ``samples`` are the first."""
 
     def __init__(self, samples: Iterable[SourceSample] = ()) -> None:
-        self.notes: Notes = {}
-        self._odd = OddValues()
-        # Number of files that have lost an unknown number of samples.
-        self._damaged = 0
         self._inputs = InputTable()
+        self._facts = _Facts()
         # Provisional numbers of labels, in order of appearance, and the number of readable samples with each.
         self._turns: dict[Label, int] = {}
         self._counts: list[int] = []
         # Number of samples for each label, by group of the packed inputs.
         self._packed: dict[int, dict[Label, int]] = {}
-        self._attachments: dict[str, None] = {}
-        self._fields: dict[str, None] = {}
-        # Values of the field ``split``.
-        self._splits: dict[str, None] = {}
-        # Fields that are metadata but named like targets.
-        self._alike: Counter[str] = Counter()
         for sample in samples:
             self.add(sample)
 
     def __len__(self) -> int:
         return len(self._inputs)
 
+    @property
+    def notes(self) -> Notes:
+        """Messages for the user."""
+        return self._facts.notes
+
     def add(self, item: Input | SourceSample) -> None:
         """Add an input, whose label is the number of a class, or a sample."""
+        facts = self._facts
         if isinstance(item, SourceSample):
             turn = self._turns.setdefault(item.label, len(self._turns))
             if turn == len(self._counts):
                 self._counts.append(0)
             self._counts[turn] += not item.problem
             if not item.targets:
-                self._alike.update(name for name in FIELDS if name in item.extra)
-            if len(self._fields) < _SEEN:
-                self._fields.update(dict.fromkeys(item.extra))
+                facts.alike.update(name for name in FIELDS if name in item.extra)
+            if len(facts.fields) < _SEEN:
+                facts.fields.update(dict.fromkeys(item.extra))
             if isinstance(split := item.extra.get("split"), str) and split_of_word(split):
-                self._splits[split] = None
-            item = item.to_input(turn, self._odd)
+                facts.splits[split] = None
+            item = item.to_input(turn, facts.odd)
         self._inputs.append(item)
-        self._damaged += item.lost > 0
+        facts.damaged += item.lost > 0
         for name, _ in item.attachments:
-            self._attachments[name] = None
+            facts.attachments[name] = None
 
-    def add_notes(self, notes: Notes) -> None:
-        """Add messages for the user."""
-        for text, (count, example) in notes.items():
-            before, least = self.notes.get(text, (0, example))
-            self.notes[text] = before + count, min(least, example)
+    def add_part(self, found: FoundPart) -> None:
+        """Add the inputs or samples of a part, and its messages for the user."""
+        for item in found.items:
+            self.add(item)
+        for text, (count, example) in found.notes.items():
+            add_note(self.notes, text, example, count)
 
     def add_packed(self, found: PackedListing) -> None:
         """Add what a task has found."""
         self._packed[self._inputs.add_packed(found.inputs)] = found.labels
-        self._attachments.update(dict.fromkeys(found.attachments))
-        self._fields.update(dict.fromkeys(found.fields))
-        self._splits.update(dict.fromkeys(found.splits))
-        self.add_notes(found.notes)
-        self._odd.update(found.odd)
-        self._damaged += found.damaged
-        self._alike.update(found.alike)
+        self._facts.update(found.facts)
 
     def pack(self) -> PackedListing:
         """Pack what was found, so that a task can return it."""
-        counts, attachments = self._label_counts(), tuple(self._attachments)
-        fields, splits = tuple(self._fields), tuple(self._splits)
-        inputs = self._inputs.pack()
-        return PackedListing(
-            inputs, counts, attachments, fields, splits, self.notes, self._odd, self._damaged, self._alike
-        )
+        return PackedListing(self._inputs.pack(), self._label_counts(), self._facts)
 
     def _label_counts(self) -> dict[Label, int]:
         return dict(zip(self._turns, self._counts, strict=True))
@@ -182,8 +202,8 @@ class ListingBuilder:
         for found in groups.values():
             counts.update(found)
         found_remarks = [*remarks, *(labels.remarks() if isinstance(labels, LabelFields) else ())]
-        if len(self._splits) > 1:
-            found_remarks.append(f"the field 'split' holds {', '.join(self._splits)}: all of them are taken")
+        if len(self._facts.splits) > 1:
+            found_remarks.append(f"the field 'split' holds {', '.join(self._facts.splits)}: all of them are taken")
         chosen = number_labels(counts, classes, where=where)
         if set(chosen.numbers.values()) == {-1} and not any(isinstance(label, NoLabel) for label in counts):
             found_remarks.append(no_label or self._no_labels(where, labels))
@@ -192,13 +212,13 @@ class ListingBuilder:
                 self._inputs.number_labels([chosen.numbers[label] for label in found], group=group)
         names = [printable(name) for name in chosen.names]
         inputs, losses = self._estimate_losses()
-        all_remarks = [*found_remarks, *chosen.remarks, *self._odd.remarks(), *losses]
-        return Listing(kind, inputs, names, tuple(self._attachments), all_remarks, alike=dict(self._alike))
+        all_remarks = [*found_remarks, *chosen.remarks, *self._facts.odd.remarks(), *losses]
+        return Listing(kind, inputs, names, tuple(self._facts.attachments), all_remarks, alike=dict(self._facts.alike))
 
     def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
         """Return the inputs with estimates of what damaged files lost, judged by the other files, and a remark."""
         inputs: Sequence[Input] = self._inputs
-        if not self._damaged:
+        if not self._facts.damaged:
             return inputs, []
         estimates = estimate_by_others(inputs)
         inputs = InputView(inputs, change=lambda one: replace(one, lost=estimates[one.path]) if one.lost else one)
@@ -209,27 +229,14 @@ class ListingBuilder:
 
     def _no_labels(self, where: object, labels: LabelFields | str | None) -> str:
         """Return a remark that no sample has a label; UsageError if the user named a field that no sample has."""
-        fields = quoted(self._fields)
+        fields = quoted(self._facts.fields)
         if isinstance(labels, LabelFields) and labels.chosen is not None:
             return f"no labels: all values of {labels.chosen!r} are missing"
         if isinstance(labels, str):
             raise UsageError(f"{where}: no sample has a value in the field {labels!r}; fields with values: {fields}")
-        if not self._fields:
+        if not self._facts.fields:
             return "no labels: there is no other column than the image's that has values"
         return f"no labels: none of the columns {fields} has a usual name of labels; name one with --label-field"
-
-
-@dataclass(frozen=True, slots=True)
-class FoundPart:
-    """Inputs or samples of a part of a source, and notes for the user.
-
-    Attributes:
-        items: inputs, whose labels are numbers of classes, or samples, whose labels are numbered once all are known.
-        notes: messages for the user.
-    """
-
-    items: Sequence[Input | SourceSample]
-    notes: Notes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +280,7 @@ def run_task(task: PartsTask[Any], _: ProgressCallback) -> PackedListing:
 
 def _list_here(list_part: Callable[[T], FoundPart], parts: Sequence[T], builder: ListingBuilder) -> None:
     for found in map_concurrently(list_part, parts):
-        for item in found.items:
-            builder.add(item)
-        builder.add_notes(found.notes)
+        builder.add_part(found)
 
 
 def _run_in_order(tasks: Sequence[PartsTask[Any]], engine: Engine) -> Iterator[PackedListing]:

@@ -23,7 +23,7 @@ from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, memory_reader, to_signed
 from picstore.prepare.sources.samples import SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import file_version, printable
-from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, missing_library
+from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, import_library
 
 _MAGIC = b"\xde\xc0\xef\xbe"
 # The magic follows the header of the first page, on 64-bit systems. Pages of LMDB 1.0 have a longer header.
@@ -117,11 +117,7 @@ def _remarks_on_texts(counts: Counter[str], entries: int) -> Iterator[str]:
 
 
 def _import_lmdb() -> Any:
-    try:
-        import lmdb
-    except ImportError as error:
-        raise missing_library("py-lmdb", "lmdb") from error
-    return lmdb
+    return import_library("lmdb", "py-lmdb", "lmdb")
 
 
 @functools.lru_cache(1)

@@ -26,7 +26,7 @@ from picstore.prepare.sources.source_kinds import (
     local_path,
     recognize,
 )
-from picstore.prepare.sources.splits import match_split, no_split, refuse_splits, split_of_word
+from picstore.prepare.sources.splits import no_split, refuse_splits, require_split, split_of_word
 from picstore.prepare.sources.tables_and_lists import require_integers
 from picstore.storage.annotations import check_targets
 from picstore.storage.class_names import JoinedNames, from_lines
@@ -124,11 +124,8 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
         # An index or shards lie beside the folders.
         return location
     if split is not None:
-        chosen = match_split(str(split), splits)
-        if chosen is None:
-            raise no_split(str(split), splits, location)
         del options["split"]
-        return location / chosen
+        return location / require_split(str(split), splits, location)
     of_images = found == "folder" and recognize(location / splits[0]) == "folder"
     if len(splits) > 1 and len(splits) == len(probe.folders) and not (has_classes and of_images):
         refuse_splits(splits, location)

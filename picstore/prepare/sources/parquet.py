@@ -1,7 +1,8 @@
-"""Parquet files of images (Hugging Face's datasets) as a source; read by pyarrow (the extra ``parquet``)."""
+"""Parquet files of images (Hugging Face's datasets) as a source: rows and images, read by pyarrow."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import struct
@@ -14,6 +15,7 @@ from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.listing_builder import ListingBuilder
 from picstore.prepare.sources.metadata import SkippedFields, decode_text
 from picstore.prepare.sources.parquet_layout import (
+    IMAGES_PER_READ,
     ColumnChoice,
     ParquetPart,
     holds_images,
@@ -31,10 +33,10 @@ from picstore.storage.location.resolve import Location, locate
 
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
-_IMAGES_PER_READ = 16  # read one by one images take 1.5 times as long
-_OPEN_COLUMNS = 8  # the image and attachments, which are read in turn
-_FREE_ROWS = 1 << 20  # rows that a file may have beyond one for each of its bytes
-_ROW = struct.Struct("<QQ")  # row group, and row in it
+_OPEN_COLUMNS = 8  # image and attachments, which are read in turn
+# A file may have this many rows, and one row for each of its bytes.
+_FREE_ROWS = 1 << 20
+_ROW = struct.Struct("<QQ")  # row group, and row in the group
 
 
 def list_parquet(
@@ -42,9 +44,9 @@ def list_parquet(
 ) -> Listing:
     """List every row of a file, or of all ``*.parquet`` in a folder and its sub-folders, by sorted path.
 
-    The image is a struct of ``bytes`` and ``path``, or a binary column; if bytes are null the path is read, relative to
-    the file and below its folder. Further columns of images become attachments, and other binary columns are skipped;
-    all further columns, and columns in the names of folders (``label=cat``), become the extra.
+    The image is a struct of ``bytes`` and ``path``, or a binary column. If ``bytes`` is null, the path is read,
+    relative to the file and below its folder. Further columns of images become attachments, and other binary columns
+    are skipped. All other columns, and columns in the names of folders (``label=cat``), become the extra.
     """
     import_parquet()
     parts = parquet_parts(location, split)
@@ -64,59 +66,66 @@ def list_parquet(
 
 def _require_readable(files: list[Location]) -> None:
     """Raise the Damage of the first file if no file can be opened."""
-    import pyarrow as pa
-
     first: Damage | None = None
     for file in files:
-        try:
-            with open_parquet(file) as opened:
-                _ = opened.schema_arrow
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
-            found = Damage(f"not a Parquet file: {error}", printable(str(file)))
-            found.__cause__ = error
-        except Damage as error:
-            found = error
-        else:
+        damage = _damage_of_schema(file)
+        if damage is None:
             return
-        first = first or found
+        first = first or damage
     if first is not None:
         raise first
 
 
-def _samples(part: ParquetPart, columns: ColumnChoice) -> Iterator[SourceSample]:
+def _damage_of_schema(file: Location) -> Damage | None:
+    try:
+        with _errors_as_damage(file, "not a Parquet file: "), open_parquet(file) as opened:
+            _ = opened.schema_arrow
+    except Damage as error:
+        return error
+    return None
+
+
+@contextlib.contextmanager
+def _errors_as_damage(file: Location, prefix: str = "") -> Iterator[None]:
+    """Raise Damage for errors of pyarrow; names and texts may be any bytes."""
     import pyarrow as pa
 
-    path, number = str(part.file), 0  # one object for all inputs
     try:
-        with open_parquet(part.file) as opened:
-            _check_rows(opened, part.file)
-            schema = columns.choose(opened, part)
-            own = tuple(name for name in schema.others if name in opened.schema_arrow.names)
-            above = {name: value for name, value in part.columns.items() if name not in opened.schema_arrow.names}
-            for group in range(opened.num_row_groups):
-                there = [(name, _present(opened, group, name)) for name in schema.attached]
-                for row, values in enumerate(_rows(opened, group, own)):
-                    row_name = printable(f"{part.name}/{number}")
-                    number += 1
-                    if isinstance(values, Damage):
-                        yield SourceSample(row_name, path, problem=describe_damage(values))
-                        continue
-                    where = _ROW.pack(group, row)
-                    values |= above
-                    if schema.json_extra and isinstance(values.get("extra"), str):
-                        _join_extra(values, columns.skipped)
-                    key = where + schema.image.encode()
-                    targets = OWN if schema.json_extra else ""
-                    sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key, targets=targets)
-                    sample.attachments = tuple(
-                        (printable(name), _attached(sample, name, where))
-                        for name, is_there in there
-                        if is_there is None or is_there[row]
-                    )
-                    sample.label = schema.take_label(sample.extra, part.file)
-                    yield sample
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
-        raise Damage(f"{error}", printable(path)) from error
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise Damage(f"{prefix}{error}", printable(str(file))) from error
+
+
+def _samples(part: ParquetPart, columns: ColumnChoice) -> Iterator[SourceSample]:
+    # All inputs share one object for the path.
+    path, number = str(part.file), 0
+    with _errors_as_damage(part.file), open_parquet(part.file) as opened:
+        _check_rows(opened, part.file)
+        schema = columns.choose(opened, part)
+        own = tuple(name for name in schema.others if name in opened.schema_arrow.names)
+        above = {name: value for name, value in part.columns.items() if name not in opened.schema_arrow.names}
+        for group in range(opened.num_row_groups):
+            there = [(name, _present(opened, group, name)) for name in schema.attached]
+            for row, values in enumerate(_rows(opened, group, own)):
+                row_name = printable(f"{part.name}/{number}")
+                number += 1
+                if isinstance(values, Damage):
+                    yield SourceSample(row_name, path, problem=describe_damage(values))
+                    continue
+                where = _ROW.pack(group, row)
+                values |= above
+                if schema.json_extra and isinstance(values.get("extra"), str):
+                    _join_extra(values, columns.skipped)
+                key = where + schema.image.encode()
+                targets = OWN if schema.json_extra else ""
+                sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key, targets=targets)
+                sample.attachments = tuple(
+                    (printable(name), _attached(sample, name, where))
+                    for name, is_there in there
+                    if is_there is None or is_there[row]
+                )
+                sample.label = schema.take_label(sample.extra, part.file)
+                yield sample
 
 
 def _attached(sample: SourceSample, column: str, where: bytes) -> Input:
@@ -133,9 +142,9 @@ def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
 
 
 def _check_rows(opened: Any, file: Location) -> None:
-    """Raise TooLarge for more rows than the file's bytes can be worth, before a row is listed.
+    """Raise TooLarge, before any row is listed, for more rows than the file can hold images.
 
-    Rows of one value take next to no bytes, so a footer may claim 2**40 of them; rows of images do not.
+    Rows of a constant value take nearly no bytes, so that a footer may claim 2**40 rows.
     """
     stated, size = opened.metadata, file.size()
     groups = sum(stated.row_group(group).num_rows for group in range(stated.num_row_groups))
@@ -145,7 +154,7 @@ def _check_rows(opened: Any, file: Location) -> None:
 
 
 def _present(opened: Any, group: int, column: str) -> list[bool] | None:
-    """Whether each row of a row group has a value in a column of bytes; None if all have, by the statistics."""
+    """Return whether each row of a row group has a value in a column of bytes; None if all have, by the statistics."""
     import pyarrow as pa
 
     stated = opened.metadata.row_group(group)
@@ -158,31 +167,28 @@ def _present(opened: Any, group: int, column: str) -> list[bool] | None:
         return None
     found: list[bool] = []
     try:
-        for batch in opened.iter_batches(_IMAGES_PER_READ, row_groups=[group], columns=[column]):
+        for batch in opened.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[column]):
             values = batch.column(0)
             if is_binary(values.type):
                 found += values.is_valid().to_pylist()
             else:
                 found += [bool(value and (value.get("bytes") or value.get("path"))) for value in values.to_pylist()]
-    except (pa.ArrowException, OSError):  # a damaged page: the images behind it fail when they are read
+    # The images behind a damaged page fail when they are read.
+    except (pa.ArrowException, OSError):
         pass
     return found + [True] * (stated.num_rows - len(found))
 
 
 def _count_rows(file: Location) -> int | None:
-    """Number of rows that the footer states; None if it is damaged."""
-    import pyarrow as pa
-
-    try:
-        with open_parquet(file) as opened:
-            _check_rows(opened, file)
-            return int(opened.metadata.num_rows)
-    except (pa.ArrowException, OSError, UnicodeDecodeError, Damage):
-        return None
+    """Return the number of rows that the footer states; None if the footer is damaged."""
+    with contextlib.suppress(Damage), _errors_as_damage(file), open_parquet(file) as opened:
+        _check_rows(opened, file)
+        return int(opened.metadata.num_rows)
+    return None
 
 
 def _rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any] | Damage]:
-    """Rows of a row group without the image, and for each row behind a damaged page the damage."""
+    """Yield the rows of a row group without images; for each row behind a damaged page, the damage."""
     import pyarrow as pa
 
     count, found = opened.metadata.row_group(group).num_rows, 0
@@ -204,7 +210,8 @@ def _values(column: Any) -> list[Any]:
     """Convert a column to Python's values; one by one if some are not UTF-8, or beyond Python's dates."""
     try:
         return list(column.to_pylist())
-    except (ValueError, OverflowError):  # UnicodeDecodeError is a ValueError
+    # UnicodeDecodeError is a ValueError.
+    except (ValueError, OverflowError):
         return [_value(scalar) for scalar in column]
 
 
@@ -229,7 +236,7 @@ def _value(scalar: Any) -> Any:
 
 
 class _OpenFile:
-    """A Parquet file whose images are read, fastest in sequence."""
+    """Parquet file whose images are read; reading in sequence is fastest."""
 
     def __init__(self, path: str, column: str, version: str) -> None:
         self._file = open_parquet(locate_version(path, version))
@@ -240,9 +247,9 @@ class _OpenFile:
         self._start = self._stop = 0
 
     def image(self, group: int, row: int) -> Any:
-        """Value of the column in a row of a row group."""
+        """Return the value of the column in a row of a row group."""
         if group != self._group or row < self._start:
-            batches = self._file.iter_batches(_IMAGES_PER_READ, row_groups=[group], columns=[self._column])
+            batches = self._file.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[self._column])
             self._group, self._batches, self._start, self._stop = group, batches, 0, 0
         while row >= self._stop:
             batch = next(self._batches, None)
@@ -259,7 +266,7 @@ def _open_file(path: str, column: str, version: str) -> _OpenFile:
 
 
 def read_parquet(source: Input) -> bytes:
-    """Reader of a row: ``key`` is row group, row and column. The file stays open for the next one."""
+    """Read the image of a row: ``key`` is row group, row and column. The file stays open for the next input."""
     group, row = _ROW.unpack_from(source.key)
     value = _open_file(source.path, source.key[_ROW.size :].decode(), source.version).image(group, row)
     if isinstance(value, dict):
@@ -272,9 +279,10 @@ def read_parquet(source: Input) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a Parquet file or a folder of them, also below folders of splits, configurations and columns.
+    """Return whether a location is a Parquet file, or a folder with Parquet files of images.
 
-    A folder whose Parquet files hold no images is another kind's: img2dataset writes such files beside its tars.
+    The files may be below folders of splits, configurations and columns. A folder whose Parquet files hold no images is
+    of another kind: img2dataset writes such files beside its tars.
     """
     if not probe.is_folder:
         return probe.head().startswith(_MAGIC)

@@ -21,7 +21,7 @@ from picstore.prepare.sources.metadata import SkippedFields
 from picstore.prepare.sources.refused_files import describe_foreign
 from picstore.prepare.sources.samples import choose_image
 from picstore.prepare.sources.source_file import printable, visible_entries
-from picstore.prepare.sources.source_kinds import HEAD_BYTES, SourceProbe, missing_library
+from picstore.prepare.sources.source_kinds import HEAD_BYTES, SourceProbe, import_library
 from picstore.prepare.sources.splits import ALL, choose_split, split_of_name, split_of_word
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.location.local import Folder
@@ -170,11 +170,7 @@ def _may_hold_images(file: Location, others: bool) -> bool:
 
 def import_parquet() -> Any:
     """Import ``pyarrow.parquet``; MissingDependency if pyarrow is not installed."""
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise missing_library("pyarrow", "parquet") from error
-    return pyarrow.parquet
+    return import_library("pyarrow.parquet", "pyarrow", "parquet")
 
 
 def open_parquet(location: Location) -> Any:

@@ -119,7 +119,7 @@ def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, An
     class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning.
 
     Args:
-        may_be_none: whether there may be no objects; two to four labels of a class would look the same.
+        may_be_none: whether an empty list of objects counts; two to four labels of a class would look the same.
     """
     if len(labels) < 2 or not all(math.isfinite(value) and value.is_integer() for value in labels[:2]):
         return None

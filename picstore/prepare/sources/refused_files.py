@@ -1,4 +1,4 @@
-"""Files that no source reads, recognized by their first bytes, and what to do with them."""
+"""Files that no source reads: they are recognized by their first bytes, and refused with the name of a remedy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from picstore.storage.location.resolve import Location
 from picstore.storage.location.text_files import is_wide
 
 _UNPACK = "unpack it, and give the folder"
-_EXPORT = "write its images to a folder, or to a data set with picstore.Writer"
+_EXPORT = "write its images to a folder, or to a dataset with picstore.Writer"
 _FOLDER = "give the folder that holds it, or a list of images"
-_PROBED_FILES = 8  # of a folder
+_PROBED_FILES = 8  # files of a folder
 # Offset and bytes of the magic number, what the file is, and what to do. A longer number precedes its own beginning.
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xff\xd8\xff", "an image (JPEG)", _FOLDER),
@@ -69,15 +69,15 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x7fELF", "a program", "give images"),
     (0, b"MZ", "a program", "give images"),
 )
-# Bytes that texts seldom have, in any encoding but UTF-16; DEL may stand in JSON.
+# Bytes that are rare in texts of any encoding except UTF-16. DEL may stand in JSON.
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-# What a zip archive is by the end of its name.
+# By the end of the name of a zip archive, what it is and what to do.
 _ZIPPED = {
     (".npz",): ("NumPy arrays (.npz)", "give its images to picstore.Writer, as uint8 arrays (H, W, 3)"),
     (".pt", ".pth", ".ckpt"): ("a file of PyTorch", "picstore opens no pickles; give its images to picstore.Writer"),
     (".docx", ".pptx", ".xlsx", ".odt", ".epub"): ("a document", _UNPACK),
 }
-# Annotations of a folder's images by the beginning of a file in it: what they are, and what to do.
+# By the suffix and beginning of a file in a folder, which annotations of images it holds and what to do.
 _ANNOTATIONS: tuple[tuple[str, re.Pattern[bytes], str, str], ...] = (
     (
         ".json",
@@ -93,16 +93,16 @@ _ANNOTATIONS: tuple[tuple[str, re.Pattern[bytes], str, str], ...] = (
     ),
     ("_annotations.csv", re.compile(rb".*xmin", re.IGNORECASE), "a table of boxes", "give this file instead"),
 )
-_PICKLE = ("a pickle", "picstore opens none, as they can run programs; give its images to picstore.Writer")
+_PICKLE = ("a pickle", "picstore does not open pickles, as they can run programs; give its images to picstore.Writer")
 _HUGGING_FACE = "load it by datasets.load_from_disk, write it by to_parquet('DIR/data.parquet'), and give DIR"
-# By the names of files in a folder.
+# By the names of files in a folder, what it is and what to do.
 _FOLDERS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("dataset_dict.json",),
-        "data sets that datasets' save_to_disk wrote",
+        "datasets that datasets' save_to_disk wrote",
         "give one of its splits, written as Parquet",
     ),
-    (("dataset_info.json", "state.json"), "a data set that datasets' save_to_disk wrote", _HUGGING_FACE),
+    (("dataset_info.json", "state.json"), "a dataset that datasets' save_to_disk wrote", _HUGGING_FACE),
     (("zarr.json",), "a Zarr array", _EXPORT),
     (("saved_model.pb",), "a model of TensorFlow", "give images"),
 )
@@ -110,14 +110,14 @@ _FOLDERS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A file or folder that no source reads: what it is, and what the user can do with it."""
+    """File or folder that no source reads: what it is, and what the user can do with it."""
 
     what: str
     remedy: str
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether bytes may be a text: none is zero, and few are control characters, as in the name of a column."""
+    """Return whether bytes may be a text: no zero byte, and few control characters, as in the name of a column."""
     return b"\0" not in head and len(_CONTROL.findall(head)) <= 1 + len(head) // 64
 
 
@@ -143,12 +143,12 @@ def describe_foreign(head: bytes, name: str) -> Foreign | None:
 
 
 def require_text(location: Location) -> None:
-    """Refuse a file that is not a text; UsageError, which says what it is and what to do, and repeats no byte of it."""
+    """Raise UsageError for a file that is not a text; the message names its type and a remedy, and quotes no byte."""
     _refuse(location, describe_foreign(SourceProbe(location, is_folder=False).head(), location.name))
 
 
 def require_readable(probe: SourceProbe) -> None:
-    """Refuse a folder that another library wrote, or that holds archives alone; UsageError, as :func:`require_text`."""
+    """Raise UsageError, as :func:`require_text`, for a folder of another library, or one that holds only archives."""
     for names, what, remedy in _FOLDERS:
         if set(names) <= set(probe.files):
             _refuse(probe.location, Foreign(what, remedy))
@@ -162,7 +162,7 @@ def require_readable(probe: SourceProbe) -> None:
 
 
 def _refuse_annotations(probe: SourceProbe) -> None:
-    """Refuse images whose objects are in a file that is not read with them, directly or in ``annotations``."""
+    """Refuse images with annotations, directly or in ``annotations``, that are not read with the folder."""
     inner = [f"annotations/{entry.name}" for entry in _entries(probe, "annotations") if not entry.is_folder]
     for suffix, beginning, what, remedy in _ANNOTATIONS:
         for name in [name for name in (*probe.files, *inner) if name.lower().endswith(suffix)][:_PROBED_FILES]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
 from picstore.errors import Damage, MissingDependency, NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources.inputs import Listing
@@ -113,9 +114,12 @@ class SourceFormat:
     takes_engine: bool = False
 
 
-def missing_library(library: str, extra: str) -> MissingDependency:
-    """Build the error for a library that a source needs and that is not installed."""
-    return MissingDependency(f"this needs {library}: pip install 'picstore[{extra}]'")
+def import_library(module: str, library: str, extra: str) -> Any:
+    """Import a library that a source needs; MissingDependency, with the extra to install, if it is not there."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependency(f"this needs {library}: pip install 'picstore[{extra}]'") from error
 
 
 def recognize(location: Location) -> str:

@@ -1,7 +1,7 @@
 """Splits of a source: which names of folders, shards and groups are splits, and which of several is read.
 
-A source that holds several splits is not read until ``--split`` chooses one. The Hugging Face hub uses the same words;
-``val`` also chooses ``validation``, and the year of ``train2017`` or the number of ``test01`` does not count.
+A source that holds several splits is not read until ``--split`` chooses one. The Hugging Face hub uses the same words.
+``val`` also chooses ``validation``, and the year of ``train2017`` or the number of ``test01`` is ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NoReturn, TypeVar
 
 from picstore.errors import UsageError
 
-ALL = "all"  # for --split, all splits together
+ALL = "all"  # value of --split for all splits together
 
 _WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -29,15 +29,15 @@ T = TypeVar("T")
 
 @functools.lru_cache(1 << 12)
 def split_of_word(word: str) -> str | None:
-    """Return the split that a word alone is, such as the name of a folder (an extension does not count); or None."""
+    """Return the split that a word is, such as the name of a folder, or None; an extension is ignored."""
     match = _WORD.fullmatch(word.lower().partition(".")[0])
     return match and match[1]
 
 
 def split_of_name(name: str) -> str | None:
-    """Return the split whose word is in a name: in its first part that has one, the last one; None if none has.
+    """Return the split in a name: the last such word of the first part that has one; None without such a word.
 
-    Parts are divided by slashes, words by everything but letters and digits: ``mnist-train.tfrecord-00000-of-00001``.
+    Slashes divide parts, and characters other than letters and digits divide words, as in ``mnist-train.tfrecord``.
     """
     for part in name.split("/"):
         for token in reversed(_TOKENS.split(part.lower())):
@@ -47,28 +47,27 @@ def split_of_name(name: str) -> str | None:
 
 
 def without_split(name: str) -> str:
-    """Return a name without the words of splits and what joins them: ``y`` for ``y_train``."""
+    """Return a name without the words of splits and their separators: ``y`` for ``y_train``."""
     words = [word for word in re.split(r"[^A-Za-z0-9]+", name) if not _WORD.fullmatch(word.lower())]
     return "_".join(words) or name
 
 
 def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None, where: object) -> list[T]:
-    """Return the items, such as shards, of the split that the user chose; all of them if there are not several.
+    """Return the items, such as shards, of the split that the user chose; all items if there are not several splits.
 
-    UsageError if there are several and ``split`` is None, or if there is no such split.
+    UsageError if there are several splits and ``split`` is None, or if there is no such split.
     """
     names = [name(item) for item in items]
     found = [split_of_name(each) for each in names]
-    if any(found):  # beside known splits, other names of numbered shards are splits too
+    # Beside known splits, other names of numbered shards are splits too.
+    if any(found):
         found = [each or _numbered_split(shard) for each, shard in zip(found, names, strict=True)]
     splits = list(dict.fromkeys(each for each in found if each))
     if split is None and len(splits) > 1:
         refuse(splits, where)
     if split in (None, ALL):
         return list(items)
-    chosen = match_split(split, splits)
-    if chosen is None:
-        raise no_split(split, splits, where)
+    chosen = require_split(split, splits, where)
     return [item for item, each in zip(items, found, strict=True) if each == chosen]
 
 
@@ -78,7 +77,7 @@ def _numbered_split(name: str) -> str | None:
 
 
 def match_split(split: str, names: Iterable[str]) -> str | None:
-    """Return the name that the user's choice means: itself, or the only one with another word for the same split."""
+    """Return the name that the user's choice means: the same, or the only name with another word for that split."""
     there = list(names)
     if split in there:
         return split
@@ -87,13 +86,21 @@ def match_split(split: str, names: Iterable[str]) -> str | None:
     return same[0] if len(same) == 1 else None
 
 
+def require_split(split: str, names: Collection[str], where: object) -> str:
+    """Return the name that the user's choice means, as :func:`match_split` does; UsageError without such a name."""
+    chosen = match_split(split, names)
+    if chosen is None:
+        raise no_split(split, names, where)
+    return chosen
+
+
 def no_split(split: str, splits: Collection[str], where: object) -> UsageError:
     """Build the error for a split that a source does not have."""
     return UsageError(f"{where} has no split {split!r}; it has {', '.join(splits) or 'none, so leave out --split'}")
 
 
 def refuse_splits(names: Collection[str], where: object, option: str = "--classes") -> None:
-    """Raise UsageError if several names, which would be classes, are all splits; ``option`` can make them classes."""
+    """Raise UsageError if there are several classes and all their names are splits; ``option`` can name classes."""
     if len(names) > 1 and all(map(split_of_word, names)):
         refuse(names, where, f"; if they are classes, name them in a file for {option}")
 

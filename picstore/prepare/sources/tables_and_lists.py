@@ -30,7 +30,14 @@ from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.labels import RowLabels, number_of_text
 from picstore.prepare.sources.lenient_json import json_object
-from picstore.prepare.sources.listing_builder import FoundPart, ListingBuilder, Notes, list_parts, refuse_all_elsewhere
+from picstore.prepare.sources.listing_builder import (
+    FoundPart,
+    ListingBuilder,
+    Notes,
+    add_note,
+    list_parts,
+    refuse_all_elsewhere,
+)
 from picstore.prepare.sources.metadata import SkippedFields, decode_text
 from picstore.prepare.sources.refused_files import require_text
 from picstore.prepare.sources.samples import SourceSample, choose_image
@@ -146,8 +153,7 @@ def _noting_repeated(samples: Iterator[SourceSample], notes: Notes) -> Iterator[
     before = None
     for sample in samples:
         if sample.path == before and not sample.problem:
-            count, least = notes.get(_REPEATED, (0, sample.name))
-            notes[_REPEATED] = count + 1, min(least, sample.name)
+            add_note(notes, _REPEATED, sample.name)
         before = sample.path
         yield sample
 

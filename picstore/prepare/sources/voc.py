@@ -166,9 +166,7 @@ def _choose_stems(folder: Location, layout: _Layout, split: str | None) -> list[
         splits.refuse(list(lists), folder)
     if split in (None, splits.ALL):
         return everything
-    name = splits.match_split(str(split), lists)
-    if name is None:
-        raise splits.no_split(str(split), list(lists), folder)
+    name = splits.require_split(str(split), lists, folder)
     lines = read_whole(lists[name], _MAX_SET).decode("utf-8-sig", "surrogateescape").splitlines()
     # CVAT writes paths of images, the devkit writes stems. In the lists of a class a number follows.
     wanted = [line.split()[0].rpartition("/")[2] for line in lines if line.strip()]
@@ -223,7 +221,7 @@ def _read(file: Location | None) -> _Annotation | str:
     """Read an annotation.
 
     Returns:
-        The annotation, which is empty if there is no file, or the reason why the file cannot be read.
+        The annotation, which is empty without a file, or the reason why the file cannot be read.
     """
     if file is None:
         return _Annotation()

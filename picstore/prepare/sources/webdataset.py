@@ -42,11 +42,12 @@ IMAGES = frozenset(
 _LABELS = ("cls", "cls2", "class")
 _JSON = ("json", "jsn")
 _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", *_LABELS))
-_SPLIT = "split "  # before its name, in notes
-_PROBED_MEMBERS = 64  # to tell a WebDataset from a tar of images
-_FURTHER = "further image "  # in notes, before the field
+_PROBED_MEMBERS = 64  # members that tell a WebDataset from a tar of images
+# Keys of notes begin with these, before the name of a split or a field.
+_SPLIT, _FURTHER = "split ", "further image "
 _MAX_NAMED = 5  # fields in a remark
-_MAX_JSON = 4 * MAX_EXTRA  # bytes of an object, of which the largest fields are left out of the extra
+# Largest size of a JSON object in bytes. The extra leaves out its largest fields.
+_MAX_JSON = 4 * MAX_EXTRA
 
 
 def list_webdataset(
@@ -60,11 +61,11 @@ def list_webdataset(
     """List samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
     The image of a sample is the field ``image_field``, by default its first image; further images, and fields .bin,
-    become attachments: ``seg.png`` is ``seg``. ``cls`` is the label; without it ``label``, ``class``, … of the JSON is.
-    If no sample has a label, the folders in the tars are classes. JSON objects and texts become the extra; all other
-    fields, pickles among them, are skipped.
+    become attachments: ``seg.png`` is ``seg``. The label is ``cls``, or else ``label``, ``class``, … of the JSON. If no
+    sample has a label, the folders in the tars are classes. JSON objects and texts become the extra; all other fields,
+    pickles among them, are skipped.
 
-    A sample with a field twice, also in other capitals, fails: each of its images is an input with that problem.
+    A sample that has a field twice, also in other capitals, fails: each of its images is an input with that problem.
     """
     files = shard_files(location, ".tar", split=ALL)
     in_folders = split not in (None, ALL) and not any(split_of_name(file.name) for file in files)
@@ -90,7 +91,8 @@ def list_webdataset(
     splits = [what.removeprefix(_SPLIT) for what in found.notes if what.startswith(_SPLIT)]
     if in_folders and not len(found):
         raise no_split(str(split), [name for name in splits if name], location)
-    if split is None and len(splits) > 1 and "" not in splits:  # else they are classes among others
+    # If some samples are in no split, the folders are classes.
+    if split is None and len(splits) > 1 and "" not in splits:
         refuse(splits, location)
     further = {what: note for what, note in found.notes.items() if what.startswith(_FURTHER)}
     counts = {what: count for what, (count, _) in found.notes.items() if not what.startswith((_FURTHER, _SPLIT))}
@@ -100,7 +102,7 @@ def list_webdataset(
 
 
 def _further_images(notes: Notes) -> Iterator[str]:
-    """Yield a remark on the images that became attachments of others, if there are any."""
+    """Yield a remark on images that became attachments of other images, if there are any."""
     if notes:
         count, example = sum(count for count, _ in notes.values()), min(example for _, example in notes.values())
         fields = sorted(what.removeprefix(_FURTHER) for what in notes)
@@ -111,12 +113,12 @@ def _further_images(notes: Notes) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Tar:
-    """A tar of a source.
+    """Tar of a source.
 
     Attributes:
-        image_field, label_field: that the user named.
-        split: whose folders are read, if the user named one and the tars hold folders of several.
-        count: of its samples, if an index of all tars states it.
+        image_field, label_field: fields that the user named.
+        split: split whose folders are read, if the user named one and the tars hold folders of several.
+        count: number of samples, if an index of all tars states it.
         index: file that states the count of this tar alone.
     """
 
@@ -138,17 +140,17 @@ def _list_tar(tar: _Tar) -> FoundPart:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Key and field of a member's name; the field is empty if the name has no dot."""
+    """Return key and field of a member's name; the field is empty if the name has no dot."""
     folder, slash, last = name.rpartition("/")
     base, _, field = last.partition(".")
     return folder + slash + base, field.lower()
 
 
 def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
-    """Samples of a tar; notes tell which splits its folders are, and whether a sample is in none."""
+    """Yield the samples of a tar; ``notes`` get the splits of its folders, '' for samples in no split."""
     labels = RowLabels(tar.label_field, always=(*_LABELS, "label"))
     with SourceFile(tar.location) as file:
-        # Members of macOS (._x) and of webdataset itself (__index__) are no samples.
+        # Members of macOS (._x) and of webdataset itself (__index__) are not samples.
         members = (m for m in members_of(str(tar.location)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
         # A tar that breaks off loses its last sample, whose label may be missing.
         for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
@@ -165,7 +167,7 @@ def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[Source
 
 
 def _ambiguous(file: SourceFile, key: str, members: list[tuple[str, Member]]) -> Iterator[SourceSample]:
-    """Yield an input that fails for each image of a sample with a field twice, which leaves open what belongs where."""
+    """Yield a failing input for each image of a sample that has a field twice: nothing tells what belongs together."""
     counts = Counter(field for field, _ in members)
     twice = ", ".join(printable(os.path.basename(member.name)) for field, member in members if counts[field] > 1)  # noqa: PTH119
     problem = f"a field comes twice in this sample: {twice}"
@@ -188,7 +190,7 @@ def _sample(
     notes: Notes,
 ) -> SourceSample:
     tar = file.name
-    # jpg before seg.png, and attachments that are no images last.
+    # jpg is before seg.png, and attachments that are not images are last.
     images = sorted(filter(_is_image, fields), key=lambda field: "." in field)
     chosen = next(iter(images), None) if image_field is None else image_field
     images += [field for field in fields if field.endswith(".bin")]
@@ -219,7 +221,7 @@ def _sample(
 
 
 def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, Any], skipped: SkippedFields) -> bool:
-    """Put a text or JSON object into the extra; returns False for any other field."""
+    """Put a text or JSON object into the extra; return False for any other field."""
     if member.size > (_MAX_JSON if field in _JSON else MAX_EXTRA):
         return False
     if field in _JSON:
@@ -234,7 +236,7 @@ def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, A
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a tar or a folder of tars whose first members share keys, or a name with braces."""
+    """Return whether a location is a tar, a folder of tars whose first members share keys, or a name with braces."""
     if "{" in probe.location.name and not probe.location.exists():
         return probe.location.name.endswith(".tar")
     if not probe.is_folder:
@@ -244,7 +246,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Whether adjacent members share a key among the first of a tar, or lie in folders that the tar is not named by."""
+    """Return whether adjacent first members of a tar share a key, or lie in folders with other names than the tar."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:

@@ -2,7 +2,7 @@
 
 Label files are texts with an object a line, ``class cx cy width height`` from 0 to 1, or ``class x1 y1 x2 y2 …``
 (docs.ultralytics.com, "Detection Datasets Overview"). Layouts: ``images/train`` and ``labels/train``, ``train/images``
-and ``train/labels``, ``images`` and ``labels``, ``obj_train_data`` with both, or both in one folder.
+and ``train/labels``, ``images`` and ``labels``, or images and label files in one folder, such as ``obj_train_data``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _FORMS = {"boxes": "boxes:xyxy-normalized", "polygons": "polygons:normalized", "
 _MAX_LABELS = 1 << 24  # bytes of a label file
 _MAX_NAMES = 1 << 22  # bytes of a file of names
 _MAX_LIST = 1 << 28  # bytes of a list of images
-_MAX_DEPTH = 16  # of folders; links may lead round in a circle
-_PROBED = 8  # label files that are looked into to recognize the layout
+_MAX_DEPTH = 16  # folders, as links may lead in a circle
+_PROBED = 8  # label files that are read to recognize the layout
 _LINE = re.compile(rb"\s*\d+(\.0*)?(\s+-?[\d.]+(e[+-]?\d+)?){4,}\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Folders of images and of their label files, with their names in the source; the same where both lie together."""
+    """Folders of images and of label files, which may be the same, and the prefixes of names in the folders."""
 
     images: Location
     labels: Location
@@ -59,7 +59,7 @@ class _Tree:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """An image and its label file, either of which may be missing, and the name of the input."""
+    """Image and label file, either of which may be missing, and the name of the input."""
 
     image: Location | None
     labels: Location | None
@@ -69,10 +69,9 @@ class _Pair:
 def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
     """List the images by name, with label −1 and the objects of their label files in the extra (docs/sources.md).
 
-    Classes have the names of ``data.yaml``, ``obj.names`` or ``classes.txt``; without them they are numbers.
+    Classes have the names of ``data.yaml``, ``obj.names`` or ``classes.txt``; without these files they are numbers.
 
     Args:
-        folder: one of the layouts above.
         split: name of a folder of images, or of a list such as ``train.txt``; ``"all"`` for all images.
 
     Raises:
@@ -80,13 +79,13 @@ def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
     """
     trees, lists = _find_trees(folder), dict[str, Location]()
     if not trees:
-        raise UsageError(f"{folder} is not laid out as YOLO's sets are; give images in images, label files in labels")
+        raise UsageError(f"{folder} does not have a layout of YOLO; give images in images, label files in labels")
     if len(trees) == 1:
         lists = _find_lists(folder)
     names = list(trees if len(trees) > 1 or "" not in trees else lists)
     if split is None and len(names) > 1:
         splits.refuse(names, folder)
-    chosen = _choose(split, names, folder)
+    chosen = None if split in (None, splits.ALL) else splits.require_split(str(split), names, folder)
     meaning, remarks = _read_meaning(folder, list(trees.values()))
     notes = Counter[str]()
     pairs = [pair for name, tree in trees.items() if chosen in (None, name) or lists for pair in _pairs(tree, notes)]
@@ -110,7 +109,7 @@ def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
 
 
 def _find_trees(folder: Location) -> dict[str, _Tree]:
-    """Return the trees of a source by split; the only one may have no split, and the name ''."""
+    """Return the trees of a source by split; a single tree may have the name '' instead."""
     entries = visible_entries(folder)
     folders = [name for name, is_folder in entries if is_folder]
     if {_IMAGES, _LABELS} <= set(folders):
@@ -161,18 +160,8 @@ def _find_lists(folder: Location) -> dict[str, Location]:
     return {name[:-4]: folder / name for name in files if splits.split_of_word(name)}
 
 
-def _choose(split: str | None, names: Sequence[str], folder: Location) -> str | None:
-    """Return the name of the chosen split; None for all images."""
-    if split in (None, splits.ALL):
-        return None
-    chosen = splits.match_split(str(split), names)
-    if chosen is None:
-        raise splits.no_split(str(split), names, folder)
-    return chosen
-
-
 def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
-    """Pair the images of a tree with label files of the same path and stem; label files without images are last."""
+    """Pair the images of a tree with the label files of the same path and stem; label files without images are last."""
     images = dict[str, Location]()
     labels = dict[str, Location]()
     for place in {str(tree.images): tree.images, str(tree.labels): tree.labels}.values():
@@ -192,7 +181,7 @@ def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
 
 
 def _is_other(name: str, tree: _Tree) -> bool:
-    """Whether a text without an image is not a label file, such as names of classes and lists of images."""
+    """Return whether a text without an image is not a label file, but names of classes or a list of images."""
     return bool(_NOT_LABELS.fullmatch(name) or (tree.is_shared and splits.split_of_word(name)))
 
 
@@ -201,9 +190,9 @@ def _stem(name: str) -> str:
 
 
 def _walk(folder: Location, notes: Counter[str], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Location]]:
-    """Yield the visible files below a folder, by their paths in it; none if there is no such folder."""
+    """Yield the visible files below a folder, with their paths relative to it; nothing if the folder does not exist."""
     if depth > _MAX_DEPTH:
-        raise UsageError(f"{folder} lies in more than {_MAX_DEPTH} folders; links may lead round in a circle")
+        raise UsageError(f"{folder} lies in more than {_MAX_DEPTH} folders; links may lead in a circle")
     if not depth and not folder.is_folder():
         return
     for name, is_folder in folder.entries():
@@ -216,7 +205,7 @@ def _walk(folder: Location, notes: Counter[str], prefix: str = "", depth: int = 
 
 
 def _of_list(pairs: Sequence[_Pair], file: Location) -> list[_Pair]:
-    """Choose the pairs that a list of images names; a name without an image is a pair without both."""
+    """Choose the pairs that a list of images names; a name without an image becomes a pair without files."""
     by_name = {pair.name: pair for pair in pairs}
     by_end = {pair.name.partition("/")[2]: pair for pair in pairs} | by_name
     lines = text_of_file(read_whole(file, _MAX_LIST), "surrogateescape").splitlines()
@@ -229,7 +218,7 @@ def _of_list(pairs: Sequence[_Pair], file: Location) -> list[_Pair]:
 
 
 def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str, int]) -> None:
-    """Refuse folders called images and labels whose labels are other files, such as masks."""
+    """Refuse folders named images and labels if the labels are other files, such as masks."""
     if pairs and all(pair.labels is None for pair in pairs) and sum(notes.values()) >= len(pairs):
         raise UsageError(
             f"{folder} has other files than YOLO's .txt in {_LABELS}; if they are masks, name each image and its mask "
@@ -244,7 +233,7 @@ def _input(pair: _Pair) -> Input:
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Give an input the target fields that the source has, and the form in which they are."""
+    """Return an input with only the target fields that the source has, and with the forms of these fields."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)
@@ -258,7 +247,7 @@ def _finish(one: Input, fields: set[str]) -> Input:
 
 
 def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
-    """Read the objects of a label file, none without a file; a text says why they cannot be read."""
+    """Read the objects of a label file, none without a file; return the reason, a text, if they cannot be read."""
     if pair.labels is None or pair.image is None:
         return parse_labels("", meaning)
     try:
@@ -268,7 +257,7 @@ def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
 
 
 def _read_meaning(folder: Location, trees: Sequence[_Tree]) -> tuple[Meaning, list[str]]:
-    """Read names of classes and the shape of keypoints from the files that state them, with remarks."""
+    """Return the names of classes and the shape of keypoints, from the files that state them, and remarks."""
     files = {name for name, is_folder in visible_entries(folder) if not is_folder}
     yamls = sorted(name for name in files if name.lower().endswith((".yaml", ".yml")))
     preferred = [name for name in ("data.yaml", "dataset.yaml", *yamls) if name in yamls]
@@ -290,7 +279,7 @@ def _read_meaning(folder: Location, trees: Sequence[_Tree]) -> tuple[Meaning, li
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Whether it is a folder in one of the layouts above."""
+    """Return whether a location is a folder in one of YOLO's layouts."""
     if not probe.is_folder:
         return False
     if {_IMAGES, _LABELS} <= set(probe.folders):
@@ -308,7 +297,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _first_files(folder: Location) -> Iterator[tuple[str, Location]]:
-    """Yield the files of a folder and of its first folders, without going deeper."""
+    """Yield the files of a folder and of its first folders, but not of deeper folders."""
     entries = visible_entries(folder)
     for place, prefix in ((folder, ""), *((folder / name, name) for name, is_folder in entries[:_PROBED] if is_folder)):
         for name, is_folder in visible_entries(place):

@@ -1,4 +1,4 @@
-"""YOLO's label files, with an object a line, and data.yaml, which says what the values of a line mean."""
+"""YOLO's label files, with an object a line, and data.yaml, which defines the values of a line."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from typing import Any
 
 from picstore.errors import UsageError
 from picstore.prepare.sources.source_file import read_whole
-from picstore.prepare.sources.source_kinds import missing_library
+from picstore.prepare.sources.source_kinds import import_library
 from picstore.storage.location.resolve import Location
 from picstore.storage.location.text_files import text_of_file
 
-_MAX_YAML = 1 << 20  # bytes of data.yaml; 21,841 names of ImageNet take 600 KB
+_MAX_YAML = 1 << 20  # bytes; 21,841 names of ImageNet take 600 KB
 _MAX_CLASS = 1 << 20  # classes
-_MAX_KEYPOINTS = 1 << 12  # of an object
-_BEYOND = 0.01  # Ultralytics takes coordinates from -0.01 to 1.01, which rounding may give
-_DECIMALS = 9  # of normalized coordinates, which are sums of others
+_MAX_KEYPOINTS = 1 << 12  # keypoints of an object
+# Ultralytics takes coordinates from -0.01 to 1.01, which rounding may give.
+_BEYOND = 0.01
+# Decimals of normalized coordinates, which are sums and differences of other coordinates.
+_DECIMALS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Rules for a line: names of the classes, none where they are numbers; number and length of keypoints."""
+    """Rules for a line: names of classes, empty if classes are numbers; number and length of keypoints."""
 
     names: Sequence[str] = ()
     keypoints: tuple[int, int] | None = None
 
 
 def parse_labels(text: str, meaning: Meaning) -> dict[str, Any]:
-    """Parse a label file: target fields with coordinates from 0 to 1, and the number of boxes ``without_area``.
+    """Parse a label file to target fields with coordinates from 0 to 1, and the number of boxes ``without_area``.
 
-    ValueError, which names the line, where one breaks the format.
+    ValueError, which names the line, if a line breaks the format.
     """
     found: dict[str, Any] = {"boxes": [], "box_labels": [], "polygons": [], "keypoints": [], "without_area": 0}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -101,7 +103,7 @@ def _clipped(value: float) -> float:
 
 
 def _point(values: Sequence[float]) -> list[float]:
-    """Make a keypoint; Ultralytics takes points of two numbers for visible, unless one is negative."""
+    """Make a keypoint; a point of two numbers is visible unless one is negative, as for Ultralytics."""
     x, y = values[:2]
     visible = values[2] if len(values) == 3 else 2.0 if min(x, y) >= 0 else 0.0
     if visible not in (0, 1, 2):
@@ -110,11 +112,8 @@ def _point(values: Sequence[float]) -> list[float]:
 
 
 def read_yaml(file: Location) -> Meaning:
-    """Read ``names`` and ``kpt_shape`` of a data.yaml; all scalars are texts, so that a class ``no`` stays one."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise missing_library("PyYAML", "yolo") from error
+    """Read ``names`` and ``kpt_shape`` of a data.yaml; all scalars are texts, so that a class may be named ``no``."""
+    yaml = import_library("yaml", "PyYAML", "yolo")
     try:
         loader = yaml.BaseLoader(text_of_file(read_whole(file, _MAX_YAML)))
         document = loader.get_single_data()
@@ -139,7 +138,7 @@ def _keypoint_shape(value: Any) -> tuple[int, int]:
 
 
 def _names(value: Any) -> list[str]:
-    """Names of classes, of a list or of an object by number; a number without a name is its own name."""
+    """Return the names of classes from a list, or an object by number; a number without a name is its own name."""
     if isinstance(value, dict):
         by_number = {int(number): name for number, name in value.items()}
         if by_number and not 0 <= min(by_number) <= max(by_number) < _MAX_CLASS:
