@@ -136,11 +136,7 @@ class ParquetFormat(ExportFormat):
             lines += [f"  - name: {json.dumps(name)}", *dtype]
         lines += ["  splits:", "  - name: train", f"    num_bytes: {size}", f"    num_examples: {images}"]
         lines += [f"  download_size: {download}", f"  dataset_size: {size}", "---", ""]
-        lines += [
-            f"{images:,} images",
-            "",
-            "Written by picstore: JPEGs with restart markers, which any reader opens.",
-        ]
+        lines += [f"{images:,} images", "", "Written by picstore: JPEGs with restart markers, which any reader opens."]
         return "\n".join(lines) + "\n"
 
 

@@ -85,11 +85,7 @@ def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> In
     if any(root.leads_out(blob.path) for blob in (image, *(blob for _, blob in attachments))):
         return Input(image.name, label, image.path, problem="a link leads out of the folder of the index")
     return replace(
-        image,
-        name=path if isinstance(path, str) else image.name,
-        extra=extra,
-        upright=True,
-        attachments=attachments,
+        image, name=path if isinstance(path, str) else image.name, extra=extra, upright=True, attachments=attachments
     )
 
 

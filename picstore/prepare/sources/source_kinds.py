@@ -16,18 +16,7 @@ from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 
 # Kinds that a magic number or an index tells.
-_WITH_MAGIC = (
-    "index",
-    "mds",
-    "litdata",
-    "ffcv",
-    "parquet",
-    "hdf5",
-    "lmdb",
-    "recordio",
-    "tfrecord",
-    "picpoc",
-)
+_WITH_MAGIC = ("index", "mds", "litdata", "ffcv", "parquet", "hdf5", "lmdb", "recordio", "tfrecord", "picpoc")
 # Kinds that take any folder and any file.
 GENERAL = ("folder", "list")
 # Kinds in the order of recognition. Entry points of other packages are tried before GENERAL.
