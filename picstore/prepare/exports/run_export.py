@@ -336,7 +336,7 @@ def _read_record(dataset: Dataset, container: Container, k: int) -> Record | Non
 
 
 def _with_columns(record: Record) -> Record:
-    """Move a record's column values into its extra, whose own members win, if that is an object or null."""
+    """Return a record with its column values in the extra, if that is an object or null; members of the extra win."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

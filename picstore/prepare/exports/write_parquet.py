@@ -65,7 +65,7 @@ class ParquetFormat(ExportFormat):
 
     @property
     def _has_label_names(self) -> bool:
-        """Whether the label is a ClassLabel, which has each name once."""
+        """Whether the label is a ClassLabel; a ClassLabel has each name once."""
         return bool(self.classes) and len(set(self.classes)) == len(self.classes)
 
     def _features(self) -> dict[str, Any]:

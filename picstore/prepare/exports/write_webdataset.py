@@ -85,7 +85,7 @@ def _add_sample(tar: tarfile.TarFile, record: Record, names: dict[str, str]) -> 
 
 
 def _add_member(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> None:
-    """Add a member without time or owner, so that equal data sets give equal tars."""
+    """Add a member without time or owner, so that equal datasets give equal tars."""
     info = tarfile.TarInfo(name)
     info.size = len(data)
     tar.addfile(info, io.BytesIO(data))

@@ -92,7 +92,7 @@ def _annotation_file(folder: Location, annotations: Where | None) -> Location:
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """An image as the file lists it."""
+    """Image of an annotation file."""
 
     name: str
     location: str

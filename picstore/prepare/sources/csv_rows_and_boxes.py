@@ -1,4 +1,4 @@
-"""Rows of CSVs, and CSVs with a row for each box, whose rows of one image become one record with its boxes.
+"""Rows of CSVs; and CSVs of boxes, in which all rows of an image become one record with the boxes.
 
 RetinaNet, Open Images, Roboflow and many competitions write tables of boxes.
 """
@@ -64,7 +64,7 @@ def text_of_table(data: bytes) -> str:
 
 
 def delimiter_of(table: Location) -> str:
-    """Return what separates the values of a CSV: a tab for .tsv, else a comma."""
+    """Return the delimiter of a CSV: a tab for .tsv, else a comma."""
     return DELIMITERS.get(PurePath(table.name).suffix.lower(), ",")
 
 

@@ -1,4 +1,4 @@
-"""An index in place of picstore as a source: images are read from their own files; ids and containers are kept."""
+"""Index in place of picstore as a source: images are read from the files where they lie; ids and order are kept."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class FoundPart:
 
 @dataclass(slots=True)
 class _Facts:
-    """What is known of inputs beside themselves and their labels.
+    """Facts of inputs that a listing needs, beside the inputs and their labels.
 
     Attributes:
         attachments: names of attachments, in order of appearance, as keys.
@@ -115,7 +115,7 @@ class PackedListing:
 
 
 class ListingBuilder:
-    """Inputs of a source in their order, as they are found; ``samples`` are the first."""
+    """Inputs of a source in their order, as they are found; ``samples`` are the first inputs."""
 
     def __init__(self, samples: Iterable[SourceSample] = ()) -> None:
         self._inputs = InputTable()
@@ -164,12 +164,12 @@ class ListingBuilder:
             add_note(self.notes, text, example, count)
 
     def add_packed(self, found: PackedListing) -> None:
-        """Add what a task has found."""
+        """Add the listing of a task."""
         self._packed[self._inputs.add_packed(found.inputs)] = found.labels
         self._facts.update(found.facts)
 
     def pack(self) -> PackedListing:
-        """Pack what was found, so that a task can return it."""
+        """Pack the inputs and facts, so that a task can return them."""
         return PackedListing(self._inputs.pack(), self._label_counts(), self._facts)
 
     def _label_counts(self) -> dict[Label, int]:

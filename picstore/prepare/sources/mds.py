@@ -115,19 +115,16 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
 def _samples(shard: _Shard, image: str, label: str | None, skipped: SkippedFields) -> Iterator[SourceSample]:
     # A store takes 20 ms to tell a version, so it is asked once.
     version = file_version(shard.file)
-    found = _samples_until_damage(shard, version, image, label, skipped)
-    yield from end_at_damage(found, shard.file, printable(shard.name), count=shard.samples, version=version)
 
+    def found() -> Iterator[SourceSample]:
+        if shard.block is None:
+            with SourceFile(shard.file) as file:
+                yield from _read_samples(file, shard, image, label, skipped)
+        else:
+            plain = decompress_block(str(shard.file), shard.block, version)
+            yield from _read_samples(plain, shard, image, label, skipped)
 
-def _samples_until_damage(
-    shard: _Shard, version: str, image: str, label: str | None, skipped: SkippedFields
-) -> Iterator[SourceSample]:
-    if shard.block is not None:
-        plain = decompress_block(str(shard.file), shard.block, version)
-        yield from _read_samples(plain, shard, image, label, skipped)
-        return
-    with SourceFile(shard.file) as file:
-        yield from _read_samples(file, shard, image, label, skipped)
+    yield from end_at_damage(found(), shard.file, printable(shard.name), count=shard.samples, version=version)
 
 
 def _read_samples(

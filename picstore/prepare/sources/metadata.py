@@ -1,4 +1,4 @@
-"""Metadata of samples: which values JSON cannot hold, what becomes of them, and remarks on fields that are left out.
+"""Metadata of samples as JSON: the rule for values that JSON cannot hold, and remarks on fields that are left out.
 
 An odd value never costs the image, the label or another field. A source puts values into the extra as its format has
 them, texts decoded by :func:`decode_text`, and :func:`extra_as_json` makes JSON of the values:

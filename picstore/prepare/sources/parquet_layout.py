@@ -42,7 +42,7 @@ _SHOWN = 8  # configurations in a message
 
 @dataclass(frozen=True, slots=True)
 class ParquetPart:
-    """A Parquet file of a source.
+    """Parquet file of a source.
 
     Attributes:
         name: path relative to the source.

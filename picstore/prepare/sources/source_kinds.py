@@ -60,11 +60,11 @@ class SourceProbe:
 
     @property
     def path(self) -> Path:
-        """The location as a path; UsageError if it is in an object store."""
+        """Path of the location; UsageError in an object store."""
         return local_path(self.location)
 
     def files_ending(self, *suffixes: str) -> list[str]:
-        """Names of files with one of these lower-case suffixes, sorted."""
+        """Return the sorted names of files with one of some lower-case suffixes."""
         return [name for name in self.files if name.lower().endswith(suffixes)]
 
     def head(self, name: str = "") -> bytes:
