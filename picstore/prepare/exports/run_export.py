@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -316,23 +317,15 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
     """Yield the records of a task, None for a damaged record."""
     places = zip(task.containers.tolist(), task.positions.tolist(), strict=True)
     for number, of_container in groupby(places, key=lambda place: place[0]):
-        container = _read_container(task.dataset, number)
+        container: Container | None = None
+        with suppress(Damage, NotADataset):
+            container = task.dataset.containers.read(number)
         for _, k in of_container:
-            yield None if container is None else _read_record(task.dataset, container, k)
-
-
-def _read_container(dataset: Dataset, number: int) -> Container | None:
-    try:
-        return dataset.containers.read(number)
-    except (Damage, NotADataset):
-        return None
-
-
-def _read_record(dataset: Dataset, container: Container, k: int) -> Record | None:
-    try:
-        return _with_columns(dataset.with_values(container.record(k)))
-    except Damage:
-        return None
+            record: Record | None = None
+            if container is not None:
+                with suppress(Damage):
+                    record = _with_columns(task.dataset.with_values(container.record(k)))
+            yield record
 
 
 def _with_columns(record: Record) -> Record:

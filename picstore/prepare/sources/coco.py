@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from picstore.errors import UsageError
@@ -42,7 +42,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     # Raise unless ``folder`` is a folder.
     visible_entries(folder)
     document = _Document(_annotation_file(folder, annotations))
-    images: dict[int, _Image] = {}
+    images: dict[int, Input] = {}
     categories: dict[int, str] = {}
     # Offsets of annotations in the file, by image.
     offsets: dict[int, list[int]] = {}
@@ -70,12 +70,11 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
         targets = _targets(document, image, (document.values.parse(offset) for offset in found), labels, optional)
         total += len(found)
         without_area += len(found) - len(targets["boxes"])
-        fields = {"image_id": id_, "size": [image.width, image.height], **targets}
+        fields = {"image_id": id_, "size": image.annotated, **targets}
         extra = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
         if len(extra) > MAX_EXTRA:
             document.refuse(image.name, f"its annotations take {len(extra):,} bytes; {MAX_EXTRA:,} can be stored")
-        annotated = (image.width, image.height)
-        inputs.append(Input(image.name, -1, image.location, extra=extra, annotated=annotated, targets=OWN))
+        inputs.append(replace(image, extra=extra))
     for id_, (offset, *_) in offsets.items():
         document.refuse(f"annotation {document.values.parse(offset)['id']}.image_id", f"no image has the id {id_}")
     remarks = [f"{without_area:,} of {total:,} boxes have no area inside their image: left out"] if without_area else []
@@ -88,16 +87,6 @@ def _annotation_file(folder: Location, annotations: Where | None) -> Location:
     if (folder / _BESIDE).is_file():
         return folder / _BESIDE
     raise UsageError("the source coco needs --annotations, the JSON file that names images and objects")
-
-
-@dataclass(frozen=True, slots=True)
-class _Image:
-    """Image of an annotation file."""
-
-    name: str
-    location: str
-    width: int
-    height: int
 
 
 class _Document:
@@ -157,7 +146,7 @@ class _Document:
         return list(values)
 
 
-def _parse_image(document: _Document, folder: Location, value: dict[str, Any], path: str) -> _Image:
+def _parse_image(document: _Document, folder: Location, value: dict[str, Any], path: str) -> Input:
     name = document.text(value, "file_name", path)
     try:
         location = str(named_file(folder, name))
@@ -166,12 +155,12 @@ def _parse_image(document: _Document, folder: Location, value: dict[str, Any], p
     width, height = (document.integer(value, key, path) for key in ("width", "height"))
     if not (0 < width <= MAX_COORDINATE and 0 < height <= MAX_COORDINATE):
         document.refuse(path, f"an image of {width} × {height} pixels")
-    return _Image(name, location, width, height)
+    return Input(name, -1, location, annotated=(width, height), targets=OWN)
 
 
 def _targets(
     document: _Document,
-    image: _Image,
+    image: Input,
     annotations: Iterable[dict[str, Any]],
     labels: dict[int, int],
     optional: set[str],
@@ -228,14 +217,14 @@ def _object_fields(
     }
 
 
-def _clipped_box(document: _Document, annotation: dict[str, Any], image: _Image, path: str) -> list[float] | None:
+def _clipped_box(document: _Document, annotation: dict[str, Any], image: Input, path: str) -> list[float] | None:
     """Return the box of an annotation as :func:`clip_box` does."""
     format_ = "[left, top, width, height]"
     box = document.numbers(annotation.get("bbox"), f"{path}.bbox", format_)
     if len(box) != 4:
         document.refuse(f"{path}.bbox", f"not {format_}")
     x, y, width, height = box
-    return clip_box((x, y, x + width, y + height), (image.width, image.height))
+    return clip_box((x, y, x + width, y + height), image.annotated or (0, 0))
 
 
 def clip_box(corners: Sequence[float], size: tuple[int, int]) -> list[float] | None:

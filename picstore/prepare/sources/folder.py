@@ -178,18 +178,14 @@ class _Walk:
 
 def _remarks(source: Location, notes: Notes) -> Iterator[str]:
     """Yield messages on files that are not images, hidden files, and links out of the source."""
-    if _NO_IMAGE in notes:
-        count, name = notes[_NO_IMAGE]
-        files = "1 file that is not an image" if count == 1 else f"{count:,} files that are not images"
-        yield f"{files}, such as {printable(name)}: left out"
-    if _HIDDEN in notes:
-        count, name = notes[_HIDDEN]
-        entries = "1 hidden file or folder" if count == 1 else f"{count:,} hidden files and folders"
-        yield f"{entries}, such as {printable(name)}: left out; --hidden takes them"
-    if _OUTSIDE in notes:
-        count, name = notes[_OUTSIDE]
-        links = "1 link leads" if count == 1 else f"{count:,} links lead"
-        yield f"{links} out of {source}, such as {printable(name)}: followed"
+    for key, one, several, outcome in (
+        (_NO_IMAGE, "file that is not an image", "files that are not images", "left out"),
+        (_HIDDEN, "hidden file or folder", "hidden files and folders", "left out; --hidden takes them"),
+        (_OUTSIDE, f"link leads out of {source}", f"links lead out of {source}", "followed"),
+    ):
+        if key in notes:
+            count, name = notes[key]
+            yield f"{count:,} {one if count == 1 else several}, such as {printable(name)}: {outcome}"
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
