@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "picstore"
 # Of each package its layers, the lowest first. Parts of one layer, separated by |, do not import each other.
 LAYERS = {
     "picstore": [
-        "_public | _version | errors | arrays | cores | deprecation | helper_main | results",
+        "_public | _version | errors | arrays | cores | helper_main | results",
         "helper_process",
         "rng",
         "kernels",
