@@ -102,3 +102,31 @@ class TooManyFailures(PicstoreError):
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+def missing_extra(need: str, extra: str) -> MissingDependency:
+    """Make the error for a library that is not installed, with the command that installs its extra.
+
+    Args:
+        need: the first half of the message, such as ``"an Arrow table needs pyarrow"``.
+        extra: the extra of picstore that has the library.
+    """
+    return MissingDependency(f"{need}: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, from the clone that picstore runs from, if there is one."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        origin = json.loads(distribution("picstore").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {"url": Path(__file__).parents[1].as_uri(), "dir_info": {}}
+    clone = unquote(urlsplit(origin.get("url", "")).path)
+    if "dir_info" not in origin or not (Path(clone) / "pyproject.toml").is_file():
+        return f"pip install 'picstore[{extra}]'"
+    editable = "-e " if origin["dir_info"].get("editable") else ""
+    return f"pip install {editable}'{clone}[{extra}]'"

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from picstore.errors import MissingDependency, UsageError
+from picstore.errors import UsageError, missing_extra
 from picstore.train.loader import Loader
 from picstore.train.mux import DataMux
 
 try:
     from lightning.pytorch import LightningDataModule
 except ImportError as error:
-    raise MissingDependency("picstore.lightning needs Lightning: pip install 'picstore[lightning]'") from error
+    raise missing_extra("picstore.lightning needs Lightning", "lightning") from error
 
 MakeLoader: TypeAlias = Callable[..., Loader | DataMux]
 

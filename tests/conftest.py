@@ -101,7 +101,7 @@ def _skip_without_packages(error: BaseException | None) -> None:
         frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
         if Path(frames[-1].filename).is_relative_to(Path(__file__).parent):
             missing(str(error.name))
-    named = re.search(r"pip install 'picstore\[(\w+)\]'", str(error))
+    named = re.search(r"pip install .*\[(\w+)\]'", str(error))
     if lacking := missing_packages(named[1]) if named else ():
         missing(", ".join(lacking))
     _skip_without_packages(error.__context__)

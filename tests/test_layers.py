@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from picstore.errors import install_command
+
 PACKAGE = Path(__file__).parents[1] / "picstore"
 # Of each package its layers, the lowest first. Parts of one layer, separated by |, do not import each other.
 LAYERS = {
@@ -211,7 +213,7 @@ for name in ("Loader", "DataMux", "RandomResizedCrop"):
         print(error, error.exit_code)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "the loader needs PyTorch and torchvision: pip install 'picstore[torch]' 4\n" * 3
+    assert done.stdout == f"the loader needs PyTorch and torchvision: {install_command('torch')} 4\n" * 3
 
 
 def test_public_names_are_those_of_the_contract() -> None:

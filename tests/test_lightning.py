@@ -17,7 +17,7 @@ import torch
 from pictures import require
 
 import picstore
-from picstore.errors import UsageError
+from picstore.errors import UsageError, install_command
 
 require(importlib.util.find_spec("lightning"), "lightning")
 
@@ -146,4 +146,4 @@ except picstore.MissingDependency as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "picstore.lightning needs Lightning: pip install 'picstore[lightning]'\n"
+    assert done.stdout == f"picstore.lightning needs Lightning: {install_command('lightning')}\n"

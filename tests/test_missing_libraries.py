@@ -20,6 +20,7 @@ from samples import jpeg, picture
 from test_packaging import EXTRAS
 
 import picstore
+from picstore.errors import install_command
 
 HIDE = """
 import importlib.machinery, os, sys
@@ -174,7 +175,7 @@ def test_what_needs_a_missing_library_names_its_extra(
     for case, code, errors in found:
         assert code == 4, (case, errors)
         last = errors.splitlines()[-1]
-        assert last.startswith("picstore: ") and f"pip install 'picstore[{extra}]'" in last, case
+        assert last.startswith("picstore: ") and install_command(extra) in last, case
 
 
 def test_every_extra_for_users_has_a_case() -> None:

@@ -20,6 +20,7 @@ import picstore
 from picstore.display.figures import Tile, draw_tiles, shorten
 from picstore.display.histograms import summarize
 from picstore.display.markup import format_facts
+from picstore.errors import install_command
 from picstore.train.batch import Batch
 from picstore.train.batch_pictures import levels_of
 
@@ -235,7 +236,7 @@ for draw in (dataset.show, dataset.summary):
         print(error, error.exit_code)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "show and summary need matplotlib: pip install 'picstore[plot]' 4\n" * 2
+    assert done.stdout == f"show and summary need matplotlib: {install_command('plot')} 4\n" * 2
 
 
 def test_a_loader_of_buckets_and_a_rank_among_others_have_html_too(make_dataset: Make) -> None:

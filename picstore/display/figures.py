@@ -14,7 +14,7 @@ import numpy as np
 
 from picstore.arrays import F64, U8, Array
 from picstore.display.histograms import Histogram
-from picstore.errors import MissingDependency
+from picstore.errors import missing_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,7 +107,7 @@ def _make_figure(width: float, height: float, **options: Any) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependency("show and summary need matplotlib: pip install 'picstore[plot]'") from error
+        raise missing_extra("show and summary need matplotlib", "plot") from error
 
     class PngFigure(Figure):
         """A figure that notebooks show as a picture, whatever backend they have."""

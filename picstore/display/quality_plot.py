@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from picstore.errors import MissingDependency
+from picstore.errors import missing_extra
 
 _COLORS = {"420": "#1f6fb4", "444": "#c8553d", "422": "#3f8f4f"}
 _SETTINGS: Any = {
@@ -23,7 +23,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise MissingDependency("a plot needs matplotlib: pip install 'picstore[plot]'") from error
+        raise missing_extra("a plot needs matplotlib", "plot") from error
 
 
 def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from picstore.arrays import Bools
-from picstore.errors import MissingDependency, UsageError
+from picstore.errors import UsageError, missing_extra
 
 # Kinds of expressions in DuckDB's tree. Left out: subqueries, windows, lambdas, stars, parameters.
 _KINDS = frozenset({
@@ -89,7 +89,7 @@ class Condition:
         try:
             import duckdb
         except ImportError as error:
-            raise MissingDependency("conditions in SQL need DuckDB: pip install 'picstore[sql]'") from error
+            raise missing_extra("conditions in SQL need DuckDB", "sql") from error
         self.text = text
         self._names = names
         self._connection = duckdb.connect(config=_CLOSED)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import I64, Array, Bools, Table
-from picstore.errors import Corrupt, Damage, MissingDependency, NotADataset, UsageError
+from picstore.errors import Corrupt, Damage, NotADataset, UsageError, missing_extra
 from picstore.storage.conditions import Condition
 from picstore.storage.edits.columns import LABEL, Column, Values
 from picstore.storage.format.container import Container
@@ -129,7 +129,7 @@ class RecordTable:
         try:
             import pyarrow as pa
         except ImportError as error:
-            raise MissingDependency("an Arrow table needs pyarrow: pip install 'picstore[sql]'") from error
+            raise missing_extra("an Arrow table needs pyarrow", "sql") from error
 
         def to_arrow(name: str) -> Any:
             column = self._columns[name]() if name in self._columns else None

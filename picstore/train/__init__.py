@@ -2,8 +2,8 @@
 
 from importlib.util import find_spec
 
-from picstore.errors import MissingDependency
+from picstore.errors import missing_extra
 
 # Checked here, so that the first use of this package names the missing library.
 if find_spec("torch") is None:
-    raise MissingDependency("the loader needs PyTorch and torchvision: pip install 'picstore[torch]'")
+    raise missing_extra("the loader needs PyTorch and torchvision", "torch")

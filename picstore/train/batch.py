@@ -14,7 +14,7 @@ from torch.utils._pytree import register_dataclass, register_pytree_node
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from picstore.arrays import Array
-from picstore.errors import MissingDependency, UsageError
+from picstore.errors import UsageError, missing_extra
 from picstore.storage.format.record import Record
 from picstore.train.batching.host_batch import map_images
 
@@ -283,7 +283,7 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
     try:
         from torchvision import tv_tensors  # Takes half a second, only with targets.
     except ImportError as error:
-        raise MissingDependency("targets as tensors need torchvision: pip install 'picstore[torch]'") from error
+        raise missing_extra("targets as tensors need torchvision", "torch") from error
 
     made: dict[str, Any] = {}
     for name, value in target.items():

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from picstore.errors import MissingDependency
+from picstore.errors import missing_extra
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import Where
 from picstore.verbs.selection import open_selection
@@ -86,7 +86,7 @@ def open_page(
 ) -> Page:
     """Make the page, which answers once it is started; arguments and errors: see :func:`view`."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise MissingDependency("the page needs Starlette and uvicorn: pip install 'picstore[view]'")
+        raise missing_extra("the page needs Starlette and uvicorn", "view")
     from picstore.viewer.records import Records
     from picstore.viewer.server import Page
     from picstore.viewer.session import Session

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from picstore.errors import MissingDependency, PicstoreError
+from picstore.errors import PicstoreError, missing_extra
 from picstore.prepare.engine.worker_processes import Died, R, T
 from picstore.prepare.progress import ProgressCallback
 
@@ -181,7 +181,7 @@ def import_ray(of: str = "--engine ray") -> Any:
     try:
         import ray.exceptions
     except ImportError as error:
-        raise MissingDependency(f"{of} needs Ray: pip install 'picstore[ray]'") from error
+        raise missing_extra(f"{of} needs Ray", "ray") from error
     return ray
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from picstore.errors import MissingDependency
+from picstore.errors import missing_extra
 from picstore.jpeg.transcode import TranscodedJpeg, read_marker_segments, transcode
 from picstore.prepare.image.libvips import find_vips
 
-_INSTALL = "pip install 'picstore[mozjpeg]'"
 _SUBSAMPLE_MODES = {"444": "off", "420": "on"}  # libvips halves chroma in both directions or in none
 
 
@@ -37,11 +36,11 @@ def _vips() -> Any:
     """Find pyvips, and check that its libvips has mozjpeg."""
     pyvips = find_vips()
     if pyvips is None:
-        raise MissingDependency(f"--encoder mozjpeg needs libvips: {_INSTALL}")
+        raise missing_extra("--encoder mozjpeg needs libvips", "mozjpeg")
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32), dtype=np.uint8))
     one, other = (_encode(pyvips, noise, quality=50, subsampling="444", trellis=trellis) for trellis in (True, False))
     if one == other:  # libjpeg-turbo ignores the option
-        raise MissingDependency(f"--encoder mozjpeg needs a libvips that is built with mozjpeg: {_INSTALL}")
+        raise missing_extra("--encoder mozjpeg needs a libvips that is built with mozjpeg", "mozjpeg")
     return pyvips
 
 

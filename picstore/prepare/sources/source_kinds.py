@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from picstore.errors import Damage, MissingDependency, NotADataset, PicstoreError, UsageError
+from picstore.errors import Damage, MissingDependency, NotADataset, PicstoreError, UsageError, missing_extra
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.storage.location.local import Folder
@@ -108,7 +108,7 @@ def import_library(module: str, library: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingDependency(f"this needs {library}: pip install 'picstore[{extra}]'") from error
+        raise missing_extra(f"this needs {library}", extra) from error
 
 
 def recognize(location: Location) -> str:

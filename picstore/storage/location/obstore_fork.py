@@ -19,7 +19,7 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
 
-from picstore.errors import MissingDependency
+from picstore.errors import missing_extra
 
 _PACKAGE, _COMPILED = "obstore", "obstore._obstore"
 # The package, by process.
@@ -47,9 +47,7 @@ def _load() -> ModuleType:
         module = importlib.import_module(_PACKAGE)
         importlib.import_module(f"{_PACKAGE}.exceptions")
     except ImportError as error:
-        raise MissingDependency(
-            "object stores need obstore, which cannot be imported; run: pip install 'picstore[objects]'"
-        ) from error
+        raise missing_extra("object stores need obstore, which cannot be imported", "objects") from error
     if not _files:
         _files.append(Path(str(sys.modules[_COMPILED].__file__)))
     return module

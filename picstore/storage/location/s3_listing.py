@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from picstore.errors import MissingDependency, PicstoreError
+from picstore.errors import PicstoreError, missing_extra
 from picstore.storage.location.redact import redact
 from picstore.storage.location.resumed_download import Unreachable
 
@@ -61,10 +61,8 @@ def _client(where: str) -> Any:
         from botocore.config import Config
         from botocore.session import Session
     except ImportError as error:
-        raise MissingDependency(
-            f"{where} holds an object whose name has an empty part, '.', '..' or a control character; listing it needs "
-            "botocore; run: pip install 'picstore[objects]'"
-        ) from error
+        name = "an object whose name has an empty part, '.', '..' or a control character"
+        raise missing_extra(f"{where} holds {name}; listing it needs botocore", "objects") from error
     session = Session()
     for file in ("config_file", "credentials_file"):
         session.set_config_variable(file, os.devnull)

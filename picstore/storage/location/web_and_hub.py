@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from picstore.errors import MissingDependency, NotADataset, PicstoreError, UsageError
+from picstore.errors import NotADataset, PicstoreError, UsageError, missing_extra
 from picstore.storage.location.abstract_location import Entry
 from picstore.storage.location.obstore_file import RemoteFile, retries
 from picstore.storage.location.obstore_fork import library
@@ -175,5 +175,5 @@ def _hub() -> Any:
         import huggingface_hub.constants
         import huggingface_hub.errors
     except ImportError as error:
-        raise MissingDependency("hf:// needs huggingface_hub; run: pip install 'picstore[hub]'") from error
+        raise missing_extra("hf:// needs huggingface_hub", "hub") from error
     return huggingface_hub

@@ -26,7 +26,7 @@ from samples import jpeg
 
 import picstore
 from benchmarks.clusters import SimulatedCluster, simulated_cluster
-from picstore.errors import Corrupt, PicstoreError, Unfinished
+from picstore.errors import Corrupt, PicstoreError, Unfinished, install_command
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
 from picstore.prepare.convert.merge_shards import merge
 from picstore.prepare.convert.resumable_job import DatasetShape, Shard
@@ -401,4 +401,4 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 4
-    assert said(done) == ["picstore: --engine ray needs Ray: pip install 'picstore[ray]'"]
+    assert said(done) == [f"picstore: --engine ray needs Ray: {install_command('ray')}"]

@@ -15,7 +15,7 @@ from pictures import close, header, quadrants, require, saved, smooth
 from PIL import Image
 from samples import jpeg, picture
 
-from picstore.errors import ImageError, MissingDependency, UsageError
+from picstore.errors import ImageError, MissingDependency, UsageError, install_command
 from picstore.jpeg.tiles import restart_interval
 from picstore.prepare.image import mozjpeg
 from picstore.prepare.image.encode_settings import EncodeSettings, Size
@@ -205,7 +205,7 @@ def test_mozjpeg_writes_the_same_bytes_with_any_number_of_workers(tmp_path: Path
 def test_a_libvips_that_is_built_with_another_library_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mozjpeg, "_encode", lambda *arguments, **options: b"the same, with trellis or without")
     mozjpeg._vips.cache_clear()
-    with pytest.raises(MissingDependency, match=r"built with mozjpeg: pip install 'picstore\[mozjpeg\]'"):
+    with pytest.raises(MissingDependency, match=r"built with mozjpeg: pip install .*\[mozjpeg\]'"):
         mozjpeg.require_mozjpeg()
 
 
@@ -216,7 +216,7 @@ def test_without_pyvips_mozjpeg_is_exit_code_4_before_any_work(tmp_path: Path) -
     (tmp_path / "pyvips.py").write_text("raise ImportError('no pyvips here')")
     arguments = ("convert", tmp_path / "source", tmp_path / "out", "--encoder", "mozjpeg")
     done = picstore_command(*arguments, code=4, env={"PYTHONPATH": str(tmp_path)})
-    assert one_line(done) == "picstore: --encoder mozjpeg needs libvips: pip install 'picstore[mozjpeg]'"
+    assert one_line(done) == f"picstore: --encoder mozjpeg needs libvips: {install_command('mozjpeg')}"
     assert not (tmp_path / "out").exists()
 
 

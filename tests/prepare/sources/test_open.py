@@ -17,7 +17,7 @@ from commands import one_line, picstore_command
 from source_files import DATA, JPEGS, decoded, labels, library, put, write_picpoc
 
 import picstore
-from picstore.errors import Damage, ImageError, MissingDependency, NotADataset, UsageError
+from picstore.errors import Damage, ImageError, MissingDependency, NotADataset, UsageError, install_command
 from picstore.prepare.sources.inputs import Input
 from picstore.prepare.sources.open import KINDS, SourceProbe, open_source, read_input
 
@@ -67,7 +67,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     kind: str, module: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(MissingDependency, match=rf"pip install 'picstore\[{name}\]'"):
+    with pytest.raises(MissingDependency, match=rf"pip install .*\[{name}\]'"):
         open_source(put(tmp_path / "data.mdb", b"x"), kind=kind)
 
 
@@ -186,7 +186,7 @@ def test_a_missing_library_is_exit_code_4(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     source = put(tmp_path / "a.h5", b"\x89HDF\r\n\x1a\n" + bytes(100))
     done = picstore_command("convert", source, tmp_path / "out", code=4, env=environment)
-    assert "pip install 'picstore[hdf5]'" in one_line(done)
+    assert install_command("hdf5") in one_line(done)
 
 
 def test_a_reader_that_raises_anything_costs_its_input_only() -> None:
