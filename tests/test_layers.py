@@ -64,7 +64,7 @@ LAYERS = {
         "mux",
     ],
     "picstore.verbs": [
-        "engine | selection",
+        "common_arguments",
         "conversion",
         "append | compare | convert | delete | dupes | export | index | info | measure_quality | merge | repair | "
         "shuffle | verify | view | warm",

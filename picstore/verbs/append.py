@@ -99,8 +99,8 @@ def append(
         from picstore.prepare.convert import append_images as driver
         from picstore.prepare.convert.conversion_job import ConvertOptions
         from picstore.prepare.convert.resumable_job import DatasetShape
+        from picstore.verbs.common_arguments import open_engine
         from picstore.verbs.conversion import Conversion, SourceOptions, parse_limit
-        from picstore.verbs.engine import open_engine
 
         parse_limit(max_errors)  # before hours of work
         conversion = Conversion(display, started)

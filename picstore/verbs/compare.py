@@ -10,7 +10,7 @@ from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE, hash_image
 from picstore.results import CompareResult
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import Where
-from picstore.verbs.engine import count_workers
+from picstore.verbs.common_arguments import count_workers
 
 
 def compare(

@@ -117,8 +117,8 @@ def convert(
         from picstore.prepare.convert import conversion_job as driver
         from picstore.prepare.convert.resumable_job import DatasetShape, Shard
         from picstore.prepare.convert.retry import retry_failed as retry
+        from picstore.verbs.common_arguments import open_engine
         from picstore.verbs.conversion import Conversion, SourceOptions, parse_limit
-        from picstore.verbs.engine import open_engine
 
         parse_limit(max_errors)  # before hours of work
         one_shard = None if shard is None else Shard.parse(shard)

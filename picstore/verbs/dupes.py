@@ -11,7 +11,7 @@ from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE, find_dupli
 from picstore.results import DupesResult, Duplicate, DuplicateGroup
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import Where
-from picstore.verbs.engine import open_engine
+from picstore.verbs.common_arguments import open_engine
 
 
 def dupes(

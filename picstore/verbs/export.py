@@ -14,8 +14,7 @@ from picstore.storage.dataset import Dataset
 from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where
 from picstore.storage.sizes import parse_size
-from picstore.verbs.engine import open_engine
-from picstore.verbs.selection import open_selection
+from picstore.verbs.common_arguments import open_engine, open_selection
 
 
 def export(

@@ -68,8 +68,8 @@ def index(
             shuffled,
         )
         from picstore.prepare.convert.resumable_job import DatasetShape
+        from picstore.verbs.common_arguments import open_engine
         from picstore.verbs.conversion import Conversion, SourceOptions, parse_limit
-        from picstore.verbs.engine import open_engine
 
         parse_limit(max_errors)  # before hours of work
         sizes = {"file_size": parse_size(file_size), "container_size": parse_size(container_size)}

@@ -18,7 +18,7 @@ from picstore.storage.edits.live_records import SelectedRecords
 from picstore.storage.format.layout import READ_BY
 from picstore.storage.location.resolve import Where
 from picstore.storage.record_counts import RecordCounts
-from picstore.verbs.selection import open_selection
+from picstore.verbs.common_arguments import open_selection
 
 BINS = 10
 _SAMPLED_CONTAINERS = 1000  # takes 1 to 2 s over a network; sampling moves the figures in the third digit

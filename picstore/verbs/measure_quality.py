@@ -73,8 +73,8 @@ def measure_quality(
         from picstore.prepare.engine.worker_processes import LocalEngine
         from picstore.prepare.psnr_ssim import QualityReport
         from picstore.prepare.psnr_ssim import measure_quality as measure
+        from picstore.verbs.common_arguments import count_workers
         from picstore.verbs.conversion import SourceOptions
-        from picstore.verbs.engine import count_workers
 
         processes = count_workers(workers)
         display.begin_stage("listing")

@@ -10,8 +10,8 @@ from picstore.prepare.convert import merge_shards
 from picstore.results import ConvertResult
 from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where
+from picstore.verbs.common_arguments import open_engine
 from picstore.verbs.conversion import Conversion, parse_limit
-from picstore.verbs.engine import open_engine
 
 
 def merge(

@@ -10,8 +10,7 @@ from picstore.results import ShuffleResult
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where, locate
-from picstore.verbs.engine import open_engine
-from picstore.verbs.selection import open_selection
+from picstore.verbs.common_arguments import open_engine, open_selection
 
 
 def shuffle(

@@ -6,7 +6,7 @@ from picstore.display.progress import ProgressOption, open_display
 from picstore.prepare.upkeep import verify_dataset as upkeep
 from picstore.results import DamagedPlace, VerifyResult
 from picstore.storage.location.resolve import Where, locate
-from picstore.verbs.engine import open_engine
+from picstore.verbs.common_arguments import open_engine
 
 
 def verify(

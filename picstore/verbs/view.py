@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from picstore.errors import missing_extra
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import Where
-from picstore.verbs.selection import open_selection
+from picstore.verbs.common_arguments import open_selection
 
 if TYPE_CHECKING:
     from picstore.viewer.server import Page
