@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from picstore.cli import options
-from picstore.cli.bars import histogram_lines, sample_note
 from picstore.cli.conversion_summary import format_outcome
 from picstore.cli.terminal import echo, echo_json
+from picstore.display.histograms import histogram_lines, sample_note
 from picstore.storage.location.resolve import Location, locate
 
 if TYPE_CHECKING:

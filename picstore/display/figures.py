@@ -1,4 +1,4 @@
-"""Figures of matplotlib (the extra ``plot``): images with their annotations, and histograms.
+"""Figures of matplotlib (the extra ``plot``): images with their annotations, histograms, and measured qualities.
 
 They are no windows: a notebook shows a figure that a cell ends with, and ``savefig`` writes it to a file.
 """
@@ -29,6 +29,14 @@ _MAX_CLASSES = 24
 _BAR = "#1f6fb4"
 _COLORS = ("#f3c13a", "#3fc1c9", "#ff6b6b", "#7bd389", "#b892ff", "#ff9f5a", "#59a5ff", "#f78fb3")
 _TITLES = {"width": "width, pixels", "height": "height, pixels", "bytes": "bytes of the JPEG", "label": "class"}
+_QUALITY_COLORS = {"420": "#1f6fb4", "444": "#c8553d", "422": "#3f8f4f"}
+_SVG_SETTINGS: Any = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "picstore",  # the same figures give the same file
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,48 @@ def draw_histograms(histograms: Mapping[str, Histogram], *, title: str) -> Figur
         draw = _draw_names if name in named else _draw_bins
         draw(axes, histograms[name])
     return figure
+
+
+def require_matplotlib() -> None:
+    """Raise MissingDependency unless matplotlib is installed."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("a plot needs matplotlib", "plot") from error
+
+
+def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
+    """Draw PSNR and SSIM over the mean bytes of an image, as SVG: a line per subsampling, a point per quality.
+
+    The axis of bytes is logarithmic: qualities are about evenly spaced on it, and a saving is a distance. ``rows`` are
+    ``QualityReport.rows``, at least one.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    out = io.BytesIO()
+    with rc_context(_SVG_SETTINGS):
+        figure = Figure(figsize=(6.4, 7), layout="constrained")
+        above, below = figure.subplots(2, sharex=True)
+        for subsampling in dict.fromkeys(row["subsampling"] for row in rows):
+            chosen = [row for row in rows if row["subsampling"] == subsampling]
+            sizes = [row["bytes"] / 1000 for row in chosen]
+            line: Any = {"color": _QUALITY_COLORS[subsampling], "label": f"— {':'.join(subsampling)}"}
+            for axes, name in ((above, "psnr"), (below, "ssim")):
+                axes.plot(sizes, [row[name] for row in chosen], marker="o", markersize=4, **line)
+                for row, size in zip(chosen, sizes, strict=True):
+                    offset = (0, -12 if subsampling == "444" else 6)
+                    text: Any = {"textcoords": "offset points", "ha": "center", "fontsize": 7, "color": line["color"]}
+                    axes.annotate(str(row["quality"]), (size, row[name]), xytext=offset, **text)
+            below.plot(sizes, [row["ssim_low"] for row in chosen], "--", color=line["color"])
+        above.set(title="PSNR of RGB, dB", xscale="log")
+        below.set(title="SSIM of RGB: mean, and dashed the 5 % below", xlabel="kB per image; the numbers are qualities")
+        below.xaxis.set_major_formatter("{x:g}")
+        below.xaxis.set_minor_formatter("{x:g}")
+        above.legend(handlelength=0, handletextpad=0, labelcolor="linecolor", markerscale=0)
+        figure.suptitle(title)
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()
 
 
 def shorten(text: str, limit: int = _MAX_TITLE) -> str:

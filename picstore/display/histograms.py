@@ -1,18 +1,28 @@
-"""Histograms of columns, with bins that stay while a filter changes."""
+"""Histograms of columns, with bins that stay while a filter changes, and their bars as lines of text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from picstore.arrays import F64, Array, Bools
 
 _BINS = 40
-_WIDE = 12.0  # ratio of greatest to least value from which bins grow in proportion
-SUMMARIZED = ("label", "width", "height", "bytes")  # columns that ``summarize`` takes
-_MAX_VALUES = 200  # named values that are listed, the most frequent ones
+# If the greatest value is at least this many times the least, the bins' widths grow in proportion.
+_WIDE = 12.0
+# Columns that ``summarize`` takes.
+SUMMARIZED = ("label", "width", "height", "bytes")
+_MAX_VALUES = 200  # most frequent values that are listed
+_TITLES = {"label": "images by class", "width": "by width", "height": "by height", "bytes": "by bytes of the JPEG"}
+_CLASSES = 12  # bars of classes
+_WIDEST = 60  # characters of a bar
+_NAME = 24  # characters of a name
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +134,50 @@ def summarize(columns: Mapping[str, Array], classes: Sequence[str], *, bins: int
 def summarize_sizes(columns: Mapping[str, Array], *, bins: int = _BINS) -> dict[str, Histogram]:
     """Count records by width, height and bytes, given these columns."""
     return {name: bin_values(name, columns[name], bins=bins).count() for name in ("width", "height", "bytes")}
+
+
+def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: int) -> Iterator[str]:
+    """Format the histograms of ``picstore info --json``: a title, and a line for each bar.
+
+    The title says how many containers a histogram covers, unless it covers all ``containers`` of the dataset.
+    """
+    for name, histogram in histograms.items():
+        counts = histogram["counts"]
+        if not counts:
+            continue
+        rows = list(zip(_names(histogram), counts, strict=True))
+        listed = rows[:_CLASSES] if name == "label" else rows
+        yield f"  {_TITLES[name]}{sample_note(histogram['containers'], containers)}"
+        yield from _bars(listed)
+        if left := len(rows) - len(listed) + histogram["others"]:
+            yield f"    {left:,} more"
+
+
+def sample_note(counted: int, containers: int) -> str:
+    """Say how many containers were counted, unless all were."""
+    return "" if counted == containers else f", in a sample of {counted:,} of {containers:,} containers"
+
+
+def _names(histogram: Mapping[str, Any]) -> list[str]:
+    edges = histogram["edges"]
+    if not edges:
+        return [name or str(value) for name, value in zip(histogram["names"], histogram["values"], strict=True)]
+    ends = [f"{edge:,.0f}" for edge in edges]
+    if edges[0] == edges[-1]:
+        return [ends[0]]
+    width = max(map(len, ends))
+    return [f"{low:>{width}} … {high:>{width}}" for low, high in pairwise(ends)]
+
+
+def _bars(rows: Sequence[tuple[str, int]]) -> Iterator[str]:
+    names = [name if len(name) <= _NAME else name[: _NAME - 1] + "…" for name, _ in rows]
+    widest, digits = max(map(len, names)), max(len(f"{count:,}") for _, count in rows)
+    room = max(10, min(_WIDEST, shutil.get_terminal_size().columns - widest - digits - 8))
+    most = max(max(count for _, count in rows), 1)
+    for name, (_, count) in zip(names, rows, strict=True):
+        yield f"    {name:<{widest}}  {count:>{digits},}  {_bar(count / most, room)}".rstrip()
+
+
+def _bar(fraction: float, room: int) -> str:
+    eighths = max(round(8 * room * fraction), 1 if fraction else 0)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from picstore.display.figures import draw_qualities, require_matplotlib
 from picstore.display.progress import ProgressOption, open_display
-from picstore.display.quality_plot import draw_qualities, require_matplotlib
 from picstore.errors import UsageError
 from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings, Size, parse_color
 from picstore.results import QualityResult

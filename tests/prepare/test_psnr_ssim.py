@@ -17,7 +17,7 @@ from pictures import reencode, require, saved, smooth
 from PIL import Image
 from samples import jpeg, picture
 
-from picstore.display.quality_plot import require_matplotlib
+from picstore.display.figures import require_matplotlib
 from picstore.errors import MissingDependency
 from picstore.prepare import psnr_ssim
 from picstore.prepare.image.encode_settings import EncodeSettings

@@ -9,7 +9,7 @@ from commands import picstore_command, picstore_json
 from samples import jpeg
 
 import picstore
-from picstore.cli.bars import histogram_lines
+from picstore.display.histograms import histogram_lines
 
 
 def test_info_draws_bars_of_counts_and_gives_their_numbers_as_json(tmp_path: Path) -> None:
