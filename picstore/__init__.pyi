@@ -74,8 +74,8 @@ from picstore.train.transforms.resizing import ResizeToSequence as ResizeToSeque
 from picstore.train.transforms.resizing import ScaleJitter as ScaleJitter
 from picstore.train.transforms.timm_augment import TimmAutoAugment as TimmAutoAugment
 from picstore.train.transforms.views import Views as Views
-from picstore.verbs.append import append as append
 from picstore.verbs.compare import compare as compare
+from picstore.verbs.convert import append as append
 from picstore.verbs.convert import convert as convert
 from picstore.verbs.delete import delete as delete
 from picstore.verbs.dupes import dupes as dupes

@@ -34,9 +34,8 @@ TRANSFORMS = {
 # Names of `picstore` alone.
 NAMES = {
     "_version": "__version__",
-    "verbs.append": "append",
     "verbs.compare": "compare",
-    "verbs.convert": "convert",
+    "verbs.convert": "append convert",
     "verbs.delete": "delete",
     "verbs.dupes": "dupes",
     "verbs.export": "export",

@@ -1,4 +1,4 @@
-"""Results of the verbs: what ``picstore VERB --json`` prints, as frozen dataclasses. ``to_json`` gives the object."""
+"""Results of the verbs as frozen dataclasses, with the fields that ``picstore VERB --json`` prints."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from typing import Any
 class Result:
     """Result of a verb."""
 
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command: 0, or 3 if the verb found damage."""
+        return 0
+
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""
         return asdict(self)
@@ -17,14 +22,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReport(Result):
-    """How far a verb is, as a progress callback gets it.
+    """Progress of a verb, as a callback gets it.
 
     Attributes:
         verb, stage: names, such as "convert" and "rows".
-        done, total: items of the stage; None where they are not counted.
+        done, total: items of the stage; None if they are not counted.
         rate: items per second in this stage; None while unknown.
-        seconds: since the verb began.
-        left: seconds that the stage will take; None while unknown.
+        seconds: time since the verb began.
+        left: seconds until the stage ends; None while unknown.
     """
 
     verb: str
@@ -38,7 +43,7 @@ class ProgressReport(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatCount:
-    """Converted inputs of one format of files; bytes are the files' and their JPEGs'."""
+    """Number of converted inputs of one file format, and the bytes of the files and of their JPEGs."""
 
     format: str
     inputs: int
@@ -61,17 +66,17 @@ class ConvertResult(Result):
     """Result of ``convert``, ``append``, ``index`` and ``merge``.
 
     Attributes:
-        dataset: path or URL of the data set.
-        uuid: of the data set; None for one shard of several.
-        inputs: number of inputs that were converted, of ``append`` the new ones.
-        images: in the whole data set, or in the shard.
-        classes, bytes: number of classes, and size of the data set's files; None for a shard.
-        seconds: of the verb.
+        dataset: path or URL of the dataset.
+        uuid: UUID of the dataset; None for one of several shards.
+        inputs: number of converted inputs; for ``append`` the new ones only.
+        images: number of images in the whole dataset, or in the shard.
+        classes, bytes: number of classes, and size of the dataset's files; None for a shard.
+        seconds: duration of the verb.
         stages: seconds of each stage.
-        outcome: inputs by status, ``source_bytes`` and ``jpeg_bytes``.
-        status: inputs by status.
-        formats, reasons: the most frequent first.
-        remarks: on the source, such as files that were left out.
+        outcome: number of inputs by status, ``source_bytes`` and ``jpeg_bytes``.
+        status: number of inputs by status.
+        formats, reasons: numbers of inputs, the most frequent first.
+        remarks: remarks on the source, such as files that were left out.
     """
 
     dataset: str
@@ -94,14 +99,14 @@ class QualityResult(Result):
     """Result of ``measure_quality``.
 
     Attributes:
-        images: number that were encoded; the figures are means of them.
-        lossless: images that convert keeps without loss, whatever the quality.
-        failed: images that cannot be read.
-        reencode: whether JPEGs that could be kept were encoded too: on request, or where all could be kept.
+        images: number of encoded images; the figures are their means.
+        lossless: number of images that convert keeps without loss, whatever the quality.
+        failed: number of images that cannot be read.
+        reencode: whether JPEGs that could be kept were encoded too: on request, or because all could be kept.
         source_bytes: size of the files of ``images``.
-        encoder, subsampling, resize, quality: as given.
+        encoder, subsampling, resize, quality: settings of the planned conversion.
         qualities: a row for each subsampling and quality: ``bytes``, ``saved`` against the files, ``psnr`` in dB,
-            ``ssim``, and ``ssim_low``, the 5 % below.
+            ``ssim``, and ``ssim_low``, the fifth percentile.
     """
 
     images: int
@@ -115,10 +120,16 @@ class QualityResult(Result):
     quality: int
     qualities: list[dict[str, Any]]
 
+    @property
+    def title(self) -> str:
+        """What was measured: ``200 images, turbo, resized to shorter:256``."""
+        resized = "" if self.resize is None else f", resized to {self.resize}"
+        return f"{self.images:,} images, {self.encoder}{resized}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleResult(Result):
-    """Result of ``shuffle``: the copy, and its last entry of the manifest's shuffle history."""
+    """Result of ``shuffle``: the copy, and the last entry in the shuffle history of its manifest."""
 
     dataset: str
     uuid: str
@@ -126,9 +137,9 @@ class ShuffleResult(Result):
     shuffle: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DamagedPlace:
-    """Damage to a file: its name relative to the data set, byte offset, problem, and number of records lost."""
+    """Damage to a file: name relative to the dataset, byte offset, problem, and number of records lost."""
 
     file: str
     offset: int
@@ -141,10 +152,10 @@ class VerifyResult(Result):
     """Result of ``verify``.
 
     Attributes:
-        images, files: in the data set.
-        ok: whether there is no damage.
-        records_lost: by all damage.
-        remarks: on what is no damage, such as a missing copy of the manifest.
+        images, files: numbers of images and files in the dataset.
+        ok: True if there is no damage.
+        records_lost: number of records that all damage costs.
+        remarks: remarks on faults that are not damage, such as a missing copy of the manifest.
         damage: all damaged places, in the order of the manifest's files.
     """
 
@@ -156,10 +167,14 @@ class VerifyResult(Result):
     remarks: list[str]
     damage: list[DamagedPlace]
 
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.ok else 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteResult(Result):
-    """Result of ``delete``: the data set's new uuid, images left, and images that were deleted now."""
+    """Result of ``delete``: the new UUID of the dataset, number of images left, and number of images deleted now."""
 
     dataset: str
     uuid: str
@@ -167,9 +182,9 @@ class DeleteResult(Result):
     deleted: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Loss:
-    """Records of one container that could not be read and were deleted."""
+    """Number of records of one container that could not be read and were deleted."""
 
     file: str
     offset: int
@@ -182,12 +197,13 @@ class RepairResult(Result):
     """Result of ``repair``.
 
     Attributes:
-        images: left.
+        images: number of images left.
         manifest: whether the manifest was restored from its copy.
         copy: whether the copy was written from the manifest.
         index: whether the index was rebuilt.
         counts: whether the counts of labels were written.
-        records_lost: deleted now, as they cannot be read; ``losses`` says where.
+        records_lost: number of records deleted now, because they cannot be read.
+        losses: containers of these records.
     """
 
     dataset: str
@@ -208,9 +224,9 @@ class ExportResult(Result):
     Attributes:
         out, format: folder and format.
         images, bytes: number of records written, and size of their JPEGs.
-        records_lost: damaged records that were left out.
-        seconds: of the verb.
-        remarks: on what the format cannot take.
+        records_lost: number of damaged records that were left out.
+        seconds: duration of the verb.
+        remarks: remarks on what the format cannot hold.
     """
 
     out: str
@@ -221,26 +237,32 @@ class ExportResult(Result):
     seconds: float
     remarks: list[str]
 
+    @property
+    def exit_code(self) -> int:
+        return 3 if self.records_lost else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfoResult(Result):
     """Result of ``info``.
 
     Attributes:
-        format_version, read_by: of the manifest, and the first picstore that reads it.
-        images: that a loader gives; of a selection its own.
-        stored_images, deleted: records in the files, and how many are deleted.
-        read_bytes, copy_bytes: that an epoch reads, and that it would read of a copy, about.
-        bytes: of the files.
+        dataset: path or URL of the dataset.
+        format_version, read_by: version of the format, and the first picstore that reads it.
+        images: number of images that a loader gives, of the selection if there is one.
+        stored_images, deleted: number of records in the files, and number of deleted ones.
+        read_bytes, copy_bytes: bytes that an epoch reads, and about as many as it would read of a shuffled copy.
+        bytes: size of the files.
         encode, references, provenance, outcome: from the manifest: settings of the JPEGs, folder of an index's images,
             origin, and outcome of the conversion.
-        shuffle, shuffle_history: the last shuffle, and all.
+        shuffle, shuffle_history: the last shuffle, and all shuffles.
         order: statistics of the stored order; None for fewer than two records.
-        sampled_containers: of which ``order`` and the histograms of sizes are: all, or 1,000.
-        counts_kept: whether the counts by class were kept beside the manifest; else they were counted now.
-        histograms: of ``label``, ``width``, ``height`` and ``bytes``.
+        sampled_containers: number of containers behind ``order`` and the histograms of sizes: all, or 1,000.
+        counts_kept: True if the counts by class were kept beside the manifest, False if they were counted now.
+        histograms: histograms of ``label``, ``width``, ``height`` and ``bytes``.
     """
 
+    dataset: str
     format_version: int
     read_by: str
     uuid: str
@@ -269,17 +291,17 @@ class InfoResult(Result):
     histograms: dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Duplicate:
-    """A near-duplicate: its id, and the bits by which its hash differs from the hash of the group's image."""
+    """Near-duplicate: an id, and the number of bits in which its hash differs from that of the group's image."""
 
     id: int
     distance: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """An image, the lowest id of its group or one of the other data set, and its near-duplicates by id."""
+    """Image, the lowest id of its group or one of the other dataset, and its near-duplicates by id."""
 
     id: int
     duplicates: list[Duplicate]
@@ -287,12 +309,12 @@ class DuplicateGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCounts:
-    """Images of a class in two data sets.
+    """Numbers of images of a class in two datasets.
 
     Attributes:
-        name: of the class; ``label 7`` where it has none.
-        label, other_label: its label in each; None where a data set does not have it.
-        images, other_images: number of images in each.
+        name: name of the class; ``label 7`` if it has none.
+        label, other_label: label in each dataset; None if a dataset does not have the class.
+        images, other_images: number of images in each dataset.
     """
 
     name: str
@@ -304,14 +326,14 @@ class ClassCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """Images of two data sets counted in the same bins.
+    """Images of two datasets counted in the same bins.
 
     Attributes:
-        name: what is counted: "width", "height", "bytes", "bits per pixel", "chroma sampling" or "quality".
-        edges: of the bins, one more than counts; a bin holds its lower edge, the last one both. Empty for values.
-        values: what the counts are of; empty for bins.
-        counts, other_counts: images of each data set.
-        median, other_median: None for values, and where there is no image.
+        name: "width", "height", "bytes", "bits per pixel", "chroma sampling" or "quality".
+        edges: edges of the bins, one more than counts; a bin holds its lower edge, the last bin both. Empty for values.
+        values: counted values; empty for bins.
+        counts, other_counts: number of images of each dataset, by bin or value.
+        median, other_median: medians; None for values, and for a dataset without images.
     """
 
     name: str
@@ -325,13 +347,13 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedImages:
-    """Images that two data sets share, by perceptual hashes.
+    """Images that two datasets share, by perceptual hashes.
 
     Attributes:
         distance: bits of 64 in which hashes may differ.
-        shared: number of images of the first data set that the other has too.
-        repeated, other_repeated: near-duplicates within each.
-        groups: an image of the other data set, and its near-duplicates in the first.
+        shared: number of images of the first dataset that the other has too.
+        repeated, other_repeated: number of near-duplicates within each dataset.
+        groups: images of the other dataset, with their near-duplicates in the first.
     """
 
     distance: int
@@ -347,13 +369,14 @@ class CompareResult(Result):
 
     Attributes:
         dataset, other: paths or URLs.
-        images, other_images: number of each.
-        same_labels: whether each class that both have has one label in both.
-        classes: by the first data set's labels, then the other's classes.
-        sizes: of width, height, bytes, bits per pixel and chroma sampling, of all images.
-        quality: of JPEGs, on libjpeg's scale, estimated from the quantization tables of at most 500 images of each.
-        images_shared: None where they were not looked for.
-        seconds: of the verb.
+        images, other_images: numbers of images.
+        same_labels: True if each class that both have has the same label in both.
+        classes: classes in the order of the first dataset's labels, then those that only the other has.
+        sizes: distributions of width, height, bytes, bits per pixel and chroma sampling, of all images.
+        quality: distribution of JPEG quality on libjpeg's scale, estimated from the quantization tables of at most 500
+            images of each dataset.
+        images_shared: images that both have; None if they were not searched for.
+        seconds: duration of the verb.
     """
 
     dataset: str
@@ -374,12 +397,13 @@ class DupesResult(Result):
 
     Attributes:
         dataset, other: paths or URLs.
-        distance: bits in which hashes may differ.
-        images: that were compared.
+        distance: bits of 64 in which hashes may differ.
+        images: number of compared images.
         duplicates: number of images that could be deleted.
-        unreadable: images that were left out.
-        groups: by id.
-        seconds: of the verb.
+        unreadable: number of images that were left out.
+        groups: groups of near-duplicates, by id.
+        ids: file to which the ids of all duplicates were written; None for no file.
+        seconds: duration of the verb.
     """
 
     dataset: str
@@ -389,12 +413,13 @@ class DupesResult(Result):
     duplicates: int
     unreadable: int
     groups: list[DuplicateGroup]
+    ids: str | None
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmResult(Result):
-    """Result of ``warm``: kernels compiled now and before, the seconds it took, and the folder that keeps them."""
+    """Result of ``warm``: numbers of kernels compiled now and before, seconds, and folder of the kernels."""
 
     compiled: int
     cached: int

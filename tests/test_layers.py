@@ -66,7 +66,7 @@ LAYERS = {
     "picstore.verbs": [
         "common_arguments",
         "conversion",
-        "append | compare | convert | delete | dupes | export | index | info | measure_quality | merge | repair | "
+        "compare | convert | delete | dupes | export | index | info | measure_quality | merge | repair | "
         "shuffle | verify | view | warm",
     ],
     "picstore.viewer": [
@@ -191,10 +191,16 @@ def test_a_function_whose_parameters_have_no_types_is_a_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["import picstore", "from picstore.cli import program; program(['--help'], standalone_mode=False)"]
+    "statement",
+    [
+        "import picstore",
+        "from picstore.cli import program as p; [p.main([*v, '--help'], standalone_mode=False) for v in "
+        "([], *([verb] for verb in p.list_commands(None)))]",
+    ],
+    ids=["import", "help"],
 )
 def test_importing_picstore_and_asking_for_help_load_nothing_heavy(statement: str) -> None:
-    heavy = ("torch", "numba", "wand", "numpy", "PIL")
+    heavy = ("torch", "numba", "wand", "numpy", "PIL", "rich")
     code = f"import sys\n{statement}\nprint('loaded', [m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded []"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import json
 from collections.abc import Iterator
@@ -92,5 +91,6 @@ def verbs() -> Iterator[tuple[str, list[str]]]:
     """Verbs of the command line with their options."""
     with click.Context(picstore.cli.program) as context:
         for verb in picstore.cli.program.list_commands(context):
-            command = importlib.import_module(f"picstore.cli.{verb}").command
+            command = picstore.cli.program.get_command(context, verb)
+            assert command is not None
             yield verb, [option for parameter in command.params for option in parameter.opts]

@@ -1,9 +1,8 @@
-"""Internal: command line ``picstore``, one module per verb, imported when it is called, so ``--help`` is instant."""
+"""Internal: the command line ``picstore``. A verb's command is made when it is called, so ``--help`` is instant."""
 
 from __future__ import annotations
 
 import errno
-import importlib
 import io
 import signal
 import sys
@@ -12,23 +11,23 @@ from types import FrameType
 import click
 
 from picstore._version import __version__
-from picstore.cli.terminal import echo
+from picstore.cli.print_result import echo
 from picstore.errors import PicstoreError
 
-# Help of each verb in `picstore --help`; the module of the verb's name holds its command, `command`.
+# Verbs, with their lines in `picstore --help`.
 _VERBS = {
-    "bench": "Measure how fast this machine loads a data set, stage by stage.",
-    "convert": "Convert images, from folders or other loaders' formats, to a data set.",
-    "delete": "Delete images from a data set by id, without rewriting files.",
-    "dupes": "List near-duplicates in a data set, or images that two data sets share.",
-    "export": "Export a data set as folders, WebDataset, MDS or Parquet.",
+    "bench": "Measure how fast this machine loads a dataset, stage by stage.",
+    "convert": "Convert images, from folders or other loaders' formats, to a dataset.",
+    "delete": "Delete images from a dataset by id, without rewriting files.",
+    "dupes": "List near-duplicates in a dataset, or images that two datasets share.",
+    "export": "Export a dataset as folders, WebDataset, MDS or Parquet.",
     "index": "Index images where they lie, to train on them without a copy.",
-    "info": "Print contents, origin and shuffling of a data set.",
-    "merge": "Join the shards of a conversion to one data set.",
-    "repair": "Repair a damaged data set: restore its manifest and index, delete lost records.",
-    "shuffle": "Write a shuffled copy of a data set.",
-    "verify": "Check every checksum of a data set and report damage.",
-    "view": "Show a data set on a web page of this machine.",
+    "info": "Print contents, origin and shuffling of a dataset.",
+    "merge": "Join the shards of a conversion to one dataset.",
+    "repair": "Repair a damaged dataset: restore its manifest and index, delete lost records.",
+    "shuffle": "Write a shuffled copy of a dataset.",
+    "verify": "Check every checksum of a dataset and report damage.",
+    "view": "Show a dataset on a web page of this machine.",
     "warm": "Compile kernels ahead of their first use.",
 }
 
@@ -45,9 +44,9 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        command: click.Command = importlib.import_module(f"picstore.cli.{cmd_name}").command
-        command.epilog = _EPILOG
-        return command
+        from picstore.cli.make_command import make_command
+
+        return make_command(cmd_name, _EPILOG)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
@@ -57,11 +56,11 @@ class _Verbs(click.Group):
 @click.group(cls=_Verbs, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="picstore")
 def program() -> None:
-    """Image data sets for training: convert, shuffle, verify, and stream augmented batches."""
+    """Image datasets for training: convert, shuffle, verify, and stream augmented batches."""
 
 
 class _Terminated(BaseException):
-    """SIGTERM, which schedulers send; ends a command as Ctrl-C does."""
+    """SIGTERM, which schedulers send, ends a command as Ctrl-C does."""
 
 
 def _terminate(*_: object) -> None:
@@ -69,7 +68,7 @@ def _terminate(*_: object) -> None:
 
 
 def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Send a signal again whose exception Python has ignored, since it came in a callback: of an import's lock, say."""
+    """Send a signal again if Python ignored its exception, as in a callback of an import's lock."""
     if ignored.exc_type not in (_Terminated, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
         return
@@ -80,11 +79,11 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
             frame = frame.f_back
         if frame is None:
             signal.raise_signal(number)
-        else:  # this hook has not ended yet, on a busy machine; its exceptions are ignored too
+        else:  # The hook has not ended yet, on a busy machine, and its exceptions would be ignored too.
             signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     signal.signal(signal.SIGALRM, send)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds, in which the callback ends
+    signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds until the callback has ended
 
 
 def _hint() -> str:

@@ -8,9 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from picstore.display.terminal import ascii_json, say
 from picstore.results import ProgressReport
 
@@ -38,21 +35,24 @@ class Display(Protocol):
 ProgressOption: TypeAlias = bool | Callable[[ProgressReport], object] | Display
 
 
-def open_display(verb: str, progress: ProgressOption) -> AbstractContextManager[Display]:
+def open_display(verb: str, progress: ProgressOption, *, as_json: bool = False) -> AbstractContextManager[Display]:
     """Make the display that the argument ``progress`` of a verb asks for.
 
     Args:
         progress: True for a bar or lines, False for nothing, a callback, or an open display.
+        as_json: print lines as JSON.
     """
     if progress is True:
-        return Bar(verb) if has_bar() else Lines(verb)
+        return Bar(verb) if has_bar() else Lines(verb, as_json=as_json)
     if progress is False:
         return nullcontext(Silence())
     return nullcontext(progress if isinstance(progress, Display) else Callback(verb, progress))
 
 
 def has_bar() -> bool:
-    """Whether stderr is a terminal, or this is a notebook."""
+    """Return whether stderr is a terminal, or this is a notebook."""
+    from rich.console import Console
+
     console = Console(stderr=True)
     return console.is_interactive or console.is_jupyter
 
@@ -81,14 +81,17 @@ class Bar:
     """Shows the stage, the number of items done and in total, the rate, and the time left."""
 
     def __init__(self, verb: str) -> None:
+        from rich import progress
+        from rich.console import Console
+
         self._verb = verb
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]} images/s"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[rate]} images/s"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=Console(stderr=True),
         )
         self._task = self._progress.add_task(verb, total=None, rate="")

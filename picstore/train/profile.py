@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
 
+from picstore.results import Result
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.train.batching.gather import BatchRecords, EpochContainer, gather_records
@@ -56,7 +57,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Result):
     """Figures of a loader and of each stage.
 
     Attributes:
@@ -76,6 +77,10 @@ class Report:
     rate: float
     stats: Stats
     seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures and the verdict."""
+        return {**asdict(self), "verdict": self.verdict}
 
     @property
     def read_rate(self) -> float:

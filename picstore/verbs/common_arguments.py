@@ -1,46 +1,90 @@
-"""Arguments that several verbs share, made into values: an engine, and the records to take."""
+"""Arguments that several verbs share, made into values: the engine, the records to take, and the settings of JPEGs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
-from picstore.cores import count_cores
 from picstore.errors import UsageError
-from picstore.prepare.engine.worker_processes import Engine, LocalEngine
-from picstore.storage.dataset import Dataset
-from picstore.storage.location.resolve import Where
 
-ENGINES = ("local", "ray")
+if TYPE_CHECKING:
+    from picstore.prepare.engine.worker_processes import Engine
+    from picstore.prepare.image.encode_settings import EncodeSettings
+    from picstore.storage.dataset import Dataset
+    from picstore.storage.location.resolve import Where
+
+EngineName: TypeAlias = Literal["local", "ray"]
+MAX_SEED = (1 << 64) - 1
 
 
 def open_engine(engine: str, workers: int | None) -> AbstractContextManager[Engine]:
     """Make an engine of this machine's processes (``local``), or of the Ray cluster of RAY_ADDRESS (``ray``).
 
     Args:
-        workers: processes or tasks at a time; None for the number of cores.
+        workers: number of processes or tasks at a time; None for the number of cores.
 
     Raises:
-        UsageError: there is no such engine, or ``workers`` is no positive number.
+        UsageError: there is no such engine, or ``workers`` is not positive.
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
-    if engine not in ENGINES:
-        raise UsageError(f"engine {engine!r} is unknown; known are {', '.join(ENGINES)}")
+    if engine not in get_args(EngineName):
+        raise UsageError(f"engine {engine!r} is unknown; known are {', '.join(get_args(EngineName))}")
     if engine == "ray":
         from picstore.prepare.engine.ray import connect
 
         return connect(workers if workers is None else count_workers(workers))
+    from picstore.prepare.engine.worker_processes import LocalEngine
+
     return nullcontext(LocalEngine(count_workers(workers)))
 
 
 def count_workers(workers: int | None) -> int:
     """Return a number of workers, by default the number of cores; UsageError unless it is positive."""
-    if workers is None:
-        return count_cores()
-    if workers < 1:
-        raise UsageError(f"workers={workers}; give at least 1, or None for the number of cores")
-    return workers
+    from picstore.cores import count_cores
+
+    require_range("workers", workers, 1)
+    return count_cores() if workers is None else workers
+
+
+def require_range(name: str, value: float | None, low: int, high: int | None = None) -> None:
+    """Raise UsageError for a number below ``low`` or above ``high``; None is in range."""
+    if value is not None and not low <= value <= (value if high is None else high):
+        possible = f"at least {low}" if high is None else f"{low} to {high}"
+        raise UsageError(f"{name}={value}; give {possible}")
+
+
+def given_arguments(arguments: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the arguments with some names that are not None."""
+    return {name: arguments[name] for name in names if arguments.get(name) is not None}
+
+
+def encode_settings(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> EncodeSettings:
+    """Make the settings of JPEGs from the arguments that are given, and from those of a dataset for all others.
+
+    Raises:
+        UsageError: a value is out of its range.
+    """
+    from picstore.prepare.image.encode_settings import EncodeSettings, parse_color
+
+    given = given_arguments(arguments, EncodeSettings.__slots__)
+    if "background" in given:
+        given["background"] = parse_color(given["background"])
+    return EncodeSettings.from_json({**(stored or {}), **given})
+
+
+def start_fork_server(settings: EncodeSettings) -> None:
+    """Start the process from which workers are forked, and which loads the kernels for some settings."""
+    from picstore.prepare.convert.kernel_warmup import start_fork_server
+
+    start_fork_server(settings)
+
+
+def open_dataset(dataset: Where | Dataset, root: Where | None) -> Dataset:
+    """Open a dataset, unless it is open."""
+    from picstore.storage.dataset import Dataset
+
+    return dataset if isinstance(dataset, Dataset) else Dataset(dataset, root=root)
 
 
 def open_selection(
@@ -53,23 +97,24 @@ def open_selection(
     split_by: str | None,
     root: Where | None = None,
 ) -> Dataset:
-    """Open a data set, or several as one, and select records.
+    """Open a dataset, or several as one, and select the records that meet a condition, or one part of a split of them.
 
     Args:
-        source: paths, URLs or open data sets.
+        source: paths, URLs or open datasets.
         where: condition in SQL.
         split: fractions.
-        part: of the split, 1 for the first.
-        root: of an index, the folder of its images.
+        part: number of the part, 1 for the first.
+        root: folder of the images of an index.
 
     Raises:
         UsageError: one of ``split`` and ``part`` is missing, or there is no such part.
     """
-    several = isinstance(source, (list, tuple))  # a data set is a sequence too
+    require_range("split_seed", split_seed, 0, MAX_SEED)
+    several = isinstance(source, (list, tuple))  # A dataset is a sequence too.
     sources = cast("Sequence[Where | Dataset]", source if several else [source])
     if not sources:
-        raise UsageError(f"{sources!r} names no data set; give at least one")
-    dataset, *others = (each if isinstance(each, Dataset) else Dataset(each, root=root) for each in sources)
+        raise UsageError(f"{sources!r} names no dataset; give at least one")
+    dataset, *others = (open_dataset(each, root) for each in sources)
     if others:
         dataset = dataset.concat(*others)
     if where is not None:

@@ -1,16 +1,18 @@
-"""``picstore.compare``: classes, sizes, qualities and shared images of two data sets."""
+"""``picstore.compare``: classes, sizes, qualities and shared images of two datasets."""
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.upkeep.compare_datasets import compare_classes, compare_images, compare_qualities, compare_sizes
-from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE, hash_images
-from picstore.results import CompareResult
-from picstore.storage.dataset import Dataset
-from picstore.storage.location.resolve import Where
-from picstore.verbs.common_arguments import count_workers
+from picstore.display.progress import open_display
+from picstore.verbs.common_arguments import count_workers, open_dataset, require_range
+
+if TYPE_CHECKING:
+    from picstore.display.progress import ProgressOption
+    from picstore.results import CompareResult
+    from picstore.storage.dataset import Dataset
+    from picstore.storage.location.resolve import Where
 
 
 def compare(
@@ -18,17 +20,17 @@ def compare(
     other: Where | Dataset,
     *,
     images: bool = True,
-    distance: int = DEFAULT_DISTANCE,
+    distance: int = 6,
     root: Where | None = None,
     other_root: Where | None = None,
     workers: int | None = None,
     progress: ProgressOption = False,
 ) -> CompareResult:
-    """Compare two data sets, as the page of ``picstore view DATASET OTHER`` shows it.
+    """Compare two datasets, as the page of ``picstore view DATASET OTHER`` shows it.
 
     Args:
-        dataset, other: paths, URLs or open data sets.
-        images: look for images that both have, which reads every byte of both.
+        dataset, other: paths, URLs or open datasets.
+        images: search for images that both have, which reads every byte of both.
         distance: bits of 64 in which the hashes of near-duplicates may differ, 0 to 11.
         root, other_root: folders of the images of an index, which you trust.
         workers: number of processes; None for the number of cores.
@@ -36,24 +38,26 @@ def compare(
 
     Raises:
         UsageError: the distance is out of range, or an index from elsewhere needs its root.
-        NotADataset, Unfinished, UnsupportedVersion, Damage: a data set cannot be opened or counted.
+        NotADataset, Unfinished, UnsupportedVersion, Damage: a dataset cannot be opened or counted.
     """
+    from picstore.prepare.upkeep import compare_datasets as of
+    from picstore.prepare.upkeep.near_duplicates import MAX_DISTANCE, hash_images
+    from picstore.results import CompareResult
+
     started = time.monotonic()
+    require_range("distance", distance, 0, MAX_DISTANCE)
     processes = count_workers(workers)
     with open_display("compare", progress) as display:
-        opened = (
-            dataset if isinstance(dataset, Dataset) else Dataset(dataset, root=root),
-            other if isinstance(other, Dataset) else Dataset(other, root=other_root),
-        )
+        opened = open_dataset(dataset, root), open_dataset(other, other_root)
         display.begin_stage("counting")
-        classes, sizes = compare_classes(*opened), compare_sizes(*opened)
+        classes, sizes = of.compare_classes(*opened), of.compare_sizes(*opened)
         display.begin_stage("sampling")
-        quality = compare_qualities(*opened)
+        quality = of.compare_qualities(*opened)
         shared = None
         if images:
             hashed = [hash_images(each, workers=processes, progress=display) for each in opened]
             display.begin_stage("comparing")
-            shared = compare_images(*hashed, distance=distance)
+            shared = of.compare_images(*hashed, distance=distance)
     return CompareResult(
         dataset=str(opened[0].path),
         other=str(opened[1].path),

@@ -1,51 +1,75 @@
-"""The listing of inputs and the result of ``convert``, ``append``, ``index`` and ``merge``."""
+"""Inputs, shape, stages and result of ``convert``, ``append``, ``index`` and ``merge``."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from picstore.cores import count_cores
 from picstore.display.progress import Display
 from picstore.errors import TooManyFailures, UsageError
+from picstore.prepare.convert.conversion_job import StageClock
 from picstore.prepare.convert.finish_dataset import ConversionResult
 from picstore.prepare.convert.ledger import Tally
+from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.prepare.engine.worker_processes import Engine, wait_for_fork_server
 from picstore.prepare.sources.dedupe import mark_duplicates
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.open import open_source
 from picstore.results import ConvertResult, FormatCount, ReasonCount
+from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where, locate
+from picstore.storage.references import indexed_folder
+from picstore.storage.sizes import parse_size
+from picstore.verbs.common_arguments import given_arguments
+
+# Arguments of verbs that say how to read a source.
+_SOURCE = [
+    "kind",
+    "root",
+    "synsets",
+    "annotations",
+    "image_field",
+    "label_field",
+    "split",
+    "targets",
+    "hidden",
+    "classes",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """The arguments that say how to read a source; see :func:`open_source`."""
+def open_inputs(source: Where, arguments: Mapping[str, Any], engine: Engine) -> Listing:
+    """List the inputs of a source, by the arguments of a verb."""
+    options = given_arguments(arguments, _SOURCE)
+    return open_source(source, engine=engine, **{**options, "hidden": options["hidden"] or None})
 
-    kind: str
-    root: Where | None
-    synsets: Where | None
-    annotations: Where | None
-    image_field: str | None
-    label_field: str | None
-    split: str | None
-    targets: str | None
-    hidden: bool
-    classes: Where | None
 
-    def open(self, source: Where, engine: Engine) -> Listing:
-        """List the inputs of a source."""
-        given = {name: getattr(self, name) for name in self.__slots__}
-        return open_source(source, engine=engine, **{**given, "hidden": self.hidden or None})
+def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> DatasetShape:
+    """Make the shape of a dataset from the arguments that are given, and from stored values for all others.
+
+    Raises:
+        UsageError: a value is out of its range.
+    """
+    names = DatasetShape.__slots__
+    values = {**given_arguments(stored or {}, names), **given_arguments(arguments, names)}
+    for name in ("file_size", "container_size"):
+        if name in values:
+            values[name] = parse_size(values[name])
+    return DatasetShape(**values)
+
+
+def require_apart_from_source(out: Where, source: Where) -> None:
+    """Refuse a destination that lies in a source, or in the folder of the images of an index, or holds it."""
+    require_apart(out, (source, *indexed_folder(source)))
 
 
 def parse_limit(max_errors: int | str) -> Callable[[int], float]:
     """Parse a number of inputs, ``10``, or a fraction of them, ``1%``, to a function of the number of inputs.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(max_errors).strip())
     if match is None or (not match[2] and "." in match[1]):
@@ -54,55 +78,44 @@ def parse_limit(max_errors: int | str) -> Callable[[int], float]:
     return (lambda inputs: inputs * limit / 100) if match[2] else (lambda _: limit)
 
 
-@dataclass(slots=True)
 class Conversion:
     """A conversion from its start to its result.
 
-    Attributes:
-        started: by the monotonic clock.
-        seconds: of its stages so far.
-        remarks: on the source.
+    Args:
+        started: time at which it began, by the monotonic clock.
     """
 
-    display: Display
-    started: float
-    seconds: dict[str, float] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-    _before: float = 0.0
+    def __init__(self, display: Display, started: float) -> None:
+        self._display, self._started = display, started
+        self._clock = StageClock(display, "starting", started)
+        self._remarks: list[str] = []
 
-    def __post_init__(self) -> None:
-        self._end_stage("starting")
-
-    def _end_stage(self, stage: str) -> None:
-        now = time.monotonic() - self.started
-        self.seconds[stage] = now - self._before
-        self._before = now
-
-    def list_inputs(self, source: Where, options: SourceOptions, *, engine: Engine, dedupe: bool = False) -> Listing:
-        """List the inputs of a source, and tell its remarks on them."""
-        self.display.begin_stage("listing")
-        listing = options.open(source, engine)
+    def list_inputs(
+        self, source: Where, arguments: Mapping[str, Any], *, engine: Engine, dedupe: bool = False
+    ) -> Listing:
+        """List the inputs of a source, and show its remarks on them."""
+        self._clock.begin_stage("listing")
+        listing = open_inputs(source, arguments, engine)
         for remark in listing.remarks:
-            self.display.remark(remark)
-        self.remarks += listing.remarks
-        self._end_stage("listing")
+            self._display.remark(remark)
+        self._remarks += listing.remarks
         if dedupe:
-            self.display.begin_stage("dedupe")
+            self._clock.begin_stage("dedupe")
             listing = mark_duplicates(listing, workers=count_cores())
-            self._end_stage("dedupe")
         return listing
 
     def wait_for_kernels(self) -> None:
         """Wait until the engine has loaded the kernels, or has compiled them, which a bar of their own shows."""
-        self.display.begin_stage("kernels")
+        self._clock.begin_stage("kernels")
         wait_for_fork_server()
-        self._end_stage("kernels")
+        self._clock.end_stage()
 
     def finish(self, done: ConversionResult, out: Where, *, max_errors: int | str) -> ConvertResult:
         """Make the result; TooManyFailures, with the result, if more inputs failed than ``max_errors`` allows."""
+        self._clock.end_stage()
         manifest, tally = done.manifest, done.tally
         reasons = [(key, count) for key, count in tally.reasons.most_common() if any(key[1:])]
-        stages = {**self.seconds, **done.seconds}
+        stages = {**self._clock.seconds, **done.seconds}
         result = ConvertResult(
             dataset=str(locate(out)),
             uuid=manifest.uuid if manifest else None,
@@ -110,13 +123,13 @@ class Conversion:
             images=manifest.images if manifest else tally.images,
             classes=len(manifest.classes) if manifest else None,
             bytes=manifest.bytes if manifest else None,
-            seconds=round(time.monotonic() - self.started, 3),
+            seconds=round(time.monotonic() - self._started, 3),
             stages={stage: round(value, 3) for stage, value in stages.items()},
             outcome=tally.outcome(),
             status=dict(tally.status),
             formats=count_formats(tally),
             reasons=[ReasonCount(status=status, reason=reason, count=count) for (status, reason), count in reasons],
-            remarks=self.remarks,
+            remarks=self._remarks,
         )
         if tally.failed + tally.lost > parse_limit(max_errors)(tally.inputs + tally.lost):
             ledger = f", see {locate(out) / 'ledger.jsonl'}" if manifest else ""

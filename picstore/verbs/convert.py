@@ -1,18 +1,23 @@
-"""``picstore.convert``: make a data set of images."""
+"""``picstore.convert``: make a dataset of images, or add images to one."""
 
 from __future__ import annotations
 
+import inspect
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from picstore.display.progress import ProgressOption, open_display
+from picstore.display.progress import open_display
 from picstore.errors import UsageError
-from picstore.prepare.convert.kernel_warmup import start_fork_server
-from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings, Size, parse_color
-from picstore.results import ConvertResult
-from picstore.storage.location.overlap_check import require_apart
-from picstore.storage.location.resolve import Where
-from picstore.storage.references import indexed_folder
-from picstore.storage.sizes import parse_size
+from picstore.verbs.common_arguments import EngineName, encode_settings, open_engine, require_range, start_fork_server
+
+if TYPE_CHECKING:
+    from picstore.display.progress import ProgressOption
+    from picstore.results import ConvertResult
+    from picstore.storage.location.resolve import Where
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def convert(
@@ -30,113 +35,153 @@ def convert(
     hidden: bool = False,
     classes: Where | None = None,
     resize: str | None = None,
-    quality: int = 90,
-    subsampling: str = "420",
-    background: str | tuple[int, int, int] = "ffffff",
-    max_pixels: int = 1 << 28,
-    image_timeout: float = IMAGE_TIMEOUT,
-    reencode: bool = False,
-    encoder: str = "turbo",
-    streams: int = 16,
-    file_size: int | str = "256MiB",
-    container_size: int | str = "8MiB",
-    seed: int = 0,
+    quality: int | None = None,
+    subsampling: Literal["420", "422", "444"] | None = None,
+    background: str | tuple[int, int, int] | None = None,
+    max_pixels: int | None = None,
+    image_timeout: float = 300.0,
+    reencode: bool | None = None,
+    encoder: Literal["turbo", "mozjpeg"] | None = None,
+    streams: int | None = None,
+    file_size: int | str | None = None,
+    container_size: int | str | None = None,
+    seed: int | None = None,
     workers: int | None = None,
-    engine: str = "local",
+    engine: EngineName = "local",
     shard: str | None = None,
+    append: bool = False,
     resume: bool = False,
     retry_failed: bool = False,
     dedupe: bool = False,
     max_errors: int | str = "1%",
     progress: ProgressOption = False,
 ) -> ConvertResult:
-    """Convert the images of a source, in many formats, to a new data set.
+    """Convert the images of a source, in many formats, to a dataset.
 
-    An interrupted conversion, by KeyboardInterrupt too, leaves no process and no finished data set; the same call with
-    ``resume=True`` continues it. No main guard is needed: the processes do not import the caller's main module.
+    An interrupted conversion leaves no process and no finished dataset; the same call with ``resume=True`` continues
+    it. No main guard is needed: the processes do not import the caller's main module.
 
     Args:
         source: path or URL of the images.
-        out: path or URL of the data set, which does not exist or is empty.
-        kind: format of the source, as ``--source``; "auto" recognizes it.
-        root: folder that the paths in a list or table are relative to; of an index, the folder of its images.
-        synsets: file of synset names in the order of labels, for imagenet.
-        annotations: COCO file of objects or keypoints.
-        image_field, label_field: columns of image and label; None finds them by usual names.
-        targets: form of fields that describe objects, such as "boxes:xywh" or "boxes:cxcywh-normalized,polygons";
-            None for metadata, unless the source defines them, as COCO does.
-        hidden: take files and folders whose names begin with a dot, which are counted otherwise.
-        split: split to read where the source holds several, such as "train"; "all" for all shards together.
-        classes: file of class names, one per line, in the order of labels.
-        resize: "shorter:256", "longer:512" or "256x256"; None keeps the size.
-        quality: of JPEGs, 1 to 100.
-        subsampling: of the chroma, "420", "422" or "444".
-        background: color under transparent pixels, "ffffff" or (255, 255, 255).
-        max_pixels: of an image; larger images fail.
-        image_timeout: seconds to decode and encode an image, which fails if it takes longer; 0 for no limit.
-        reencode: re-encode also JPEGs that could be stored without loss.
-        encoder: "turbo" or "mozjpeg".
-        streams: number of sub-directories.
-        file_size, container_size: target sizes, in bytes or such as "256MiB".
-        seed: of the deal of images to streams.
-        workers: number of processes; None for the number of cores. The result does not depend on it.
-        engine: "local", or "ray" for the cluster of RAY_ADDRESS.
-        shard: "0/4" converts only the first of four shards, which :func:`picstore.merge` joins.
+        out: path or URL of the dataset, which does not exist or is empty.
+        kind: format of SRC: auto (look at SRC), folder (a sub-folder per class), list (lines `path label`), table (CSV
+            or JSONL), imagenet (a tar per synset), coco, voc, yolo, webdataset, mds, litdata, ffcv, parquet, lmdb,
+            hdf5, recordio, tfrecord, picpoc, index (of `picstore index`), or a source of another package.
+        root: folder that the paths in a list or table are relative to, and lie below; of an index, the folder or URL of
+            its images. None for the folder of SRC; as the index says, if you made it.
+        synsets: file of synset names in the order of labels, for imagenet; None for sorted names.
+        annotations: COCO file of objects or keypoints, for coco.
+        image_field: column or field that holds the image. None for found by usual names.
+        label_field: column or field that holds the label. None for found by usual names.
+        split: split to read if SRC holds several, such as train, val or test; or all, for all shards together.
+        targets: form of fields that describe objects, by commas: boxes:xyxy, boxes:xywh or boxes:cxcywh, polygons,
+            keypoints; for coordinates from 0 to 1 boxes:xyxy-normalized, polygons:normalized and their like. None for
+            metadata, unless SRC defines them, as COCO does.
+        hidden: take files and folders whose names begin with a dot, which are otherwise only counted.
+        classes: file of class names, one per line, in the order of labels. None for names found in SRC.
+        resize: size of the stored images: shorter:256 or longer:512 (keep the ratio, never enlarge), or 256x256. None
+            for the size of the source image.
+        quality: JPEG quality, 1 to 100; None for 90.
+        subsampling: chroma subsampling; None for 420.
+        background: background color of transparent images; None for ffffff.
+        max_pixels: maximum number of pixels of an image; larger images fail. None for 268435456.
+        image_timeout: maximum time in seconds to decode and encode an image, which fails if it takes longer; 0 for no
+            limit.
+        reencode: re-encode JPEGs that could be stored without loss.
+        encoder: JPEG encoder; mozjpeg needs picstore[mozjpeg]. None for turbo.
+        streams: number of sub-directories that images are spread over; None for 16.
+        file_size: target size of each file; None for 256MiB.
+        container_size: target size of a container, the unit of reading and checking; None for 8MiB.
+        seed: random seed of the deal of images to streams; None for 0.
+        workers: number of processes, which does not change the result; None for the number of cores.
+        engine: run on this machine (local), or on the Ray cluster of RAY_ADDRESS (ray, needs picstore[ray]).
+        shard: convert only shard I (from 0) of N; :func:`picstore.merge` joins the shards. None for all of SRC.
+        append: add the images to the finished dataset DST, whose settings are then the defaults of the other options.
         resume: continue an interrupted conversion.
-        retry_failed: convert the failed inputs of the finished data set again, and read no others.
+        retry_failed: convert the failed inputs of the finished dataset DST again, and read no others.
         dedupe: convert only the first of several inputs with equal bytes.
-        max_errors: number or percentage of inputs that may fail.
-        progress: True shows a bar, or a line a minute where there is no terminal; a function is called with a
+        max_errors: number or percentage of inputs that may fail; with more, the exit code is 3.
+        progress: True shows a bar, or a line a minute without a terminal; a function is called with a
             :class:`picstore.results.ProgressReport`.
 
+    Returns:
+        With ``append``, ``images`` and ``bytes`` of the result are those of the whole dataset, and ``inputs``,
+        ``outcome`` and their like those of the new inputs.
+
     Raises:
-        TooManyFailures: more inputs failed than ``max_errors`` allows. The data set is finished, and the error's
-            ``result`` tells about it.
+        TooManyFailures: more inputs failed than ``max_errors`` allows. The dataset is finished, and ``result`` of the
+            error describes it.
         UsageError: an argument is out of range, or contradicts another or the destination.
-        NotADataset: the source holds no images, or the destination other files.
+        NotADataset: the source holds no images, or the destination holds other files.
         Unfinished: a conversion was begun in the destination, and ``resume`` is false.
+        Conflict: while images were appended, the classes were changed, or another append ended.
         Damage: the source or a job file is damaged.
         MissingDependency: a library is not installed.
         PicstoreError: a store cannot be reached, or a process dies again and again.
     """
-    started = time.monotonic()
-    if retry_failed and shard is not None:
-        raise UsageError("retry_failed and shard exclude each other; leave one out")
-    settings = EncodeSettings(
-        resize=None if resize is None else Size.parse(resize),
-        quality=quality,
-        subsampling=subsampling,
-        background=parse_color(background),
-        max_pixels=max_pixels,
-        reencode=reencode,
-        encoder=encoder,
-    )
+    given, started = locals(), time.monotonic()
+    if append + retry_failed + (shard is not None) > 1:
+        raise UsageError("append, retry_failed and shard exclude each other; leave out all but one")
+    require_range("image_timeout", image_timeout, 0, 86_400)
     with open_display("convert", progress) as display:
         display.begin_stage("starting")
-        start_fork_server(settings)  # it imports while this process does
-        from picstore.prepare.convert import conversion_job as driver
-        from picstore.prepare.convert.resumable_job import DatasetShape, Shard
-        from picstore.prepare.convert.retry import retry_failed as retry
-        from picstore.verbs.common_arguments import open_engine
-        from picstore.verbs.conversion import Conversion, SourceOptions, parse_limit
+        stored = _stored_settings(source, out) if append else {}
+        settings = encode_settings(given, stored.get("encode"))
+        start_fork_server(settings)  # It imports while this process does.
+        from picstore.prepare.convert import append_images, conversion_job, retry
+        from picstore.prepare.convert.resumable_job import Shard
+        from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
-        parse_limit(max_errors)  # before hours of work
+        parse_limit(max_errors)  # A wrong limit is refused before hours of work.
         one_shard = None if shard is None else Shard.parse(shard)
-        sizes = {"file_size": parse_size(file_size), "container_size": parse_size(container_size)}
-        shape = DatasetShape(streams=streams, seed=seed, **sizes)
+        shape = dataset_shape(given, stored.get("shape"))
         conversion = Conversion(display, started)
-        options = SourceOptions(
-            kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes
-        )
         with open_engine(engine, workers) as processes:
-            require_apart(out, (source, *indexed_folder(source)))
-            listing = conversion.list_inputs(source, options, engine=processes, dedupe=dedupe)
+            require_apart_from_source(out, source)
+            listing = conversion.list_inputs(source, given, engine=processes, dedupe=dedupe)
             conversion.wait_for_kernels()
-            given = driver.ConvertOptions(
+            options = conversion_job.ConvertOptions(
                 encode=settings, shape=shape, workers=processes, progress=display, image_timeout=image_timeout
             )
-            if retry_failed:
-                done = retry(listing, out, given)
+            if append:
+                done = append_images.append(listing, out, options, resume=resume)
+            elif retry_failed:
+                done = retry.retry_failed(listing, out, options)
             else:
-                done = driver.convert(listing, out, given, resume=resume, shard=one_shard)
+                done = conversion_job.convert(listing, out, options, resume=resume, shard=one_shard)
     return conversion.finish(done, out, max_errors=max_errors)
+
+
+def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
+    """Return the settings that a dataset was made with: ``encode`` and ``shape``."""
+    from picstore.storage.location.resolve import locate
+    from picstore.storage.manifest import read_manifest
+    from picstore.verbs.conversion import require_apart_from_source
+
+    require_apart_from_source(out, source)
+    manifest = read_manifest(locate(out))
+    shape = {"container_size": manifest.container_size, **manifest.provenance.get("shape", {})}
+    return {"encode": manifest.encode, "shape": shape}
+
+
+def _with_parameters_of(function: Callable[P, R], *without: str) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Give a function the signature of another, without some parameters, for users, documentation and type checkers."""
+
+    def decorate(decorated: Callable[..., R]) -> Callable[P, R]:
+        whole = inspect.signature(function)
+        kept = [each for name, each in whole.parameters.items() if name not in without]
+        decorated.__signature__ = whole.replace(parameters=kept)  # type: ignore[attr-defined]
+        return decorated
+
+    return decorate
+
+
+@_with_parameters_of(convert, "append", "shard", "retry_failed")
+def append(source: Where, out: Where, **options: Any) -> ConvertResult:
+    """Add the images of a source to a finished dataset, as :func:`picstore.convert` does with ``append=True``.
+
+    The dataset is complete at any time: readers see the new images when all are there. An interrupted append leaves it
+    as it was, and the same call with ``resume=True`` continues it. Options are those of :func:`picstore.convert` except
+    ``shard`` and ``retry_failed``; settings that are None are the dataset's.
+    """
+    return convert(source, out, append=True, **options)

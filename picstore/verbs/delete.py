@@ -1,4 +1,4 @@
-"""``picstore.delete``: delete images from a data set by id."""
+"""``picstore.delete``: delete images from a dataset by id."""
 
 from __future__ import annotations
 
@@ -6,50 +6,57 @@ import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from picstore.errors import Conflict, UsageError
-from picstore.results import DeleteResult
-from picstore.storage.dataset import Dataset
-from picstore.storage.location.resolve import Where, locate
-from picstore.storage.location.text_files import text_of_file
 
-_MAX_CONFLICTS = 100
+if TYPE_CHECKING:
+    from picstore.results import DeleteResult
+    from picstore.storage.location.resolve import Where
+
+# Attempts while other edits keep changing the dataset first.
+_MAX_ATTEMPTS = 100
 _MAX_FILE = 1 << 30  # bytes, a hundred million ids
+_MAX_ID = (1 << 63) - 1
 
 
 def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root: Where | None = None) -> DeleteResult:
-    """Delete images from a data set.
+    """Delete images from a dataset.
 
-    A small file lists the deleted images, and readers skip them; no image is rewritten. Readers that have the data set
-    open keep the version that they opened. Others may edit the data set meanwhile.
+    A small file lists the deleted images, and readers skip them; no image is rewritten. `picstore shuffle` leaves them
+    out of its copy. Readers that have the dataset open keep the version that they opened.
 
     Args:
         dataset: path or URL.
-        ids: of the images, or a file of ids, one per line.
-        root: folder of the images of an index, which you trust; None where the index says it, if you made it.
+        ids: ids of the images, or a file of ids, one per line.
+        root: as :func:`picstore.info` has it.
 
     Raises:
-        UsageError: there are no ids, the data set does not have one of them, or a line is none.
-        NotADataset, Unfinished, UnsupportedVersion, Damage: the data set cannot be opened.
+        UsageError: there are no ids, one of them is not in the dataset, or a line is not an id.
+        NotADataset, Unfinished, UnsupportedVersion, Damage: the dataset cannot be opened.
     """
+    from picstore.results import DeleteResult
+    from picstore.storage.dataset import Dataset
+    from picstore.storage.location.resolve import locate
+
     chosen = set(read_ids(Path(ids)) if isinstance(ids, (str, os.PathLike)) else ids)
     if not chosen:
         raise UsageError("nothing to delete; give --id N or --ids FILE, in Python ids=[N] or ids=FILE")
-    for _ in range(_MAX_CONFLICTS):
+    if wrong := [id_ for id_ in chosen if not 0 <= id_ <= _MAX_ID]:
+        raise UsageError(f"id {min(wrong)} is out of range; give 0 to 2**63 - 1")
+    for _ in range(_MAX_ATTEMPTS):
         before = Dataset(dataset, root=root)
-        with contextlib.suppress(Conflict):  # others may edit it meanwhile, which changes no id
+        with contextlib.suppress(Conflict):  # Another edit, which changes no id.
             after = before.without(chosen).save()
-            return DeleteResult(
-                dataset=str(locate(dataset)),
-                uuid=after.uuid,
-                images=len(after),
-                deleted=len(before) - len(after),
-            )
+            deleted = len(before) - len(after)
+            return DeleteResult(dataset=str(locate(dataset)), uuid=after.uuid, images=len(after), deleted=deleted)
     raise UsageError(f"{locate(dataset)} is edited all the time; nothing was deleted, begin again")
 
 
 def read_ids(file: Path) -> list[int]:
-    """Read a file of ids, one per line; UsageError for a line that is none."""
+    """Read a file of ids, one per line; UsageError for a line that is not an id."""
+    from picstore.storage.location.text_files import text_of_file
+
     if (size := file.stat().st_size) > _MAX_FILE:
         raise UsageError(f"{file} has {size:,} bytes; at most {_MAX_FILE:,} are possible")
     ids = []

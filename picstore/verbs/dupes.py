@@ -5,54 +5,62 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE, find_duplicates, hash_images, save_hashes
-from picstore.results import DupesResult, Duplicate, DuplicateGroup
-from picstore.storage.dataset import Dataset
-from picstore.storage.location.resolve import Where
-from picstore.verbs.common_arguments import open_engine
+from picstore.display.progress import open_display
+from picstore.verbs.common_arguments import EngineName, open_dataset, open_engine, require_range
+
+if TYPE_CHECKING:
+    from picstore.display.progress import ProgressOption
+    from picstore.results import DupesResult
+    from picstore.storage.dataset import Dataset
+    from picstore.storage.location.resolve import Where
 
 
 def dupes(
     dataset: Where | Dataset,
     other: Where | Dataset | None = None,
     *,
-    distance: int = DEFAULT_DISTANCE,
+    distance: int = 6,
     ids: str | os.PathLike[str] | None = None,
     save: bool = False,
     root: Where | None = None,
     other_root: Where | None = None,
     workers: int | None = None,
-    engine: str = "local",
+    engine: EngineName = "local",
     progress: ProgressOption = False,
 ) -> DupesResult:
-    """Find groups of near-duplicates in a data set, or its images that another data set has too.
+    """List groups of near-duplicates in DATASET, or the images of DATASET that are in OTHER too.
 
     Images are compared by perceptual hashes (pHash) of their JPEGs, which are read but not decoded. Copies of other
     quality or size, or in grey, are found; mirrored, rotated or strongly cropped ones are not.
 
     Args:
-        dataset, other: paths, URLs or open data sets.
+        dataset, other: paths, URLs or open datasets.
         distance: bits of 64 in which the hashes of near-duplicates may differ, 0 to 11.
-        ids: file to write the ids of all duplicates to, which :func:`picstore.delete` takes: all images of a group but
-            the first, or all that are in ``other``.
-        save: keep the hashes in the data set, as its column "phash", for the next time.
-        root, other_root: folders of the images of an index, which you trust.
-        workers: number of processes; None for the number of cores.
-        engine: "local", or "ray" for the cluster of RAY_ADDRESS.
+        ids: file to write the ids of all duplicates to: all images of a group except the first, or all that are in
+            ``other``. `picstore delete DATASET --ids FILE` deletes them.
+        save: keep the hashes in the dataset, as its column 'phash', for the next time.
+        root: as :func:`picstore.info` has it.
+        other_root: the same as ``root``, for ``other``.
+        workers: as :func:`picstore.convert` has it.
+        engine: as :func:`picstore.convert` has it.
         progress: as :func:`picstore.convert` has it.
 
     Raises:
         UsageError: the distance is out of range, or an index from elsewhere needs its root.
-        NotADataset, Unfinished, UnsupportedVersion, Damage: a data set cannot be opened.
-        Conflict: the data set was changed meanwhile, with ``save``.
+        NotADataset, Unfinished, UnsupportedVersion, Damage: a dataset cannot be opened.
+        Conflict: another process changed the dataset meanwhile; only with ``save``.
         OSError: the file of ids cannot be written.
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
+    from picstore.prepare.upkeep.near_duplicates import MAX_DISTANCE, find_duplicates, hash_images, save_hashes
+    from picstore.results import DupesResult, Duplicate, DuplicateGroup
+
     started = time.monotonic()
-    opened = _open(dataset, root)
-    against = None if other is None else _open(other, other_root)
+    require_range("distance", distance, 0, MAX_DISTANCE)
+    opened = open_dataset(dataset, root)
+    against = None if other is None else open_dataset(other, other_root)
     with open_engine(engine, workers) as processes, open_display("dupes", progress) as display:
         hashed = hash_images(opened, workers=processes, progress=display)
         others = None if against is None else hash_images(against, workers=processes, progress=display)
@@ -70,15 +78,7 @@ def dupes(
         images=len(hashed.ids),
         duplicates=len(found),
         unreadable=len(opened) - len(hashed.ids),
-        groups=[
-            DuplicateGroup(
-                id=group.id, duplicates=[Duplicate(id=id_, distance=apart) for id_, apart in group.duplicates]
-            )
-            for group in groups
-        ],
+        groups=[DuplicateGroup(each.id, [Duplicate(*found) for found in each.duplicates]) for each in groups],
+        ids=None if ids is None else str(ids),
         seconds=round(time.monotonic() - started, 3),
     )
-
-
-def _open(dataset: Where | Dataset, root: Where | None) -> Dataset:
-    return dataset if isinstance(dataset, Dataset) else Dataset(dataset, root=root)

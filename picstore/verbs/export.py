@@ -1,4 +1,4 @@
-"""``picstore.export``: write a data set as folders, WebDataset, MDS or Parquet."""
+"""``picstore.export``: write a dataset as folders, WebDataset, MDS or Parquet."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.exports import run_export
-from picstore.results import ExportResult
-from picstore.storage.dataset import Dataset
-from picstore.storage.location.overlap_check import require_apart
-from picstore.storage.location.resolve import Where
-from picstore.storage.sizes import parse_size
-from picstore.verbs.common_arguments import open_engine, open_selection
+from picstore.display.progress import open_display
+from picstore.verbs.common_arguments import EngineName, open_engine, open_selection
+
+if TYPE_CHECKING:
+    from picstore.display.progress import ProgressOption
+    from picstore.results import ExportResult
+    from picstore.storage.dataset import Dataset
+    from picstore.storage.location.resolve import Where
 
 
 def export(
     dataset: Where | Dataset,
     out: str | os.PathLike[str],
     *,
-    format: str,
+    format: Literal["folder", "webdataset", "mds", "parquet"],
     shard_size: int | str = "256MiB",
     where: str | None = None,
     split: float | Sequence[float] | None = None,
@@ -30,32 +31,41 @@ def export(
     split_by: str | None = None,
     root: Where | None = None,
     workers: int | None = None,
-    engine: str = "local",
+    engine: EngineName = "local",
     progress: ProgressOption = False,
 ) -> ExportResult:
-    """Export the JPEGs of a data set unchanged, with labels, extras and attachments.
+    """Export the JPEGs of a dataset unchanged, with labels, extras and attachments, to a new folder OUT.
 
-    Damaged records are left out; ``records_lost`` of the result counts them. An interrupted export, by
-    KeyboardInterrupt too, leaves an empty folder. The files do not depend on ``workers`` and ``engine``.
+    Damaged records are left out; the exit code is then 3. An interrupted export leaves an empty folder. The files do
+    not depend on ``workers`` and ``engine``.
 
     Args:
-        dataset: path or URL, or an open data set with a selection.
-        out: a local folder that does not exist or is empty; all nodes of a cluster must see it.
-        format: "folder", "webdataset", "mds" or "parquet".
-        shard_size: target size of each tar, shard or Parquet file, in bytes or such as "256MiB".
-        where, split, part, split_seed, split_by: the images to take, as :func:`picstore.shuffle` has them.
-        root: folder of the images of an index, which you trust; None where the index says it, if you made it.
-        workers: number of processes; None for the number of cores.
-        engine: "local", or "ray" for the cluster of RAY_ADDRESS.
+        dataset: path or URL, or an open dataset with a selection.
+        out: local folder that does not exist or is empty; all nodes of a cluster must see it.
+        format: format of OUT: folder (a sub-folder per class, records.jsonl), webdataset (tars), mds (MosaicML shards)
+            or parquet (Hugging Face).
+        shard_size: target size of each tar, shard or Parquet file, such as 256MiB.
+        where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
+        root: as :func:`picstore.info` has it.
+        workers: as :func:`picstore.convert` has it.
+        engine: as :func:`picstore.convert` has it.
         progress: as :func:`picstore.convert` has it.
 
+    Returns:
+        ``records_lost`` is the number of damaged records that were left out.
+
     Raises:
-        UsageError: ``out`` holds something, or the format cannot take the data set.
-        NotADataset, Unfinished, UnsupportedVersion, Damage: the data set cannot be opened.
-        MissingDependency: the format's library or Ray is not installed.
+        UsageError: ``out`` is not empty, or the format cannot hold the dataset.
+        NotADataset, Unfinished, UnsupportedVersion, Damage: the dataset cannot be opened.
+        MissingDependency: the library of the format, or Ray, is not installed.
         PicstoreError: the cluster cannot be reached.
         OSError: a file cannot be written.
     """
+    from picstore.prepare.exports import run_export
+    from picstore.results import ExportResult
+    from picstore.storage.location.overlap_check import require_apart
+    from picstore.storage.sizes import parse_size
+
     started = time.monotonic()
     size = parse_size(shard_size)
     with open_engine(engine, workers) as processes, open_display("export", progress) as display:

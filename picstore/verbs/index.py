@@ -1,17 +1,17 @@
-"""``picstore.index``: make a data set that refers to images where they lie."""
+"""``picstore.index``: make a dataset that refers to images where they lie."""
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.convert.kernel_warmup import start_fork_server
-from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings
-from picstore.results import ConvertResult
-from picstore.storage.location.overlap_check import require_apart
-from picstore.storage.location.resolve import Where, locate
-from picstore.storage.references import indexed_folder
-from picstore.storage.sizes import parse_size
+from picstore.display.progress import open_display
+from picstore.verbs.common_arguments import encode_settings, open_engine, require_range, start_fork_server
+
+if TYPE_CHECKING:
+    from picstore.display.progress import ProgressOption
+    from picstore.results import ConvertResult
+    from picstore.storage.location.resolve import Where
 
 
 def index(
@@ -29,70 +29,67 @@ def index(
     hidden: bool = False,
     classes: Where | None = None,
     shuffle: bool | None = None,
-    max_pixels: int = 1 << 28,
-    image_timeout: float = IMAGE_TIMEOUT,
-    file_size: int | str = "256MiB",
-    container_size: int | str = "8MiB",
-    seed: int = 0,
+    max_pixels: int | None = None,
+    image_timeout: float = 300.0,
+    file_size: int | str | None = None,
+    container_size: int | str | None = None,
+    seed: int | None = None,
     workers: int | None = None,
     resume: bool = False,
     max_errors: int | str = "1%",
     progress: ProgressOption = False,
 ) -> ConvertResult:
-    """Index the images of a source in a new data set that refers to them where they lie.
+    """Index the images of SRC in DST, a dataset that refers to them where they lie.
+
+    Loader, verify and all other readers take DST as they take a converted dataset, as long as SRC is there.
+    `picstore convert DST NEW` makes a dataset with the images of it, with the same order and ids.
 
     Args:
-        source: path or URL of the images, which stay there as long as the index is used.
+        source: path or URL of the images.
         out: path or URL of the index, which does not exist or is empty.
-        shuffle: whether each container refers to images from all of the source; None for images with a file each.
-        kind, root, synsets, annotations, image_field, label_field: see :func:`picstore.convert`.
-        split, targets, hidden, classes: see :func:`picstore.convert`.
-        max_pixels, image_timeout, file_size, container_size, seed: see :func:`picstore.convert`.
-        workers, resume, max_errors, progress: see :func:`picstore.convert`.
+        kind, root, synsets, annotations, image_field, label_field: as :func:`picstore.convert` has them.
+        split, targets, hidden, classes: as :func:`picstore.convert` has them.
+        shuffle: whether each container refers to images from all of SRC, or to neighbors, which are read together.
+            None for shuffle images with a file each.
+        max_pixels, image_timeout, file_size, container_size, seed: as :func:`picstore.convert` has them.
+        workers: as :func:`picstore.convert` has it.
+        resume: continue an interrupted index.
+        max_errors, progress: as :func:`picstore.convert` has them.
 
     Raises:
         UsageError: no image of the source lies in a file as it is, or as for :func:`picstore.convert`.
         TooManyFailures, NotADataset, Unfinished, Damage, MissingDependency, PicstoreError: as for
             :func:`picstore.convert`.
     """
-    started = time.monotonic()
-    settings = EncodeSettings(max_pixels=max_pixels)
+    given, started = locals(), time.monotonic()
+    require_range("image_timeout", image_timeout, 0, 86_400)
+    settings = encode_settings(given)
     with open_display("index", progress) as display:
         display.begin_stage("starting")
-        start_fork_server(settings)  # it imports while this process does
+        start_fork_server(settings)  # It imports while this process does.
+        from picstore.prepare.convert import reference_records as references
         from picstore.prepare.convert.conversion_job import ConvertOptions, convert
-        from picstore.prepare.convert.reference_records import (
-            is_of_files,
-            references_root,
-            require_references,
-            shuffled,
-        )
-        from picstore.prepare.convert.resumable_job import DatasetShape
-        from picstore.verbs.common_arguments import open_engine
-        from picstore.verbs.conversion import Conversion, SourceOptions, parse_limit
+        from picstore.storage.location.resolve import locate
+        from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
-        parse_limit(max_errors)  # before hours of work
-        sizes = {"file_size": parse_size(file_size), "container_size": parse_size(container_size)}
-        shape = DatasetShape(streams=1, seed=seed, **sizes)
+        parse_limit(max_errors)  # A wrong limit is refused before hours of work.
+        shape = dataset_shape(given, {"streams": 1})
         location, folder = locate(source).absolute(), None if root is None else locate(root)
         conversion = Conversion(display, started)
-        options = SourceOptions(
-            kind, folder, synsets, annotations, image_field, label_field, split, targets, hidden, classes
-        )
         with open_engine("local", workers) as processes:
-            require_apart(out, (source, *indexed_folder(source)))
-            listing = conversion.list_inputs(location, options, engine=processes)
-            require_references(listing)
-            if is_of_files(listing) if shuffle is None else shuffle:
-                listing = shuffled(listing, seed)
+            require_apart_from_source(out, source)
+            listing = conversion.list_inputs(location, {**given, "root": folder}, engine=processes)
+            references.require_references(listing)
+            if references.is_of_files(listing) if shuffle is None else shuffle:
+                listing = references.shuffled(listing, shape.seed)
             conversion.wait_for_kernels()
-            given = ConvertOptions(
+            options = ConvertOptions(
                 encode=settings,
                 shape=shape,
                 workers=processes,
                 progress=display,
                 image_timeout=image_timeout,
-                references=references_root(location, folder),
+                references=references.references_root(location, folder),
             )
-            done = convert(listing, out, given, resume=resume)
+            done = convert(listing, out, options, resume=resume)
     return conversion.finish(done, out, max_errors=max_errors)

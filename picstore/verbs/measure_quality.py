@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
-from picstore.display.figures import draw_qualities, require_matplotlib
-from picstore.display.progress import ProgressOption, open_display
-from picstore.errors import UsageError
-from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings, Size, parse_color
-from picstore.results import QualityResult
-from picstore.storage.location.resolve import Where, locate_writable
+from picstore.display.progress import open_display
+from picstore.verbs.common_arguments import MAX_SEED, count_workers, encode_settings, require_range
+
+if TYPE_CHECKING:
+    from picstore.display.progress import ProgressOption
+    from picstore.prepare.psnr_ssim import QualityReport
+    from picstore.results import QualityResult
+    from picstore.storage.location.resolve import Where
 
 
 def measure_quality(
@@ -28,71 +31,64 @@ def measure_quality(
     hidden: bool = False,
     classes: Where | None = None,
     resize: str | None = None,
-    quality: int = 90,
-    subsampling: str = "420",
-    background: str | tuple[int, int, int] = "ffffff",
-    max_pixels: int = 1 << 28,
-    image_timeout: float = IMAGE_TIMEOUT,
-    reencode: bool = False,
-    encoder: str = "turbo",
-    seed: int = 0,
+    quality: int | None = None,
+    subsampling: Literal["420", "422", "444"] | None = None,
+    background: str | tuple[int, int, int] | None = None,
+    max_pixels: int | None = None,
+    image_timeout: float = 300.0,
+    reencode: bool | None = None,
+    encoder: Literal["turbo", "mozjpeg"] | None = None,
+    seed: int | None = None,
     workers: int | None = None,
     plot: str | os.PathLike[str] | None = None,
     progress: ProgressOption = False,
 ) -> QualityResult:
     """Encode a sample of a source's images at several qualities and subsamplings: ``picstore convert --measure``.
 
-    No data set is made. Where all images would stay without loss, it is what ``reencode=True`` would make of them.
+    No dataset is made. If all images could be kept without loss, they are encoded as with ``reencode=True``.
 
     Args:
         images: size of the sample, drawn evenly over the source by ``seed``.
-        plot: SVG file for a plot, which needs ``picstore[plot]``; where nothing was measured, none is written.
-        source, kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes: see
-            :func:`picstore.convert`.
-        resize, quality, subsampling, background, max_pixels, image_timeout: see :func:`picstore.convert`.
-        reencode, encoder, workers, progress: see :func:`picstore.convert`.
+        plot: SVG file for a plot, which needs ``picstore[plot]``; none is written if nothing was measured.
+        source, kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes: as
+            :func:`picstore.convert` has them.
+        resize, quality, subsampling, background, max_pixels, image_timeout, reencode, encoder, workers, progress: as
+            :func:`picstore.convert` has them.
+        seed: random seed of the sample; None for 0.
 
     Raises:
         UsageError, NotADataset, Damage, MissingDependency, PicstoreError: as for :func:`picstore.convert`.
     """
-    if images < 1:
-        raise UsageError(f"images={images}; give at least 1")
-    if plot is not None:
-        require_matplotlib()
-    settings = EncodeSettings(
-        resize=None if resize is None else Size.parse(resize),
-        quality=quality,
-        subsampling=subsampling,
-        background=parse_color(background),
-        max_pixels=max_pixels,
-        reencode=reencode,
-        encoder=encoder,
-    )
+    given = locals()
+    require_range("images", images, 1)
+    require_range("image_timeout", image_timeout, 0, 86_400)
+    require_range("seed", seed, 0, MAX_SEED)
+    settings = encode_settings(given)
     with open_display("convert", progress) as display:
         display.begin_stage("starting")
+        from picstore.display.figures import draw_qualities, require_matplotlib
+        from picstore.prepare import psnr_ssim
         from picstore.prepare.engine.worker_processes import LocalEngine
-        from picstore.prepare.psnr_ssim import QualityReport
-        from picstore.prepare.psnr_ssim import measure_quality as measure
-        from picstore.verbs.common_arguments import count_workers
-        from picstore.verbs.conversion import SourceOptions
+        from picstore.results import QualityResult
+        from picstore.storage.location.resolve import locate_writable
+        from picstore.verbs.conversion import open_inputs
 
+        if plot is not None:
+            require_matplotlib()
         processes = count_workers(workers)
         display.begin_stage("listing")
-        options = SourceOptions(
-            kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes
-        )
-        listing = options.open(source, LocalEngine(processes))
+        listing = open_inputs(source, given, LocalEngine(processes))
         for remark in listing.remarks:
             display.remark(remark)
 
         def measured() -> QualityReport:
             display.begin_stage("measuring")
             display.set_total(min(images, len(listing.inputs)), 0)
-            return measure(
+            return psnr_ssim.measure_quality(
                 listing,
                 encode=settings,
                 images=images,
-                seed=seed,
+                seed=seed or 0,
                 workers=processes,
                 image_timeout=image_timeout,
                 on_progress=display.advance,
@@ -116,11 +112,5 @@ def measure_quality(
         qualities=report.rows(),
     )
     if plot is not None and result.images:
-        locate_writable(plot).write(draw_qualities(result.qualities, title=quality_title(result)))
+        locate_writable(plot).write(draw_qualities(result.qualities, title=result.title))
     return result
-
-
-def quality_title(result: QualityResult) -> str:
-    """Say what was measured: ``200 images, turbo, resized to shorter:256``."""
-    resized = "" if result.resize is None else f", resized to {result.resize}"
-    return f"{result.images:,} images, {result.encoder}{resized}"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.convert import merge_shards
-from picstore.results import ConvertResult
-from picstore.storage.location.overlap_check import require_apart
-from picstore.storage.location.resolve import Where
-from picstore.verbs.common_arguments import open_engine
-from picstore.verbs.conversion import Conversion, parse_limit
+from picstore.display.progress import open_display
+from picstore.verbs.common_arguments import EngineName, open_engine
+
+if TYPE_CHECKING:
+    from picstore.display.progress import ProgressOption
+    from picstore.results import ConvertResult
+    from picstore.storage.location.resolve import Where
 
 
 def merge(
@@ -20,27 +21,35 @@ def merge(
     *,
     max_errors: int | str = "1%",
     workers: int | None = None,
-    engine: str = "local",
+    engine: EngineName = "local",
     progress: ProgressOption = False,
 ) -> ConvertResult:
-    """Join the shards that ``picstore.convert(…, shard="0/4")`` made to one data set, with the bytes of a single run.
+    """Join the shards that `picstore convert --shard` made to one dataset DST, with the bytes of a single run.
+
+    Each SHARD is the destination of such a run; shards that were converted into DST itself are not named. Files are
+    linked, or copied between file systems, and stay. While shards are missing the merge fails, and it may be repeated.
 
     Args:
-        out: where the data set is made; shards may have been converted there.
-        shards: locations of other shards. Their files are linked, or copied between file systems, and stay.
-        workers: number of processes that copy files; None for the number of cores.
-        engine: "local", or "ray" for the cluster of RAY_ADDRESS, whose nodes must see all locations.
-        max_errors, progress: as :func:`picstore.convert` has them.
+        out: path or URL of the dataset; shards may have been converted there.
+        shards: paths or URLs of other shards.
+        max_errors: as :func:`picstore.convert` has it.
+        workers: as :func:`picstore.convert` has it.
+        engine: as :func:`picstore.convert` has it.
+        progress: as :func:`picstore.convert` has it.
 
     Raises:
-        Unfinished: rows are missing; files copied so far stay for the next call.
-        TooManyFailures: more inputs failed than ``max_errors`` allows; the data set is finished.
+        Unfinished: rows are missing; the files that were copied stay for the next call.
+        TooManyFailures: more inputs failed than ``max_errors`` allows; the dataset is finished.
         UsageError: the shards are of different jobs, one is still being converted, or the destination is another
-            data set.
+            dataset.
         NotADataset, Damage: a location holds no shard, or its job file cannot be read.
         PicstoreError: files of a row were lost, or the cluster cannot be reached.
         MissingDependency: Ray is not installed.
     """
+    from picstore.prepare.convert import merge_shards
+    from picstore.storage.location.overlap_check import require_apart
+    from picstore.verbs.conversion import Conversion, parse_limit
+
     started = time.monotonic()
     parse_limit(max_errors)
     require_apart(out, shards, may_be_equal=True)

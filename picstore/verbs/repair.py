@@ -1,32 +1,42 @@
-"""``picstore.repair``: make a damaged data set readable again."""
+"""``picstore.repair``: make a damaged dataset readable again."""
 
 from __future__ import annotations
 
-from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.upkeep import repair_dataset as upkeep
-from picstore.results import Loss, RepairResult
-from picstore.storage.location.resolve import Where, locate
+from typing import TYPE_CHECKING
+
+from picstore.display.progress import open_display
+
+if TYPE_CHECKING:
+    from picstore.display.progress import ProgressOption
+    from picstore.results import RepairResult
+    from picstore.storage.location.resolve import Where
 
 
 def repair(dataset: Where, *, root: Where | None = None, progress: ProgressOption = False) -> RepairResult:
-    """Restore damaged manifest, copy, index and counts, and delete the records that cannot be read.
+    """Make a damaged dataset readable again.
 
-    Reads everything, and writes no file of images.
+    Reads everything. Restores a damaged or missing manifest from its copy, rebuilds a damaged index from the files,
+    writes missing or wrong counts of labels, and deletes the records that cannot be read, as `picstore delete` does.
+    Writes no file of images.
 
     Args:
         dataset: path or URL.
-        root: folder of the images of an index, which you trust; None where the index says it, if you made it.
+        root: as :func:`picstore.info` has it.
         progress: as :func:`picstore.convert` has it.
 
     Raises:
-        NotADataset: there is no data set; or it is an index, and none of its images is below the root.
+        NotADataset: there is no dataset; or it is an index, and none of its images is below the root.
         Unfinished: a conversion or shuffle has not ended here.
-        UnsupportedVersion: a later picstore wrote the data set.
-        UsageError: another process is editing the data set, or an index from elsewhere needs ``root``.
-        Damage: too much is damaged to restore the data set; the message says what a backup must give.
+        UnsupportedVersion: a later picstore wrote the dataset.
+        UsageError: another process is editing the dataset, or an index from elsewhere needs ``root``.
+        Damage: too much is damaged to restore the dataset; the message says what a backup must give.
     """
+    from picstore.prepare.upkeep import repair_dataset
+    from picstore.results import Loss, RepairResult
+    from picstore.storage.location.resolve import locate
+
     with open_display("repair", progress) as display:
-        done = upkeep.repair(dataset, root=root, progress=display)
+        done = repair_dataset.repair(dataset, root=root, progress=display)
     return RepairResult(
         dataset=str(locate(dataset)),
         uuid=done.dataset.uuid,
@@ -36,7 +46,5 @@ def repair(dataset: Where, *, root: Where | None = None, progress: ProgressOptio
         index=done.index,
         counts=done.counts,
         records_lost=done.lost,
-        losses=[
-            Loss(file=each.file, offset=each.offset, problem=each.problem, records=each.records) for each in done.losses
-        ],
+        losses=[Loss(each.file, each.offset, each.problem, each.records) for each in done.losses],
     )

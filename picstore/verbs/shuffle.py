@@ -1,23 +1,25 @@
-"""``picstore.shuffle``: write a shuffled copy of a data set."""
+"""``picstore.shuffle``: write a shuffled copy of a dataset."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
-from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.upkeep import shuffled_copy as upkeep
-from picstore.results import ShuffleResult
-from picstore.storage.dataset import Dataset
-from picstore.storage.location.overlap_check import require_apart
-from picstore.storage.location.resolve import Where, locate
-from picstore.verbs.common_arguments import open_engine, open_selection
+from picstore.display.progress import open_display
+from picstore.verbs.common_arguments import EngineName, open_engine, open_selection
+
+if TYPE_CHECKING:
+    from picstore.display.progress import ProgressOption
+    from picstore.results import ShuffleResult
+    from picstore.storage.dataset import Dataset
+    from picstore.storage.location.resolve import Where
 
 
 def shuffle(
     source: Where | Dataset | Sequence[Where | Dataset],
     out: Where,
     *,
-    method: str = "transpose",
+    method: Literal["transpose", "uniform"] = "transpose",
     seed: int = 0,
     where: str | None = None,
     split: float | Sequence[float] | None = None,
@@ -25,40 +27,47 @@ def shuffle(
     split_seed: int = 0,
     split_by: str | None = None,
     workers: int | None = None,
-    engine: str = "local",
+    engine: EngineName = "local",
     progress: ProgressOption = False,
 ) -> ShuffleResult:
-    """Write a shuffled copy of a data set, or of some of its images.
+    """Write a shuffled copy of the dataset SRC, or of some of its images, to DST.
 
-    An interrupted shuffle, by KeyboardInterrupt too, leaves no process and no finished data set.
+    Several datasets become one, with classes joined by name. Each worker holds one file in memory. An interrupted
+    shuffle leaves no process and no finished dataset.
 
     Args:
-        source: a data set, also an open one with a selection or edits that are not saved; or several, which become
-            one, with classes joined by name.
+        source: a dataset, also an open one with a selection or edits that are not saved; or several.
         out: path or URL of the copy, which does not exist or is empty.
-        method: "transpose" permutes each file and transposes streams × files, in one read and one write; "uniform"
-            draws file and place of each image anew, in two.
+        method: shuffling method. transpose: permute each file and transpose streams × files; one read, one write.
+            uniform: draw file and place of each image anew; two reads, two writes.
         seed: random seed.
-        where: condition in SQL on the images to take, which needs ``picstore[sql]``.
-        split, part: fractions of a random split, such as 0.9 or (0.8, 0.1), and the part of it to take, 1 for the
-            first.
-        split_seed, split_by: seed of the split, and a column of which each value is split by itself.
-        workers: number of processes, each of which holds one file in memory; None for the number of cores.
-        engine: "local", or "ray" for the cluster of RAY_ADDRESS.
+        where: take the images for which a condition holds, such as 'label = 3 AND width > 512' (needs
+            picstore[sql]).
+        split: fractions of a split at random, such as 0.9 or 0.8,0.1.
+        part: the part of ``split`` to take; 1 is the first.
+        split_seed: random seed of ``split``.
+        split_by: split each value of a column, such as label, by itself.
+        workers: as :func:`picstore.convert` has it.
+        engine: as :func:`picstore.convert` has it.
         progress: as :func:`picstore.convert` has it.
 
     Raises:
-        UsageError: an argument is out of range, or the destination is a data set or in use.
-        NotADataset: the source is no data set, or the destination is not empty.
-        Unfinished: an unfinished data set is in the destination.
+        UsageError: an argument is out of range, or the destination is a dataset or in use.
+        NotADataset: the source is not a dataset, or the destination is not empty.
+        Unfinished: an unfinished dataset is in the destination.
         Damage: a record of the source is damaged.
         MissingDependency: DuckDB or Ray is not installed.
         PicstoreError: the source changed during the shuffle.
     """
+    from picstore.prepare.upkeep import shuffled_copy
+    from picstore.results import ShuffleResult
+    from picstore.storage.location.overlap_check import require_apart
+    from picstore.storage.location.resolve import locate
+
     with open_engine(engine, workers) as processes, open_display("shuffle", progress) as display:
         dataset = open_selection(source, where=where, split=split, part=part, split_seed=split_seed, split_by=split_by)
         require_apart(out, dataset.folders)
-        manifest = upkeep.shuffle(dataset, out, seed=seed, method=method, workers=processes, progress=display)
+        manifest = shuffled_copy.shuffle(dataset, out, seed=seed, method=method, workers=processes, progress=display)
     return ShuffleResult(
         dataset=str(locate(out)), uuid=manifest.uuid, images=manifest.images, shuffle=manifest.shuffle[-1]
     )

@@ -1,12 +1,16 @@
-"""``picstore.verify``: check every checksum of a data set."""
+"""``picstore.verify``: check every checksum of a dataset."""
 
 from __future__ import annotations
 
-from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.upkeep import verify_dataset as upkeep
-from picstore.results import DamagedPlace, VerifyResult
-from picstore.storage.location.resolve import Where, locate
-from picstore.verbs.common_arguments import open_engine
+from typing import TYPE_CHECKING
+
+from picstore.display.progress import open_display
+from picstore.verbs.common_arguments import EngineName, open_engine
+
+if TYPE_CHECKING:
+    from picstore.display.progress import ProgressOption
+    from picstore.results import VerifyResult
+    from picstore.storage.location.resolve import Where
 
 
 def verify(
@@ -15,28 +19,37 @@ def verify(
     decode: bool = False,
     root: Where | None = None,
     workers: int | None = None,
-    engine: str = "local",
+    engine: EngineName = "local",
     progress: ProgressOption = False,
 ) -> VerifyResult:
-    """Read all of a data set, check every checksum, and list all damage; ``ok`` of the result tells whether there is.
+    """Read all of a dataset, check every checksum, and report file and offset of all damage.
+
+    The exit code is 3 if there is damage.
 
     Args:
         dataset: path or URL.
         decode: decode every image too, and compare it with the index.
-        root: folder of the images of an index, which you trust; None where the index says it, if you made it.
-        workers: number of processes; None for the number of cores.
-        engine: "local", or "ray" for the cluster of RAY_ADDRESS.
+        root: as :func:`picstore.info` has it.
+        workers: as :func:`picstore.convert` has it.
+        engine: as :func:`picstore.convert` has it.
         progress: as :func:`picstore.convert` has it.
 
+    Returns:
+        ``ok`` is False if there is damage.
+
     Raises:
-        NotADataset, Unfinished, UnsupportedVersion: there is no data set, or a later picstore wrote it; or it is an
+        NotADataset, Unfinished, UnsupportedVersion: there is no dataset, or a later picstore wrote it; or it is an
             index of images that are gone.
         UsageError: an index from elsewhere needs ``root``.
         Damage: the manifest is damaged, so its files are not known.
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
+    from picstore.prepare.upkeep import verify_dataset
+    from picstore.results import DamagedPlace, VerifyResult
+    from picstore.storage.location.resolve import locate
+
     with open_engine(engine, workers) as processes, open_display("verify", progress) as display:
-        done = upkeep.verify(dataset, root=root, decode=decode, workers=processes, progress=display)
+        done = verify_dataset.verify(dataset, root=root, decode=decode, workers=processes, progress=display)
     return VerifyResult(
         dataset=str(locate(dataset)),
         images=done.manifest.images_left,
@@ -44,8 +57,5 @@ def verify(
         ok=not done.findings,
         records_lost=sum(finding.records_lost for finding in done.findings),
         remarks=done.remarks,
-        damage=[
-            DamagedPlace(file=each.file, offset=each.offset, problem=each.problem, records_lost=each.records_lost)
-            for each in done.findings
-        ],
+        damage=[DamagedPlace(each.file, each.offset, each.problem, each.records_lost) for each in done.findings],
     )

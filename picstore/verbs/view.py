@@ -1,4 +1,4 @@
-"""``picstore.view``: the web page of a data set, or of two beside each other."""
+"""``picstore.view``: the web page of a dataset, or of two beside each other."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from picstore.errors import missing_extra
-from picstore.storage.dataset import Dataset
-from picstore.storage.location.resolve import Where
-from picstore.verbs.common_arguments import open_selection
+from picstore.verbs.common_arguments import open_dataset, open_selection, require_range
 
 if TYPE_CHECKING:
+    from picstore.storage.dataset import Dataset
+    from picstore.storage.location.resolve import Where
     from picstore.viewer.server import Page
 
 
@@ -34,42 +34,33 @@ def view(
     root: Where | None = None,
     other_root: Where | None = None,
 ) -> Page:
-    """Show a data set, or two beside each other, on a web page of this machine while the process runs.
+    """Show a dataset, or two beside each other, on a web page of this machine while the process runs.
+
+    With ``embed``, the result at the end of a notebook's cell is the page, otherwise a link to it.
 
     Args:
-        dataset, other: paths, URLs or open data sets.
-        port: to listen on; 0 for any free one.
-        embed: let pages of this machine show the page in a frame, so that the result at the end of a notebook's cell
-            is the page; without it a link.
-        recipe: to show first: a TOML file with a list ``transform``, or a name in ``picstore.recipes``.
-        state: ``loader.state_dict()``, or a checkpoint in JSON that holds it: the batch before it is drawn.
-        inputs: folder that ``dataset`` was converted from, to show the pictures that failed.
-        where, split, part, split_seed, split_by: the images of ``dataset`` to show, as :func:`picstore.shuffle` has
-            them.
-        root, other_root: folders of the images of an index, which you trust.
+        dataset, other: paths, URLs or open datasets.
+        port: port to listen on; 0 is any free one.
+        embed: let pages of this machine, such as a notebook, show the page in a frame.
+        recipe: recipe to show first: a TOML file with a list `transform`, or a name in picstore.recipes.
+        state: checkpoint in JSON that holds ``loader.state_dict()``, or that state itself: the batch before it is
+            drawn.
+        inputs: folder that the dataset was converted from, to show the pictures that failed.
+        where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
+        root: as :func:`picstore.info` has it.
+        other_root: the same as ``root``, for ``other``.
 
     Returns:
         The page: its ``address``, which holds a secret, and ``close()``.
 
     Raises:
         UsageError: the port is taken, the recipe or state cannot be used, or the selection is impossible.
-        NotADataset, Unfinished, UnsupportedVersion, Damage: a data set cannot be opened.
+        NotADataset, Unfinished, UnsupportedVersion, Damage: a dataset cannot be opened.
         MissingDependency: Starlette and uvicorn are not installed.
     """
-    selection = {"where": where, "split": split, "part": part, "split_seed": split_seed, "split_by": split_by}
-    opened = open_page(
-        dataset,
-        other,
-        port=port,
-        embed=embed,
-        recipe=recipe,
-        state=state,
-        inputs=inputs,
-        selection=selection,
-        roots=(root, other_root),
-    )
-    opened.start()
-    return opened
+    page = open_page(**locals())
+    page.start()
+    return page
 
 
 def open_page(
@@ -81,8 +72,9 @@ def open_page(
     recipe: str | None,
     state: str | os.PathLike[str] | Mapping[str, Any] | None,
     inputs: str | os.PathLike[str] | None,
-    selection: Mapping[str, Any],
-    roots: tuple[Where | None, Where | None],
+    root: Where | None,
+    other_root: Where | None,
+    **selection: Any,
 ) -> Page:
     """Make the page, which answers once it is started; arguments and errors: see :func:`view`."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
@@ -91,17 +83,16 @@ def open_page(
     from picstore.viewer.server import Page
     from picstore.viewer.session import Session
 
+    require_range("port", port, 0, 65_535)
     if recipe is not None:
         from picstore.viewer.drawn import Recipe
 
-        Recipe.find(recipe)  # what cannot be used is refused here, not on the page
+        Recipe.find(recipe)  # A recipe that cannot be used is refused here, not on the page.
     if isinstance(state, (str, os.PathLike)):
         from picstore.viewer.replay import read_state
 
         state = read_state(Path(state))
-    beside = None
-    if other is not None:
-        beside = Session(Records(other if isinstance(other, Dataset) else Dataset(other, root=roots[1])))
-    shown = Records(open_selection(dataset, root=roots[0], **selection))
+    beside = None if other is None else Session(Records(open_dataset(other, other_root)))
+    shown = Records(open_selection(dataset, root=root, **selection))
     folder = None if inputs is None else Path(inputs)
     return Page(Session(shown, recipe, state, folder, beside), port=port, embed=embed)

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from picstore.errors import MissingDependency, PicstoreError, UsageError
-from picstore.kernels.ahead import compile_ahead
-from picstore.kernels.kernel_cache import cache_folders
-from picstore.results import WarmResult
+from picstore.errors import MissingDependency, PicstoreError
+from picstore.verbs.common_arguments import require_range
+
+if TYPE_CHECKING:
+    from picstore.results import WarmResult
 
 
 def warm(recipe: str | None = None, *, processes: int | None = None) -> WarmResult:
-    """Compile kernels now, which their first use would otherwise wait for, once on a machine.
+    """Compile kernels now, once on a machine, instead of at their first use.
 
-    They are kept in NUMBA_CACHE_DIR, if it is set, else beside the package, or in the user's cache folder if that
+    They are kept in NUMBA_CACHE_DIR if that is set, else beside the package, or in the user's cache folder if that
     cannot be written.
 
     Args:
-        recipe: a TOML file with a list ``transform``, or a name in ``picstore.recipes``: compile what training by
-            it needs; None for what convert, and cropping and flipping, need.
-        processes: that compile; None for the number of cores.
+        recipe: compile what training by a recipe needs: a TOML file with a list `transform`, such as the configuration
+            of a mux, or a name in picstore.recipes. None for what convert, cropping and flipping need.
+        processes: processes that compile; None for the number of cores.
 
     Raises:
         UsageError: there is no such recipe, or it cannot be used.
         MissingDependency: a recipe needs torch, which is not installed.
         PicstoreError: no folder for compiled kernels can be written.
     """
-    if processes is not None and processes < 1:
-        raise UsageError(f"processes={processes}; give at least 1, or None for the number of cores")
+    from picstore.kernels.ahead import compile_ahead
+    from picstore.kernels.kernel_cache import cache_folders
+    from picstore.results import WarmResult
+
+    require_range("processes", processes, 1)
     kernels = _kernels_of_convert() if recipe is None else []
     try:
         kernels += _kernels_of_training(recipe)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import signal
 import subprocess
@@ -24,7 +23,8 @@ VERBS = program.list_commands(click.Context(program))
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_of_a_verb_has_help_and_is_documented(verb: str) -> None:
-    command = importlib.import_module(f"picstore.cli.{verb}").command
+    command = program.get_command(click.Context(program), verb)
+    assert command is not None
     assert f"\n## picstore {verb}" in GUIDE
     for parameter in command.params:
         if isinstance(parameter, click.Option):

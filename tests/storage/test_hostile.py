@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import picstore
-from picstore.cli import info
+from picstore.cli.print_result import print_result
 from picstore.errors import Corrupt, Damage, NotADataset, Truncated, UnsupportedVersion, UsageError
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.upkeep.repair_dataset import repair
@@ -27,7 +27,7 @@ from picstore.storage.edits.edit_entries import pack_npy_file, parse_npy_file
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container_index import index_file
 from picstore.storage.format.layout import SEALED
-from picstore.storage.location.resolve import INDEX, MANIFEST, locate
+from picstore.storage.location.resolve import INDEX, MANIFEST
 from picstore.storage.manifest import read_index, read_manifest
 
 OTHER_UUID = "14616aca-0115-87c8-af44-b5bf0f448bdd"
@@ -177,7 +177,7 @@ def use_all_of(root: Path) -> None:
     list(dataset)
     assert len(dataset.ids) == len(dataset)
     [dataset.column(name).take(dataset.ids) for name in dataset.columns]
-    info._lines(locate(root), picstore.info(dataset))
+    print_result(picstore.info(dataset), as_json=False)
     copy.deepcopy(dataset).without([0])  # opened again, as in another process
 
 

@@ -65,7 +65,7 @@ def test_images_of_both_are_found_by_their_hashes(both: tuple[Path, Path]) -> No
     pairs = {(group.id, each.id) for group in shared.groups for each in group.duplicates}
     assert pairs == {(k, k) for k in range(3)}
     assert set(one.ids.tolist()) >= {0, 1, 2} and len(other) == 5
-    with pytest.raises(UsageError, match="distance 12"):
+    with pytest.raises(UsageError, match="distance=12"):
         picstore.compare(*both, distance=12, workers=1)
 
 

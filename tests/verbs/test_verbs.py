@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import inspect
 import os
 import signal
 import subprocess
@@ -15,34 +13,14 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from commands import picstore_json, tree
 from samples import jpeg
 
 import picstore
-from picstore.cli import options, program
 from picstore.errors import NotADataset, TooManyFailures, Unfinished, UsageError
 from picstore.prepare.exports.run_export import FORMATS
 from picstore.results import ProgressReport
-
-# Functions of each verb, with the options that each of them has not.
-OF_DATASET = {"streams", "file_size", "container_size", "engine", "shard", "resume", "retry_failed", "dedupe"}
-FUNCTIONS: list[tuple[str, str, set[str]]] = [
-    ("convert", "convert", {"append", "measure", "plot"}),
-    ("convert", "append", {"append", "measure", "plot", "shard", "retry_failed"}),
-    ("convert", "measure_quality", {"append", "measure", "max_errors", *OF_DATASET}),
-    ("delete", "delete", {"file"}),  # its argument `ids` may be one
-    *(
-        (verb, verb, set())
-        for verb in ["dupes", "export", "index", "info", "merge", "repair", "shuffle", "verify", "warm"]
-    ),
-]
-SHOWN = {"as_json", "quiet"}  # how the command line shows results and progress
-NAMED_OTHERWISE = {"kind": "--source"}  # `source` is SRC
-# Settings of a data set, which `append` takes from it.
-KEPT = {"quality", "subsampling", "background", "max_pixels", "reencode", "encoder", "seed", "streams"}
-KEPT |= {"file_size", "container_size"}
 
 
 def photos(folder: Path, numbers: range) -> Path:
@@ -51,66 +29,6 @@ def photos(folder: Path, numbers: range) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(jpeg(k))
     return folder
-
-
-def annotation(parameter: click.Parameter) -> str:
-    """The type that the function's parameter of an option or argument has, without None."""
-    kind: Any = parameter.type
-    if isinstance(parameter, click.Option) and parameter.is_flag:
-        return "bool"
-    called = {
-        options.size: "int | str",
-        options.color: "str | tuple[int, int, int]",
-        options.failure_limit: "int | str",
-        options.fractions: "float | Sequence[float]",
-        options.locate: "Where",
-    }
-    if getattr(kind, "func", None) in called:
-        return called[kind.func]
-    if isinstance(kind, click.Path):
-        return "str | os.PathLike[str]"
-    return {"integer range": "int", "float range": "float"}.get(kind.name, "str")
-
-
-def default_of(option: click.Option) -> Any:
-    """The default of an option, for which newer releases of click have a mark where it is not given."""
-    if isinstance(option.default, (str, int, float)):
-        return option.default
-    return False if option.is_flag and option.default is not None else None
-
-
-@pytest.mark.parametrize(
-    ("verb", "function", "without"), FUNCTIONS, ids=lambda each: each if isinstance(each, str) else ""
-)
-def test_a_function_has_the_options_of_its_verb(verb: str, function: str, without: set[str]) -> None:
-    signature = inspect.signature(getattr(picstore, function)).parameters
-    command = importlib.import_module(f"picstore.cli.{verb}").command
-    of_command = [each for each in command.params if each.name not in without | SHOWN]
-    arguments = sum(isinstance(each, click.Argument) for each in of_command)
-    by_position = [each.name for each in signature.values() if each.kind is not each.KEYWORD_ONLY]
-    by_keyword = {each.name for each in of_command if isinstance(each, click.Option)}
-    assert len(by_position) == {"delete": 2, "warm": 1}.get(function, arguments)
-    assert by_keyword | set(by_position) == set(signature) - {"progress"}
-    for option in of_command:
-        if not isinstance(option, click.Option) or (verb, option.name) == ("delete", "ids"):
-            continue
-        name = str(option.name)
-        assert NAMED_OTHERWISE.get(name, "--" + name.replace("_", "-")) in option.opts
-        parameter = signature[name]
-        assert parameter.kind is parameter.KEYWORD_ONLY or name == "recipe"
-        kept = function == "append" and name in KEPT
-        if option.required:
-            assert parameter.default is parameter.empty
-        else:
-            default = None if kept else default_of(option)
-            assert parameter.default == default and type(parameter.default) in (type(default), float)
-        optional = " | None" if parameter.default is None else ""
-        assert parameter.annotation == annotation(option) + optional, name
-
-
-def test_each_verb_but_those_for_people_is_a_function() -> None:
-    verbs = set(program.list_commands(click.Context(program)))
-    assert verbs - {verb for verb, *_ in FUNCTIONS} == {"bench", "view"}
 
 
 def without_times(result: dict[str, Any]) -> dict[str, Any]:

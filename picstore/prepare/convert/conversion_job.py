@@ -135,10 +135,10 @@ Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionR
 class StageClock:
     """Seconds of the stages of a conversion, one after the other, which a display names as they begin."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress | None, stage: str = "", since: float = 0.0) -> None:
         self.seconds: dict[str, float] = {}
         self._progress = progress
-        self._stage, self._since = "", 0.0
+        self._stage, self._since = stage, since
 
     def begin_stage(self, stage: str, total: int | None = None, done: int = 0) -> None:
         """End the stage before, and begin another."""

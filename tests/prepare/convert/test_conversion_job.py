@@ -27,7 +27,7 @@ from PIL import Image
 from samples import jpeg, picture
 
 import picstore
-from picstore.cli.conversion_summary import format_lines
+from picstore.cli.print_result import format_lines
 from picstore.errors import NotADataset
 from picstore.jpeg import markers
 from picstore.prepare.convert.ledger import LedgerLine, Tally

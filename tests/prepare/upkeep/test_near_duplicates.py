@@ -11,10 +11,10 @@ from PIL import Image
 from samples import picture
 
 import picstore
-from picstore.cli.dupes import _lines
+from picstore.cli.print_result import print_result
 from picstore.errors import UsageError
 from picstore.prepare.upkeep import near_duplicates
-from picstore.results import Duplicate, DuplicateGroup
+from picstore.results import DupesResult, Duplicate, DuplicateGroup
 
 
 def write(path: Path, numbers: Sequence[int]) -> Path:
@@ -98,13 +98,15 @@ def test_an_empty_data_set_has_no_duplicates(tmp_path: Path) -> None:
 
 
 def test_a_distance_out_of_range_is_a_usage_error(dataset: Path) -> None:
-    assert "--distance" in picstore_command("dupes", dataset, "--distance", 12, code=2).stderr
+    assert "distance=12" in picstore_command("dupes", dataset, "--distance", 12, code=2).stderr
     empty = near_duplicates.hash_images(picstore.Dataset(dataset), workers=1)
     with pytest.raises(UsageError):
         near_duplicates.find_duplicates(empty, distance=64)
 
 
-def test_long_lists_are_cut_short_for_people() -> None:
-    found = [DuplicateGroup(id=k, duplicates=[Duplicate(id=100 + k, distance=0)] * 30) for k in range(25)]
-    lines = _lines(found)
-    assert len(lines) == 21 and lines[0].endswith("and 10 more") and lines[-1].startswith("… and 5 groups more")
+def test_long_lists_are_cut_short_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = [DuplicateGroup(k, [Duplicate(100 + k, 0)] * 30) for k in range(25)]
+    figures = {"distance": 6, "images": 900, "duplicates": 750, "unreadable": 0, "seconds": 1.0}
+    print_result(DupesResult(dataset="d", other=None, groups=groups, ids=None, **figures), as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 23 and lines[0].endswith("and 10 more") and lines[20].startswith("… and 5 groups more")

@@ -1,0 +1,246 @@
+"""Results of verbs as text for a terminal, or as JSON.
+
+Names and reasons come from files of strangers, so no control character of theirs reaches the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from picstore.display.terminal import ascii_json, visible
+
+if TYPE_CHECKING:
+    from picstore import results
+    from picstore.train.profile import Report
+
+_MOST_REASONS = 8
+_MOST_FORMATS = 10
+_MOST_DUPLICATES = 20  # groups, and duplicates of a group
+_MOST_CLASSES = 4
+# A copy is recommended if an epoch reads less than this share of the bytes of it.
+_WORTH_COPYING = 0.8
+
+
+def echo(*lines: str, err: bool = False) -> None:
+    """Print lines; characters that cannot be printed, also a newline in a line, appear as ``\\x1b`` or ``\\n``."""
+    for line in lines:
+        click.echo(visible(line), err=err)
+
+
+def print_result(result: results.Result, *, as_json: bool) -> None:
+    """Print a result, as one line of JSON in ASCII or as text."""
+    if as_json:
+        click.echo(ascii_json(result.to_json()))
+    else:
+        echo(*_LINES[type(result).__name__](result))
+
+
+def _conversion(result: results.ConvertResult) -> Iterator[str]:
+    contents = "in this shard"
+    if result.bytes is not None:
+        contents = f"of {result.classes} classes, {result.bytes / 1e6:,.1f} MB"
+    rate = result.inputs / max(result.seconds, 1e-9)
+    yield f"{result.dataset}: {result.images:,} images {contents}, {result.seconds:.1f} s ({rate:,.0f} images/s)"
+    yield "  " + _outcome(result.outcome)
+    if result.stages:
+        yield "  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in result.stages.items())
+    formats = [] if result.outcome.get("indexed") else result.formats
+    yield from format_lines(formats)
+    named = {each.format for each in formats}
+    reasons = [each for each in result.reasons if each.reason not in named]
+    for each in reasons[:_MOST_REASONS]:
+        yield f"  {each.count:>9,} {each.status}: {each.reason}"
+    others = len(reasons) - _MOST_REASONS
+    if others > 0:
+        yield f"  and {others} other reasons" + (f", see {result.dataset}/ledger.jsonl" if result.uuid else "")
+
+
+def _outcome(outcome: dict[str, int]) -> str:
+    """Format as ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
+    indexed = outcome.get("indexed")
+    known = ("indexed", "failed", "lost") if indexed else ("lossless", "reencoded", "failed", "lost", "duplicate")
+    counts = ", ".join(f"{outcome[status]:,} {status}" for status in known if status in outcome)
+    source, jpeg = outcome["source_bytes"], outcome["jpeg_bytes"]
+    if indexed:
+        return f"{counts}; {source / 1e6:,.1f} MB stay where they are"
+    if not source:
+        return counts
+    return f"{counts}; {jpeg / 1e6:,.1f} MB of JPEGs from {source / 1e6:,.1f} MB" + _change(source, jpeg)
+
+
+def format_lines(formats: Iterable[results.FormatCount]) -> list[str]:
+    """Format a line for each of the most frequent formats, and one for all others."""
+    rows = [(each.format, each.inputs, each.lossless, each.source_bytes, each.jpeg_bytes) for each in formats]
+    rest = rows[_MOST_FORMATS:]
+    if len(rest) > 1:
+        inputs, lossless, source, jpeg = (sum(row[k] for row in rest) for k in (1, 2, 3, 4))  # type: ignore[misc]
+        rows[_MOST_FORMATS:] = [(f"{len(rest)} others", inputs, lossless, source, jpeg)]
+    width = max((len(name) for name, *_ in rows), default=0)
+    return [
+        f"  {inputs:>9,} {name:<{width}} {lossless:>9,} lossless, "
+        f"{source / 1e6:,.1f} MB to {jpeg / 1e6:,.1f} MB" + _change(source, jpeg)
+        for name, inputs, lossless, source, jpeg in rows
+    ]
+
+
+def _change(before: int, after: int) -> str:
+    return f", {after / before - 1:+.1%}" if before else ""
+
+
+def _qualities(result: results.QualityResult) -> Iterator[str]:
+    total = result.images + (0 if result.reencode else result.lossless) + result.failed
+    if result.lossless and result.reencode:
+        yield f"{result.lossless} of {total} images stay without loss, whatever the quality; with --reencode they " + (
+            "would have:"
+        )
+    elif result.lossless:
+        yield f"{result.lossless} of {total} images stay without loss, whatever the quality; see --reencode"
+    if result.failed:
+        yield f"{result.failed} of {total} images cannot be read"
+    if not result.images:
+        yield "nothing to measure"
+        return
+    yield f"{result.title}; the files have {result.source_bytes // result.images:,} bytes each"
+    yield "subsampling  quality       bytes    saved  PSNR, dB     SSIM  5 % below"
+    for row in result.qualities:
+        mark = "*" if (row["subsampling"], row["quality"]) == (result.subsampling, result.quality) else " "
+        yield (
+            f"{row['subsampling']:>11}{row['quality']:>8}{mark}{row['bytes']:>12,}{row['saved']:>9.1%}"
+            f"{row['psnr']:>10.2f}{row['ssim']:>9.4f}{row['ssim_low']:>11.4f}"
+        )
+    yield "PSNR and SSIM are of RGB, means over images; * is --subsampling and --quality"
+
+
+def _shuffle(result: results.ShuffleResult) -> Iterator[str]:
+    method, seed = result.shuffle["method"], result.shuffle["seed"]
+    yield f"{result.dataset}: {result.images:,} images shuffled ({method}, seed {seed})"
+
+
+def _verification(result: results.VerifyResult) -> Iterator[str]:
+    for each in result.damage:
+        yield f"{each.file} at byte {each.offset}: {each.problem} ({each.records_lost} records lost)"
+    for remark in result.remarks:
+        yield f"{result.dataset}: {remark}"
+    state = "no damage" if result.ok else f"{len(result.damage)} damaged places, {result.records_lost:,} records lost"
+    yield f"{result.dataset}: {result.images:,} images in {result.files:,} files, {state}"
+
+
+def _repair(result: results.RepairResult) -> Iterator[str]:
+    for loss in result.losses:
+        yield f"{loss.file} at byte {loss.offset}: {loss.problem} ({loss.records} records deleted)"
+    for restored, text in (
+        (result.manifest, "manifest restored from its copy"),
+        (result.copy, "copy of the manifest written"),
+        (result.index, "index rebuilt from the files"),
+        (result.counts, "counts of labels written"),
+    ):
+        if restored:
+            yield f"{result.dataset}: {text}"
+    yield f"{result.dataset}: {result.records_lost:,} lost records deleted, {result.images:,} images left"
+
+
+def _deletion(result: results.DeleteResult) -> Iterator[str]:
+    yield f"{result.dataset}: {result.deleted:,} images deleted, {result.images:,} left"
+
+
+def _export(result: results.ExportResult) -> Iterator[str]:
+    lost = f", {result.records_lost:,} damaged records left out" if result.records_lost else ""
+    size = f"{result.bytes / 1e6:,.1f} MB, {result.seconds:.1f} s"
+    yield f"{result.out}: {result.images:,} images as {result.format}, {size}{lost}"
+
+
+def _duplicates(result: results.DupesResult) -> Iterator[str]:
+    """Format the largest groups, ``id: duplicate (distance), …``, and what to do with them."""
+    for group in sorted(result.groups, key=lambda group: -len(group.duplicates))[:_MOST_DUPLICATES]:
+        shown = ", ".join(f"{each.id} ({each.distance})" for each in group.duplicates[:_MOST_DUPLICATES])
+        more = len(group.duplicates) - _MOST_DUPLICATES
+        yield f"{group.id}: {shown}" + (f" and {more:,} more" if more > 0 else "")
+    if (more := len(result.groups) - _MOST_DUPLICATES) > 0:
+        yield f"… and {more:,} groups more; --json lists all"
+    unread = f", {result.unreadable:,} unreadable images left out" if result.unreadable else ""
+    found = f"{result.duplicates:,} duplicates" + ("" if result.other is None else f" of images in {result.other}")
+    yield f"{result.dataset}: {result.images:,} images, {found} in {len(result.groups):,} groups{unread}"
+    if result.duplicates:
+        first = "" if result.ids else "--ids FILE, then "
+        yield f"to delete them: {first}picstore delete {result.dataset} --ids {result.ids or 'FILE'}"
+
+
+def _info(result: results.InfoResult) -> Iterator[str]:
+    yield f"{result.dataset}: picstore dataset, uuid {result.uuid}"
+    yield f"  format      {result.format_version}, which picstore {result.read_by} and later read"
+    yield f"  images      {result.images:,}, {result.bytes / 1e6:,.1f} MB"
+    few = ", ".join(result.classes[:_MOST_CLASSES]) + (", …" if len(result.classes) > _MOST_CLASSES else "")
+    yield f"  classes     {len(result.classes):,}" + (f": {few}" if few else "")
+    yield f"  layout      {result.streams} streams, {result.files:,} files, {result.containers:,} containers"
+    if result.deleted:
+        yield f"  deleted     {result.deleted:,} more images; shuffle leaves them out for good"
+    if (left := result.stored_images - result.deleted) > result.images:
+        yield f"  selection   {result.images:,} of {left:,} images"
+    if result.copy_bytes < _WORTH_COPYING * result.read_bytes:
+        read, copied = result.read_bytes / 1e6, result.copy_bytes / 1e6
+        yield f"  reading     an epoch reads {read:,.1f} MB; of a copy by picstore shuffle about {copied:,.1f} MB"
+    if result.columns:
+        yield "  columns     " + ", ".join(result.columns)
+    if encode := result.encode:
+        size = encode["resize"] or "as the source"
+        yield f"  encoding    quality {encode['quality']}, {encode['subsampling']}, size {size}"
+    if references := result.references:
+        yield f"  images in   {references['root']}, {references['foreign']:,} of them not upright JPEGs"
+    source = result.provenance
+    yield f"  made        by picstore {source.get('picstore')} from {source.get('source')}"
+    if outcome := result.outcome:
+        yield f"  converted   {_outcome(outcome)}"
+    event = result.shuffle
+    yield "  shuffled    " + (f"{event['method']}, seed {event['seed']}" if event else "no")
+    yield from _order(result)
+
+
+def _order(result: results.InfoResult) -> Iterator[str]:
+    """Format statistics of the stored order, and histograms."""
+    from picstore.display.histograms import histogram_lines, sample_note
+
+    if order := result.order:
+        yield (
+            f"  order       correlation with the input {order['correlation']:+.3f}; neighbors of one class "
+            f"{order['same_class_neighbours']:.1%}, {order['expected_same_class_neighbours']:.1%} in a random order"
+            f"{sample_note(result.sampled_containers, result.containers)}"
+        )
+    yield from histogram_lines(result.histograms, containers=result.containers)
+
+
+def _warm(result: results.WarmResult) -> Iterator[str]:
+    compiled = f"{result.compiled} kernel{'s' * (result.compiled != 1)} compiled in {result.seconds:.1f} s"
+    yield f"{compiled}, {result.cached} were there; in {result.folder}"
+
+
+def _bench(report: Report) -> Iterator[str]:
+    yield f"{'stage':<10}{'us an image':>14}{'images/s of a thread':>24}"
+    for name, microseconds in report.microseconds.items():
+        yield f"{name:<10}{microseconds:>14,.1f}{1e6 / microseconds if microseconds else 0:>24,.0f}"
+    stats = report.stats
+    yield f"Reading runs at {report.read_rate / 1e6:,.0f} MB/s."
+    yield f"The loader with {report.threads} threads makes {report.rate:,.0f} images/s."
+    yield (
+        f"In its {report.seconds:.2f} s it waited {stats.waited_on_disk:.2f} on the disk, its consumer waited "
+        f"{stats.waited_on_decode:.2f} on it, and finished batches {stats.waited_on_consumer:.2f} on the consumer."
+    )
+    yield report.verdict
+
+
+# Texts by the name of a result's class, so that results of other verbs are not imported.
+_LINES: dict[str, Callable[[Any], Iterator[str]]] = {
+    "ConvertResult": _conversion,
+    "QualityResult": _qualities,
+    "ShuffleResult": _shuffle,
+    "VerifyResult": _verification,
+    "RepairResult": _repair,
+    "DeleteResult": _deletion,
+    "ExportResult": _export,
+    "DupesResult": _duplicates,
+    "InfoResult": _info,
+    "WarmResult": _warm,
+    "Report": _bench,
+}

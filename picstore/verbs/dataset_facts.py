@@ -1,0 +1,147 @@
+"""Facts of a dataset that ``picstore.info`` tells: contents, origin, order and histograms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from picstore.arrays import Table
+from picstore.display.histograms import count_labels, summarize_sizes
+from picstore.display.progress import Display
+from picstore.results import InfoResult
+from picstore.storage.dataset import Dataset
+from picstore.storage.edits.live_records import SelectedRecords
+from picstore.storage.format.layout import READ_BY
+from picstore.storage.record_counts import RecordCounts
+
+_BINS = 10
+# Most containers whose index entries are read, which takes 1 to 2 s over a network. Sampling changes the figures in the
+# third digit.
+_SAMPLED_CONTAINERS = 1000
+
+
+def describe(dataset: Dataset, display: Display) -> InfoResult:
+    """Collect the facts of a dataset, and remark on the display if that takes long."""
+    manifest = dataset.manifest
+    indexes = sample_indexes(dataset)
+    order = order_statistics(indexes)
+    kept = dataset.kept_counts()
+    counts = _count_labels(dataset, indexes, display) if kept is None else kept
+    return InfoResult(
+        dataset=str(dataset.path),
+        format_version=manifest.format_version,
+        read_by=READ_BY[manifest.format_version],
+        uuid=manifest.uuid,
+        images=len(dataset),
+        stored_images=manifest.images,
+        deleted=len(dataset.live.deleted),
+        **_reading(dataset),
+        columns=list(dataset.columns),
+        bytes=manifest.bytes,
+        streams=manifest.streams,
+        files=len(manifest.files),
+        containers=manifest.containers,
+        container_size=manifest.container_size,
+        classes=list(manifest.classes),
+        attachments=list(manifest.attachments),
+        encode=manifest.encode,
+        references=None if manifest.references is None else asdict(manifest.references),
+        provenance=manifest.provenance,
+        outcome=manifest.provenance.get("outcome"),
+        shuffle=manifest.shuffle[-1] if manifest.shuffle else None,
+        shuffle_history=list(manifest.shuffle),
+        order=None if order is None else asdict(order),
+        sampled_containers=len(indexes),
+        counts_kept=kept is not None,
+        histograms=_histograms(counts, indexes, dataset),
+    )
+
+
+def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset) -> dict[str, Any]:
+    """Count all records by class, and index entries by width, height and bytes.
+
+    Each histogram says how many ``records`` it counts, in how many ``containers``.
+    """
+    columns = {name: np.concatenate([index[name] for index in indexes]) for name in ("width", "height")}
+    columns["bytes"] = np.concatenate([index["length"] for index in indexes])
+    found = {
+        "label": (counts.records, len(dataset.rows), count_labels(counts.labels, counts.counts, dataset.classes)),
+        **{
+            name: (len(columns[name]), len(indexes), histogram)
+            for name, histogram in summarize_sizes(columns, bins=_BINS).items()
+        },
+    }
+    return {
+        column: {
+            "records": records,
+            "containers": containers,
+            **{name: list(getattr(histogram, name)) for name in ("edges", "values", "names", "counts")},
+            "others": histogram.others,
+        }
+        for column, (records, containers, histogram) in found.items()
+    }
+
+
+def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) -> RecordCounts:
+    """Count all records by label: in the index entries if they cover all containers, else in all containers."""
+    if len(indexes) == len(dataset.rows):
+        return RecordCounts.of(Counter(label for index in indexes for label in index["label"].tolist()))
+    why = "for a selection" if isinstance(dataset.live, SelectedRecords) else "here; `picstore repair` keeps them"
+    display.remark(f"counting images by class in {len(dataset.rows):,} containers, as no counts are kept {why}")
+    return dataset.count_records()
+
+
+def _reading(dataset: Dataset) -> dict[str, int]:
+    """Count the bytes of containers with an image to read, and estimate the bytes of a copy of the images."""
+    size, counts = dataset.rows["size"].astype(int), dataset.live.counts
+    copied = size * counts / dataset.rows["records"].clip(1)
+    return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}
+
+
+@dataclass(frozen=True, slots=True)
+class OrderStatistics:
+    """Figures of the stored order.
+
+    Attributes:
+        records: number of measured records: all, or those of 1,000 evenly spaced containers.
+        correlation: rank correlation (Spearman) of id and stored position: 1 in input order, about 0 ± 1/√records in a
+            shuffled one.
+        same_class_neighbours: fraction of neighbors in a container that have the same label.
+        expected_same_class_neighbours: the fraction to expect in a uniformly random order.
+    """
+
+    records: int
+    correlation: float
+    same_class_neighbours: float
+    expected_same_class_neighbours: float
+
+
+def sample_indexes(dataset: Dataset) -> list[Table]:
+    """Read the index entries of all containers, or of 1,000 evenly spaced ones.
+
+    Raises:
+        Damage, NotADataset: a container is unreadable.
+    """
+    count = len(dataset.rows)
+    chosen = {k * count // min(count, _SAMPLED_CONTAINERS) for k in range(min(count, _SAMPLED_CONTAINERS))}
+    return [dataset.entries(number) for number in sorted(chosen)]
+
+
+def order_statistics(indexes: Sequence[Table]) -> OrderStatistics | None:
+    """Measure the stored order in index entries of containers; None for fewer than two records."""
+    if sum(map(len, indexes)) < 2:
+        return None
+    ids = np.concatenate([index["id"] for index in indexes])
+    labels = np.concatenate([index["label"] for index in indexes])
+    ranks = np.argsort(np.argsort(ids, kind="stable"), kind="stable")
+    correlation = float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
+    neighbors = sum(max(0, len(index) - 1) for index in indexes)
+    same = sum(int((index["label"][1:] == index["label"][:-1]).sum()) for index in indexes)
+    _, per_class = np.unique(labels, return_counts=True)
+    n = len(labels)
+    expected = float((per_class * (per_class - 1.0)).sum() / (n * (n - 1.0)))
+    return OrderStatistics(n, correlation, same / neighbors if neighbors else 0.0, expected)
