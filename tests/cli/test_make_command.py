@@ -54,7 +54,7 @@ def test_a_command_has_the_parameters_of_its_function(verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_is_worded_for_the_command_line(verb: str) -> None:
     text = picstore_command(verb, "--help").stdout
-    for word in ("``", ":func:", "None for", "True", " as `picstore ", "see `picstore "):
+    for word in ("``", ":func:", "None for", "True", "` has it", "` has them", "see `picstore "):
         assert word not in text
 
 

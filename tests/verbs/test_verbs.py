@@ -129,7 +129,7 @@ def test_too_many_failures_are_an_error_with_the_result(tmp_path: Path) -> None:
         (lambda at: picstore.convert(at, at / "x", shard="0/2", retry_failed=True), "exclude each other"),
         (lambda at: picstore.convert(at, at / "x", file_size="8 apples"), "is not a size"),
         (lambda at: picstore.delete(at, []), "nothing to delete"),
-        (lambda at: picstore.shuffle([], at / "x"), "names no data set"),
+        (lambda at: picstore.shuffle([], at / "x"), "names no dataset"),
         (lambda at: picstore.measure_quality(at, 0), "give at least 1"),
         (lambda at: picstore.warm(processes=0), "give at least 1"),
     ],
