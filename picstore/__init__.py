@@ -1,7 +1,6 @@
-"""picstore: image data sets for training: convert, shuffle, verify, and stream augmented batches.
+"""picstore: image datasets for training: convert, shuffle, verify, and stream augmented batches.
 
-``_public.py`` has the public names, with the modules ``picstore.transforms``, ``picstore.recipes``,
-``picstore.results`` and ``picstore.lightning``. They are loaded on first use, so that ``import picstore`` is instant
+``_public.py`` has the public names and modules. They are loaded on first use, so that ``import picstore`` is instant
 and needs no torch. All other modules are internal.
 """
 
@@ -18,7 +17,7 @@ if sys.platform == "win32":
 
 _MODULES_OF = _public.modules_by_name(_public.NAMES, _public.TRANSFORMS)
 _load = _public.load_lazily(__name__, globals(), _MODULES_OF)
-__all__ = sorted({*_MODULES_OF, *_public.MODULES})  # noqa: PLE0605  a list; the site warns of a display
+__all__ = sorted({*_MODULES_OF, *_public.MODULES})  # noqa: PLE0605  a list, as the site warns of a tuple
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""The public names of picstore, said once: by module, in the order of docs/reference/python.md.
+"""Table of the public names of picstore by module, in the order of docs/reference/python.md.
 
-``picstore`` and ``picstore.transforms`` load them on first use. ``python scripts/stubs.py`` writes what type checkers
-read, ``__init__.pyi`` and ``transforms.pyi``. A module or name that is not listed here is internal.
+``picstore`` and ``picstore.transforms`` load a name on first use. ``python scripts/stubs.py`` writes ``__init__.pyi``
+and ``transforms.pyi`` for type checkers. A module or name that is not in the table is internal.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-# Names of `picstore.transforms`, and of `picstore` too.
+# Names of both `picstore.transforms` and `picstore`.
 TRANSFORMS = {
     "train.transforms.crops": "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip",
     "train.transforms.resizing": "RandomResize RandomShortestSize Resize ResizeToCover ResizeToSequence ScaleJitter",
@@ -64,7 +64,8 @@ NAMES = {
     ),
 }
 MODULES = ("recipes", "results", "transforms")
-EXTRA_MODULES = ("lightning",)  # which import an extra's library, and are no names for *
+# Modules that import the library of an extra, so that ``*`` does not import them.
+EXTRA_MODULES = ("lightning",)
 
 
 def modules_by_name(*tables: dict[str, str]) -> dict[str, str]:

@@ -1,3 +1,3 @@
-"""Version of the package, apart from its root so that modules inside need not import that."""
+"""Version of the package, which modules import from here rather than from the package's root."""
 
 __version__ = "0.1.0"

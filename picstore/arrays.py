@@ -7,12 +7,12 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Array: TypeAlias = npt.NDArray[Any]  # of any dtype
+Array: TypeAlias = npt.NDArray[Any]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 F32: TypeAlias = npt.NDArray[np.float32]
 F64: TypeAlias = npt.NDArray[np.float64]
 I64: TypeAlias = npt.NDArray[np.int64]
-Table: TypeAlias = npt.NDArray[np.void]  # of a structured dtype: a row an element
+Table: TypeAlias = npt.NDArray[np.void]  # structured dtype, an element per row
 U8: TypeAlias = npt.NDArray[np.uint8]
 U16: TypeAlias = npt.NDArray[np.uint16]
 U32: TypeAlias = npt.NDArray[np.uint32]
@@ -22,6 +22,6 @@ AnyArray = TypeVar("AnyArray", bound=Array)
 
 
 def read_only(array: AnyArray) -> AnyArray:
-    """Refuse writing to an array that several hold, and return it."""
+    """Make an array read-only, because several objects hold it, and return it."""
     array.setflags(write=False)
     return array

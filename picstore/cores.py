@@ -1,4 +1,4 @@
-"""The cores that this process may use: as many threads, processes and compilers work by default."""
+"""Number of cores that this process may use, the default number of threads and processes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _PROC = Path("/proc/self")
 
 
 def count_cores() -> int:
-    """Count the cores that this process may use: by its affinity, and by the CPU quotas of its control groups.
+    """Count the cores that this process may use, by CPU affinity and by the CPU quotas of control groups.
 
-    A quota of 1.5 cores counts as 2, and half a core as 1. From Python 3.13 on, ``PYTHON_CPU_COUNT`` sets the number
-    that the quota bounds.
+    A quota of 1.5 cores counts as 2, and half a core as 1. From Python 3.13 on, ``PYTHON_CPU_COUNT`` replaces the
+    affinity.
     """
     if hasattr(os, "process_cpu_count"):
         cores = os.process_cpu_count() or 1
@@ -24,18 +24,18 @@ def count_cores() -> int:
 
 
 def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
-    """Cores that the control groups of a process allow, of its own group and of all groups above it.
+    """Yield the quotas, in cores, of the control group of a process and of all groups above it.
 
-    Both versions of control groups are read, and nothing where there are none (docs.kernel.org, "Control Group v2",
-    "CPU Interface Files"; "CFS Bandwidth Control").
+    Both versions of control groups are read; other systems than Linux have no quotas. See docs.kernel.org, "Control
+    Group v2", "CPU Interface Files", and "CFS Bandwidth Control".
 
     Args:
-        proc: the process's folder in /proc.
+        proc: folder of the process in /proc.
     """
     try:
         groups = [line.split(":", 2) for line in (proc / "cgroup").read_text("utf-8", "replace").splitlines()]
         mounts = (proc / "mountinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:  # another system than Linux
+    except OSError:  # not Linux
         return
     for mount in mounts:
         fields, _, kind = (part.split() for part in mount.partition(" - "))
@@ -49,9 +49,14 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
 
 
 def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
-    """Quotas of a group and of all groups above it, up to the mounted one, whose path in the hierarchy is ``root``.
+    """Yield the quotas of a group and of all groups above it, up to the mounted group.
 
-    A container may see the path that its group has outside: then the mounted group is its own.
+    In a container, ``group`` may be the path outside of it; the mounted group is then the container's own.
+
+    Args:
+        root: path of the mounted group in the hierarchy.
+        mounted: folder where that group is mounted.
+        group: path of the group in the hierarchy.
     """
     path = PurePosixPath(group)
     below = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()
@@ -65,5 +70,6 @@ def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
                 quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
             if quota != "max" and int(quota) > 0 and int(period) > 0:
                 yield int(quota) / int(period)
-        except (OSError, ValueError):  # the root of a hierarchy has no quota, nor has a group without the controller
+        except (OSError, ValueError):
+            # The root of a hierarchy and groups without the controller have no quota.
             continue

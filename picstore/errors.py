@@ -21,25 +21,25 @@ class UsageError(PicstoreError):
 
 
 class Conflict(UsageError):
-    """Another process changed the data set since it was read; nothing was written, and the change can be repeated."""
+    """Another process changed the dataset since it was read here; nothing was written, and the change can be repeated."""
 
 
 class MissingDependency(PicstoreError):
-    """A library that is needed is not installed; the message holds the command that installs it."""
+    """A needed library is not installed; the message has the command that installs the library."""
 
     exit_code = 4
 
 
 class NotADataset(PicstoreError):
-    """The path or URL is missing, is no directory, or holds something that is not a picstore data set."""
+    """The path or URL is missing, is not a directory, or holds something other than a picstore dataset."""
 
 
 class Unfinished(NotADataset):
-    """The directory holds a conversion or shuffle that has not ended, so it has no manifest yet."""
+    """The directory holds a conversion or shuffle that has not ended, and no manifest yet."""
 
 
 class UnsupportedVersion(PicstoreError):
-    """The data set has a format version that this picstore does not know."""
+    """The dataset has a format version that this picstore does not know."""
 
 
 class Damage(PicstoreError):
@@ -48,7 +48,7 @@ class Damage(PicstoreError):
     Attributes:
         what: the problem.
         file: name of the file in messages.
-        offset: byte offset in that file at which the damage was found.
+        offset: byte offset of the damage in the file.
     """
 
     exit_code = 3
@@ -72,13 +72,13 @@ class Corrupt(Damage):
 
 
 class Changed(Damage):
-    """A file has changed since it was listed, so the offsets that were found in it no longer hold."""
+    """A file has changed since the source was listed, so that the listed offsets no longer hold."""
 
     WHAT = "it has changed since it was listed, so nothing more of it is taken"
 
 
 class TooLarge(Damage):
-    """A length field lies beyond the format's limit; nothing was allocated for it."""
+    """A length field is beyond the limit of the format; no memory was allocated."""
 
 
 class ImageError(PicstoreError):
@@ -86,15 +86,15 @@ class ImageError(PicstoreError):
 
 
 class NotTranscodable(ImageError):
-    """Restart markers cannot be added to this JPEG without loss; the message names the reason."""
+    """Restart markers cannot be added to a JPEG without loss; the message names the reason."""
 
 
 class TooManyFailures(PicstoreError):
     """The conversion ended, and more inputs failed than ``max_errors`` allows.
 
     Attributes:
-        result: the ``picstore.results.ConvertResult`` of the finished data set; None where no input became an image,
-            and none was made.
+        result: the ``picstore.results.ConvertResult`` of the finished dataset; None if no input became an image, and
+            so no dataset was made.
     """
 
     exit_code = 3

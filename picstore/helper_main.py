@@ -1,8 +1,8 @@
-"""The first program of a helper process, see ``helper_process.py``: it runs before any module is imported.
+"""First program of a helper process (``helper_process.py``), which runs before any module is imported.
 
-Python puts this file's folder on the path, and neither the working directory nor what a module of Python's own name in
-it would run. Arguments: folders of modules, what to run as ``module:function``, modules not to import, the descriptor
-of the file for last words, and the arguments that ``sys.argv`` then holds.
+Python puts the folder of this file on the path, not the working directory, where a module could have the name of one of
+Python's own. Arguments: folders of modules, ``module:function`` to run, modules not to import, the descriptor of the
+file for last words, and the arguments that ``sys.argv`` then holds.
 """
 
 import sys
@@ -15,18 +15,20 @@ import faulthandler  # noqa: E402
 import gc  # noqa: E402
 import importlib  # noqa: E402
 
-gc.disable()  # collections while modules are imported find no garbage and take 25 of 310 ms
-sys.modules.update(dict.fromkeys(filter(None, _without.split(","))))  # type: ignore[arg-type]  # None: not to be imported
+# While modules are imported, garbage collection finds nothing and takes 25 of 310 ms.
+gc.disable()
+# A module that is None cannot be imported.
+sys.modules.update(dict.fromkeys(filter(None, _without.split(","))))  # type: ignore[arg-type]
 
 if _last_words:
-    last_words = open(int(_last_words), "w")  # noqa: SIM115, PTH123 - until the process ends
+    last_words = open(int(_last_words), "w")  # noqa: SIM115, PTH123 - open until the process ends
     faulthandler.enable(last_words)
 
     def _write_last_words(*error):  # type: ignore[no-untyped-def]
         import traceback
 
         traceback.print_exception(*error, file=last_words)
-        last_words.flush()  # what the interpreter still holds at its end, it may not close
+        last_words.flush()  # The interpreter may end without closing the file.
 
     sys.excepthook = _write_last_words
 

@@ -1,8 +1,8 @@
-"""The start of a helper process: a Python that runs a function of picstore's, the only way in which one is started.
+"""Start of helper processes: each is a Python that runs a function of picstore.
 
 ``python -c`` and multiprocessing's fork server look for modules in the working directory first, and no option before
-Python 3.11 forbids it: a ``threading.py`` in a folder of images would run. Helpers run a file instead
-(``helper_main.py``), whose first statement sets the path.
+Python 3.11 forbids it: a ``threading.py`` in a folder of images would run. Helpers run the file ``helper_main.py``
+instead, whose first statement sets the path.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# What numba imports, where it is installed, for functions that no kernel calls, and for colors in its errors: half of
-# its time to be imported.
+# Modules that numba imports if they are installed, for functions that no kernel calls and for colors in its errors.
+# They take half of the time that importing numba takes.
 NUMBA_EXTRAS = ("scipy", "cffi", "yaml", "colorama")
 _MAIN = Path(__file__).with_name("helper_main.py")
 
@@ -29,17 +29,17 @@ def start_helper(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> subprocess.Popen[Any]:
-    """Start a Python that runs a function; its garbage collection is off until the function switches it on.
+    """Start a Python that runs a function, with garbage collection off until the function switches it on.
 
     Args:
-        main: ``module:function``, without parameters.
-        arguments: what the function finds in ``sys.argv[1:]``.
+        main: ``module:function``, a function without parameters.
+        arguments: arguments that the function finds in ``sys.argv[1:]``.
         descriptors: file descriptors that the process inherits.
         last_words: descriptor of a file for the traceback of an error that ends the process, or for the stacks at a
-            crash; they go to stderr otherwise.
-        without: modules that the process does not import, or only after they are removed from ``sys.modules``.
-        environment: variables to add to this process's.
-        options: of ``subprocess.Popen``.
+            crash; None for stderr.
+        without: modules that the process cannot import until it removes them from ``sys.modules``.
+        environment: variables to add to those of this process.
+        options: options of ``subprocess.Popen``.
     """
     kept = [] if last_words is None else [last_words]
     told = ["\n".join(module_folders()), main, ",".join(without), "".join(map(str, kept))]
@@ -52,15 +52,15 @@ def start_helper(
 
 
 def _flags() -> list[str]:
-    """Options of this interpreter that say what the environment and the user's site-packages mean to it."""
+    """Return the options of this interpreter that make it ignore the environment or the user's site-packages."""
     return [*["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
 
 
 def module_folders() -> list[str]:
-    """Folders in which helpers look for modules: this process's, by absolute paths.
+    """Return the folders in which helpers look for modules: those of this process, as absolute paths.
 
-    The working directory comes last, and only where this process looks into it, as notebooks and ``python -c`` do:
-    functions of the user's may lie there, and nothing there comes before Python's, picstore's and other packages.
+    The working directory comes last, and only if this process looks into it, as notebooks and ``python -c`` do. Modules
+    of the user may lie there, and none of them hides a module of Python or of a package.
     """
     here = [each for each in sys.path if each in ("", ".")]
     others = [os.path.abspath(each) for each in sys.path if isinstance(each, str) and each not in ("", ".")]  # noqa: PTH100

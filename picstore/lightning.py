@@ -1,4 +1,4 @@
-"""Lightning's data module of loaders: ranks and devices of the trainer, positions in its checkpoints."""
+"""Data module of Lightning: loaders with the ranks and devices of a trainer, and positions in checkpoints."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MakeLoader: TypeAlias = Callable[..., Loader | DataMux]
 
 
 class DataModule(LightningDataModule):
-    """Loaders for a Lightning trainer, each made on every process of it, with its rank and on its device.
+    """Loaders for a Lightning trainer. Each process of the trainer makes them with its rank and device.
 
-    Lightning's checkpoints hold the position of the loader for training; ``trainer.fit(..., ckpt_path=...)`` goes on
+    Checkpoints of Lightning hold the position of the loader for training; ``trainer.fit(..., ckpt_path=...)`` goes on
     with the batch that follows, also on another number of processes (as :meth:`picstore.Loader.load_state_dict`).
-    Without a checkpoint the loaders' epochs are the trainer's.
+    Without a checkpoint, the epochs of the loaders are those of the trainer.
 
     Args:
-        train, val, test, predict: return a loader when called with ``rank``, ``world_size`` and ``device``:
-            ``functools.partial(picstore.Loader, "train", batch_size=256)``. What a ``partial`` holds of these three
-            has precedence.
+        train, val, test, predict: functions that make a loader, given ``rank``, ``world_size`` and ``device``, such as
+            ``functools.partial(picstore.Loader, "train", batch_size=256)``. Arguments that a ``partial`` holds have
+            precedence.
 
     Attributes:
-        loaders: the newest ones by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
+        loaders: the newest loaders by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
 
     Raises:
         UsageError: a loader that the trainer asks for has no length.
@@ -47,9 +47,11 @@ class DataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.loaders: dict[str, Loader | DataMux] = {}
-        self._to_load: Mapping[str, Any] | None = None  # state of the next loader for training
+        # State of the next loader for training.
+        self._to_load: Mapping[str, Any] | None = None
         for stage, make in (("train", train), ("val", val), ("test", test), ("predict", predict)):
-            if make is not None:  # Lightning warns of a data module with a method that the model has no use for
+            if make is not None:
+                # The method is set only if needed: Lightning warns of those that the model has no use for.
                 setattr(self, f"{stage}_dataloader", partial(self._make_loader, stage, make))
 
     def _make_loader(self, stage: str, make: MakeLoader) -> Loader | DataMux:
@@ -71,7 +73,7 @@ class DataModule(LightningDataModule):
         return loader
 
     def _placement(self) -> dict[str, Any]:
-        """Arguments of a loader on this process of the trainer; none without a trainer."""
+        """Return the arguments of a loader on this process of the trainer; an empty dict without a trainer."""
         if self.trainer is None:
             return {}
         shard = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
@@ -79,15 +81,16 @@ class DataModule(LightningDataModule):
         return {"rank": shard["rank"], "world_size": shard["num_replicas"], "device": device}
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the loader for training, which Lightning writes to its checkpoints."""
+        """Return the position of the loader for training, which Lightning writes to checkpoints."""
         return {"train": self.loaders["train"].state_dict()} if "train" in self.loaders else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Make the next loader for training go on at a checkpoint's position."""
+        """Make the next loader for training go on at the position of a checkpoint."""
         self._to_load = state_dict.get("train")
 
     def teardown(self, stage: str) -> None:
-        """End the loaders' threads and processes; positions stay, and iterating goes on."""
-        self._to_load = None  # of a checkpoint that was loaded for a test
+        """End the threads and processes of the loaders. Positions stay, and the loaders can be iterated again."""
+        # A state that is left belongs to a checkpoint that was loaded for a test.
+        self._to_load = None
         for loader in self.loaders.values():
             loader.close()

@@ -1,7 +1,7 @@
 """Recipes: the augmentations of published trainings, for the ``transform`` of a loader.
 
-Each function returns the list of transforms, or the Views, of its source, with that source's parameters. What a
-training does to whole batches (MixUp, CutMix) and how often it repeats a record are in its docstring.
+Each function returns the list of transforms, or the Views, of a published training, with its parameters. The docstring
+says how the training mixes batches (MixUp, CutMix) and how often it repeats a record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Transforms: TypeAlias = list[Any]
 
 IMAGENET_MEAN: Channels = (0.485, 0.456, 0.406)
 IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
-OPENAI_MEAN: Channels = (0.48145466, 0.4578275, 0.40821073)  # of the images that CLIP was trained on
+# Statistics of the images that CLIP was trained on.
+OPENAI_MEAN: Channels = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD: Channels = (0.26862954, 0.26130258, 0.27577711)
 DETR_SIZES = tuple(range(480, 801, 32))
 
@@ -39,7 +40,7 @@ def evaluation(
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Transforms:
-    """The usual evaluation on ImageNet: resize the shorter side, crop the center."""
+    """Evaluation on ImageNet as usual: resize the shorter side, crop the center."""
     return [Resize(resize, interpolation=interpolation), CenterCrop(size), Normalize(mean, std)]
 
 
@@ -47,7 +48,7 @@ def torchvision_resnet50_v2(size: int = 176) -> Transforms:
     """ResNet-50 of torchvision's weights IMAGENET1K_V2 (references/classification, "How to train state-of-the-art
     models using TorchVision's latest primitives", 2021).
 
-    Its training repeats each record four times (``aug_repeats=4``), mixes batches by ``RandomChoice([MixUp(0.2),
+    The training repeats each record four times (``aug_repeats=4``), mixes batches by ``RandomChoice([MixUp(0.2),
     CutMix(1.0)])``, and evaluates by ``evaluation(224, 232, "bilinear")``.
     """
     return [
@@ -69,10 +70,10 @@ def timm_default(
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Transforms:
-    """timm's ``create_transform(size, is_training=True, …)``; most of its published trainings use RandAugment.
+    """``create_transform(size, is_training=True, …)`` of timm, whose published trainings mostly use RandAugment.
 
-    As there, color jitter is left out where there is an automatic augmentation. Erased boxes are normal noise
-    (``re_mode="pixel"``). Its trainings mix batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
+    As in timm, an automatic augmentation replaces color jitter. Erased boxes are normal noise (``re_mode="pixel"``).
+    The trainings mix batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
     """
     steps: Transforms = [RandomResizedCrop(size, interpolation=interpolation), RandomHorizontalFlip()]
     if auto_augment is not None:
@@ -89,9 +90,9 @@ def timm_default(
 def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
     """DeiT III's 3-Augment: grey, solarized or blurred, then color jitter (Touvron et al., ECCV 2022).
 
-    Its training repeats each record three times (``aug_repeats=3``) and mixes batches by ``MixUp(0.8)`` and
-    ``CutMix(1.0)``. Its simple crop, for ImageNet-21k, reflects the border of a resized image, which one resampling
-    cannot.
+    The training repeats each record three times (``aug_repeats=3``) and mixes batches by ``MixUp(0.8)`` and
+    ``CutMix(1.0)``. The simple crop for ImageNet-21k is not here: it reflects the border of a resized image, which one
+    resampling cannot.
     """
     return [
         RandomResizedCrop(size, interpolation="bicubic"),
@@ -103,7 +104,7 @@ def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
 
 
 def open_clip(size: int = 224, scale: tuple[float, float] = (0.9, 1.0)) -> Transforms:
-    """OpenCLIP's augmentation of images beside their captions (``image_transform(…, is_train=True)``)."""
+    """OpenCLIP's augmentation of images with captions (``image_transform(…, is_train=True)``)."""
     return [RandomResizedCrop(size, scale=scale, interpolation="bicubic"), Normalize(OPENAI_MEAN, OPENAI_STD)]
 
 

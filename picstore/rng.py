@@ -1,7 +1,7 @@
 """Counter-based random numbers: pure functions of integers, the same on every machine, rank and library version.
 
-There is no state. A key and a counter name a draw, so any draw can be made at any time, in any order and by any number
-of processes. The arithmetic is SplitMix64's (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+Without state: a key and a counter name a draw, so any draw can be made at any time, in any order and by any number of
+processes. The arithmetic is SplitMix64's (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
 OOPSLA 2014), modulo 2**64:
 
     mix(z):  z ^= z >> 30;  z *= 0xBF58476D1CE4E5B9;  z ^= z >> 27;  z *= 0x94D049BB133111EB;  z ^= z >> 31
@@ -22,20 +22,24 @@ from picstore.arrays import F64, I64, U64
 
 Words: TypeAlias = "int | U64"
 
-DEAL = 1  # convert: the stream of each record of a group
-SHUFFLE = 2  # shuffle: the order in a file, and the file of a record
-PLAN = 3  # loader: the order of containers and of the records in them
-AUGMENT = 4  # loader: the parameters of transforms
-MUX = 5  # mux: the order inside a batch
-MEASURE = 6  # convert --measure: the sample of inputs
-SPLIT = 7  # split: the part of a record
-WEIGHT = 8  # loader: which records an epoch rounds up
-BUCKET = 9  # loader: the length of sequences in each batch
+# Uses of random numbers.
+DEAL = 1  # convert: streams of the records of a group
+SHUFFLE = 2  # shuffle: order in a file, file of a record
+PLAN = 3  # loader: order of containers, and of records in them
+AUGMENT = 4  # loader: parameters of transforms
+MUX = 5  # mux: order inside a batch
+MEASURE = 6  # convert --measure: sample of inputs
+SPLIT = 7  # split: part of a record
+WEIGHT = 8  # loader: records that an epoch rounds up
+BUCKET = 9  # loader: length of sequences in each batch
 
-_IN_CACHE = 1 << 14  # numbers to draw at a time; all of 10**7 at once take five times as long
-_LONG = 512  # numbers from which on packing pays
+# Numbers drawn at a time, which stay in the cache; all of 10**7 at once take five times as long.
+_IN_CACHE = 1 << 14
+# Packing pays for arrays of at least this length.
+_LONG = 512
 _MASK = (1 << 64) - 1
-GOLDEN, MIX1, MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # for kernels too
+# Constants of SplitMix64, which kernels use too.
+GOLDEN, MIX1, MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def _mix_int(z: int) -> int:
@@ -62,7 +66,7 @@ def key(*words: int) -> int:
 
 
 def keys(k: Words, words: U64) -> U64:
-    """Fold each word of an array into a key, or into its own key: ``keys(key(a), [b])[0] == key(a, b)``."""
+    """Fold each word of an array into one key, or into a key each: ``keys(key(a), [b])[0] == key(a, b)``."""
     with np.errstate(over="ignore"):
         return _mix(np.bitwise_xor(words, np.asarray(k, np.uint64) + np.uint64(GOLDEN)))
 
@@ -90,7 +94,7 @@ def below(k: Words, counters: npt.ArrayLike, limit: int) -> I64:
 
 
 def permutation(k: int, n: int) -> I64:
-    """Draw a permutation of 0 … n − 1: the counters sorted by their bits, ties by the counter."""
+    """Draw a permutation of 0 … n − 1: counters sorted by random bits, ties by the counter."""
     drawn = np.empty(n, dtype=np.uint64)
     for start in range(0, n, _IN_CACHE):
         drawn[start : start + _IN_CACHE] = bits(k, np.arange(start, min(n, start + _IN_CACHE), dtype=np.uint64))
@@ -109,7 +113,7 @@ def permutations(k: U64, counts: I64) -> list[I64]:
 def stable_argsort(values: U64) -> I64:
     """Sort as ``np.argsort(values, kind="stable")``; long arrays of random bits in an eighth of the time.
 
-    NumPy sorts numbers with SIMD, but not their indices: so the index takes the place of the low bits, and the few
+    NumPy sorts numbers with SIMD, but not their indices. So the index takes the place of the low bits, and the few
     numbers whose high bits are equal are sorted again.
     """
     n = len(values)

@@ -79,7 +79,8 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
             frame = frame.f_back
         if frame is None:
             signal.raise_signal(number)
-        else:  # The hook has not ended yet, on a busy machine, and its exceptions would be ignored too.
+        else:
+            # On a busy machine the hook may not have ended yet, and Python ignores its exceptions too.
             signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     signal.signal(signal.SIGALRM, send)
@@ -87,7 +88,7 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
 
 
 def _hint() -> str:
-    """Return how to continue an interrupted verb."""
+    """Return the words that say how to continue an interrupted verb."""
     return "; continue with the same command and --resume" if sys.argv[1:2] in (["convert"], ["index"]) else ""
 
 

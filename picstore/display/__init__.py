@@ -1,1 +1,1 @@
-"""Internal: how images, histograms and facts are drawn: as figures of matplotlib, and as HTML in a notebook."""
+"""Internal: figures of images and histograms, HTML in notebooks, and progress and text on terminals."""

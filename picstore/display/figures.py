@@ -1,6 +1,6 @@
 """Figures of matplotlib (the extra ``plot``): images with their annotations, histograms, and measured qualities.
 
-They are no windows: a notebook shows a figure that a cell ends with, and ``savefig`` writes it to a file.
+They open no window: a notebook shows the figure at the end of a cell, and ``savefig`` writes a figure to a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure
 
 _CELL = 1.9  # inches
-_TALLEST = 1.1  # times the width of a cell
+_TALLEST = 1.1  # largest ratio of height to width of a cell
 _TITLE = 0.25  # inches above a row of images
 _MARGIN = 0.1  # inches around an image
 _MAX_TITLE = 28  # characters
@@ -32,7 +32,7 @@ _TITLES = {"width": "width, pixels", "height": "height, pixels", "bytes": "bytes
 _QUALITY_COLORS = {"420": "#1f6fb4", "444": "#c8553d", "422": "#3f8f4f"}
 _SVG_SETTINGS: Any = {
     "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "picstore",  # the same figures give the same file
+    "svg.hashsalt": "picstore",  # makes the file reproducible
     "font.size": 9,
     "axes.grid": True,
     "grid.color": "#dddddd",
@@ -41,17 +41,17 @@ _SVG_SETTINGS: Any = {
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """An image of a figure, with what is drawn over it.
+    """Image of a figure, with annotations that are drawn over the image.
 
     Attributes:
         pixels: uint8 (h, w, 3), at full or reduced size.
-        title: above it.
-        size: width and height of the image at full size, by default of ``pixels``; all coordinates count in its pixels.
+        title: text above the image.
+        size: width and height of the image at full size, by default of ``pixels``; coordinates are in its pixels.
         boxes: float64 (k, 4), left, top, right, bottom.
-        names: what boxes are called, k texts or none.
-        outlines: of polygons, float64 (p, 2).
+        names: names of boxes, k texts or an empty sequence.
+        outlines: polygons, float64 (p, 2).
         points: float64 (m, 2).
-        mask: integers (h, w), of which 0 stays clear.
+        mask: integers (h, w); 0 is drawn transparent.
     """
 
     pixels: U8
@@ -65,7 +65,7 @@ class Tile:
 
 
 def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] = ()) -> Figure:
-    """Draw images side by side, in rows as high as their highest image; ``rows`` are names of these, at their left."""
+    """Draw images side by side, in rows as high as the highest image; ``rows`` are names at the left of the rows."""
     columns = max(1, min(columns, len(tiles)))
     listed = [tiles[k : k + columns] for k in range(0, len(tiles), columns)]
     heights = [max(min(_ratio(tile), _TALLEST) for tile in row) * _CELL for row in listed]
@@ -88,7 +88,7 @@ def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] =
 
 
 def draw_histograms(histograms: Mapping[str, Histogram], *, title: str) -> Figure:
-    """Draw bars of counts: at the left names with horizontal bars, at the right numbers, one chart above the other."""
+    """Draw bars of counts: charts of names at the left, of numbers at the right, one above the other."""
     named = [name for name, each in histograms.items() if not each.edges and each.counts]
     binned = [name for name, each in histograms.items() if each.edges]
     figure = _make_figure(9, 1 + 1.6 * max(1, len(binned)), layout="constrained")
@@ -148,7 +148,7 @@ def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
 
 
 def shorten(text: str, limit: int = _MAX_TITLE) -> str:
-    """Make text fit a title: on one line, without control characters."""
+    """Shorten text to a title: one line without control characters."""
     visible = "".join(each if each.isprintable() else "·" for each in text)
     return visible if len(visible) <= limit else visible[: limit - 1] + "…"
 
@@ -160,7 +160,7 @@ def _make_figure(width: float, height: float, **options: Any) -> Figure:
         raise missing_extra("show and summary need matplotlib", "plot") from error
 
     class PngFigure(Figure):
-        """A figure that notebooks show as a picture, whatever backend they have."""
+        """Figure that notebooks show as a picture, with any backend."""
 
         def _repr_png_(self) -> bytes:
             out = io.BytesIO()
@@ -171,7 +171,7 @@ def _make_figure(width: float, height: float, **options: Any) -> Figure:
 
 
 def _ratio(tile: Tile) -> float:
-    """Height of an image over its width."""
+    """Return the ratio of height to width of an image."""
     width, height = tile.size or (tile.pixels.shape[1], tile.pixels.shape[0])
     return height / width
 
@@ -199,7 +199,7 @@ def _draw_tile(axes: Axes, tile: Tile) -> None:
 
 
 def _colored(mask: Array) -> U8:
-    """Color a mask's values, half transparent: (h, w, 4)."""
+    """Color the values of a mask, half transparent: (h, w, 4)."""
     palette = np.array([tuple(bytes.fromhex(color[1:])) for color in _COLORS], np.uint8)
     codes = mask.astype(np.int64)
     alpha = np.where(codes != 0, 128, 0).astype(np.uint8)

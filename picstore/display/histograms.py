@@ -1,4 +1,4 @@
-"""Histograms of columns, with bins that stay while a filter changes, and their bars as lines of text."""
+"""Histograms of columns, with bins that stay while a filter changes, and bars as lines of text."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of a column.
+    """Counts of the values of a column.
 
     Attributes:
-        name: of the column.
-        edges: of bins, one more than counts; a bin holds its lower edge, the last one both. Empty for named values.
-        values, names: the values that ``counts`` are of, and what they are called; empty for bins.
-        counts: of the records that the filter leaves.
-        totals: of all records.
+        name: name of the column.
+        edges: edges of the bins, one more than counts; a bin holds its lower edge, the last bin both. Empty for named
+            values.
+        values, names: counted values and their names; empty for bins.
+        counts: numbers of records that the filter leaves.
+        totals: numbers of all records.
         others: number of values that are not listed.
     """
 
@@ -49,11 +50,12 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """A column of which each value has the number of its bin.
+    """Column with the bin of each value.
 
     Attributes:
-        numbers: bin of each record, −1 for none, (n,).
-        shown: numbers of the bins that are listed.
+        numbers: number of the bin of each record, −1 for no bin, (n,).
+        shown: numbers of the listed bins.
+        empty: histogram without counts.
     """
 
     numbers: Array
@@ -61,7 +63,7 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Make the bins of more records, of which these are the marked ones; the others are in none."""
+        """Return the bins of more records: the marked records are those of this column, the others are in no bin."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)
@@ -76,7 +78,7 @@ class Binned:
 
 
 def bin_values(name: str, values: Array, names: Sequence[str] | None = None, *, bins: int = _BINS) -> Binned:
-    """Sort a column into at most ``bins`` bins; with ``names``, of classes or other codes, into one for each value."""
+    """Sort a column into at most ``bins`` bins, or, if values have ``names``, into one bin for each value."""
     if names is not None:
         return _by_value(name, values, names)
     known = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), dtype=np.bool_)
@@ -88,7 +90,7 @@ def bin_values(name: str, values: Array, names: Sequence[str] | None = None, *, 
 
 
 def bin_edges(values: Array, bins: int = _BINS) -> F64:
-    """Edges of at most ``bins`` bins that hold all values; of integers each edge is one."""
+    """Return the edges of at most ``bins`` bins that hold all values; edges of integers are integers."""
     if not len(values):
         return np.zeros(0)
     low, high = float(values.min()), float(values.max())
@@ -109,7 +111,7 @@ def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
 
 
 def _most_frequent(name: str, distinct: Array, counts: Array, names: Sequence[str]) -> tuple[Array, Histogram]:
-    """List the most frequent of values, by their numbers, and make their histogram."""
+    """Return the numbers of the most frequent values, and a histogram of these values."""
     order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
     codes = distinct[order].tolist()
     listed = tuple(names[code] if 0 <= code < len(names) else "" for code in codes)
@@ -119,12 +121,12 @@ def _most_frequent(name: str, distinct: Array, counts: Array, names: Sequence[st
 
 
 def count_labels(labels: Array, counts: Array, classes: Sequence[str]) -> Histogram:
-    """Make the histogram of classes of distinct labels and their counts, both (n,)."""
+    """Make the histogram of classes from distinct labels and the number of records of each, both (n,)."""
     return _most_frequent("label", labels, counts, classes)[1]
 
 
 def summarize(columns: Mapping[str, Array], classes: Sequence[str], *, bins: int = _BINS) -> dict[str, Histogram]:
-    """Count records by class, width, height and bytes, given these columns, ``label`` among them."""
+    """Count records by class, width, height and bytes, from the columns SUMMARIZED."""
     return {
         "label": bin_values("label", columns["label"], classes).count(),
         **summarize_sizes(columns, bins=bins),
@@ -132,7 +134,7 @@ def summarize(columns: Mapping[str, Array], classes: Sequence[str], *, bins: int
 
 
 def summarize_sizes(columns: Mapping[str, Array], *, bins: int = _BINS) -> dict[str, Histogram]:
-    """Count records by width, height and bytes, given these columns."""
+    """Count records by width, height and bytes, from the columns of these names."""
     return {name: bin_values(name, columns[name], bins=bins).count() for name in ("width", "height", "bytes")}
 
 

@@ -1,4 +1,4 @@
-"""HTML of objects in a notebook: a table of facts, and thumbnails. All text is escaped."""
+"""HTML of objects in a notebook: a table of facts and thumbnails. All text is escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of a verb: a bar on a terminal, elsewhere a line a minute on stderr; or a callback; or nothing."""
+"""Progress of a verb: a bar on a terminal, elsewhere a line a minute on stderr, or calls of a function, or nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from picstore.display.terminal import ascii_json, say
 from picstore.results import ProgressReport
 
-INTERVAL = 60.0  # seconds from one line to the next
-CALLBACK_INTERVAL = 0.1  # seconds between calls of a callback within a stage
+INTERVAL = 60.0  # seconds between lines
+CALLBACK_INTERVAL = 0.1  # seconds between calls within a stage
 
 
 @runtime_checkable
@@ -100,7 +100,8 @@ class Bar:
         self._progress.update(self._task, description=f"{self._verb}: {stage}")
 
     def set_total(self, total: int, done: int) -> None:
-        self._progress.start()  # not before, as compiling kernels has a bar of its own
+        # Started only here, because compiling kernels has a bar of its own.
+        self._progress.start()
         self._progress.update(self._task, total=total, completed=done)
 
     def advance(self, count: int) -> None:
@@ -119,18 +120,18 @@ class Bar:
 
 
 class Meter:
-    """Counts and times of a verb and its stage.
+    """Counts and times of a verb and of its current stage.
 
     Args:
-        clock: seconds, which never go back.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(self, verb: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._verb, self._clock = verb, clock
         self._began = clock()
         self._stage = ""
-        self._since = self._began  # of the stage
-        self._done = self._earlier = 0  # of them done by an earlier run
+        self._since = self._began  # start of the stage
+        self._done = self._earlier = 0  # items done in all, and by an earlier run
         self._total: int | None = None
 
     def begin_stage(self, stage: str) -> None:
@@ -145,11 +146,11 @@ class Meter:
         self._done += count
 
     def is_complete(self) -> bool:
-        """Whether all items of the stage are done."""
+        """Return whether all items of the stage are done."""
         return self._done == self._total
 
     def report(self) -> ProgressReport:
-        """Collect the figures: the stage's counts and rate, the verb's seconds past and left; None if unknown."""
+        """Collect counts and rate of the stage, and seconds of the verb past and left; None if unknown."""
         now, made = self._clock(), self._done - self._earlier
         rate = made / (now - self._since) if made and now > self._since else None
         left = (self._total - self._done) / rate if rate and self._total is not None else None
@@ -165,9 +166,9 @@ class Meter:
 
 
 class Callback:
-    """Calls a function with a :class:`ProgressReport` as a stage begins and while it lasts, in the verb's thread.
+    """Calls a function with a :class:`ProgressReport` when a stage begins and during it, in the thread of the verb.
 
-    What the function raises ends the verb.
+    An exception that the function raises ends the verb.
     """
 
     def __init__(self, verb: str, function: Callable[[ProgressReport], object]) -> None:
@@ -188,7 +189,7 @@ class Callback:
             self._call()
 
     def remark(self, text: str) -> None:
-        pass  # it is in the result
+        pass  # The result has the remark.
 
     def _call(self) -> None:
         self._last = time.monotonic()
@@ -196,12 +197,12 @@ class Callback:
 
 
 class Lines:
-    """Prints a line when a stage begins, and one each interval while it lasts, from a thread of its own.
+    """Prints a line when a stage begins, and further lines from a thread of its own.
 
     Args:
         as_json: print JSON objects with the same facts.
-        interval: seconds from one line to the next; INTERVAL by default.
-        clock: seconds, which never go back.
+        interval: seconds between lines; INTERVAL by default.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -214,7 +215,7 @@ class Lines:
     ) -> None:
         self._meter = Meter(verb, clock=clock)
         self._as_json, self._interval = as_json, INTERVAL if interval is None else interval
-        self._lock = threading.Lock()  # of the meter, as the thread prints
+        self._lock = threading.Lock()  # guards the meter
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
@@ -236,7 +237,7 @@ class Lines:
 
     def _print(self) -> None:
         report = self._meter.report()
-        with suppress(OSError):  # who read the lines has gone, or the disk of the log is full
+        with suppress(OSError):  # The reader of the lines has gone, or a disk is full.
             say(ascii_json(report.to_json()) if self._as_json else _line(report))
 
     def _tick(self) -> None:

@@ -1,4 +1,4 @@
-"""Lines for a terminal. Names and reasons come from files of strangers, so no control character reaches it."""
+"""Text for a terminal, without the control characters that names and reasons from files of strangers may contain."""
 
 from __future__ import annotations
 

@@ -87,7 +87,8 @@ def open_page(
     if recipe is not None:
         from picstore.viewer.drawn import Recipe
 
-        Recipe.find(recipe)  # A recipe that cannot be used is refused here, not on the page.
+        # A recipe that cannot be used is refused here, not on the page.
+        Recipe.find(recipe)
     if isinstance(state, (str, os.PathLike)):
         from picstore.viewer.replay import read_state
 
