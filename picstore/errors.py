@@ -21,7 +21,7 @@ class UsageError(PicstoreError):
 
 
 class Conflict(UsageError):
-    """Another process changed the dataset since it was read here; nothing was written, and the change can be repeated."""
+    """Another process changed the dataset meanwhile; nothing was written, and the change can be repeated."""
 
 
 class MissingDependency(PicstoreError):

@@ -6,6 +6,7 @@ import ast
 import functools
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -170,6 +171,18 @@ def test_modules_and_packages_import_each_other_in_no_circle() -> None:
         TopologicalSorter(imports).prepare()
     except CycleError as error:
         pytest.fail(f"a circle of imports: {' → '.join(error.args[1])}")
+
+
+# Base names that stand twice still.
+TWICE = set(
+    "base buckets canvas color columns decode export filter_weights folder index mds needed_kernels noise parquet "
+    "progress resample samples tone webdataset".split()
+)
+
+
+def test_a_base_name_stands_once_in_the_package() -> None:
+    counted = Counter(path.stem for path in PATHS)
+    assert {name for name, count in counted.items() if count > 1 and name != "__main__"} - TWICE == set()
 
 
 def test_an_init_file_holds_a_docstring_only_so_that_modules_load_alone() -> None:

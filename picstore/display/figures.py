@@ -1,6 +1,6 @@
 """Figures of matplotlib (the extra ``plot``): images with their annotations, histograms, and measured qualities.
 
-They open no window: a notebook shows the figure at the end of a cell, and ``savefig`` writes a figure to a file.
+Figures open no window: a notebook shows the figure at the end of a cell, and ``savefig`` writes a figure to a file.
 """
 
 from __future__ import annotations

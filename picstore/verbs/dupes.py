@@ -43,9 +43,7 @@ def dupes(
         save: keep the hashes in the dataset, as its column 'phash', for the next time.
         root: as :func:`picstore.info` has it.
         other_root: the same as ``root``, for ``other``.
-        workers: as :func:`picstore.convert` has it.
-        engine: as :func:`picstore.convert` has it.
-        progress: as :func:`picstore.convert` has it.
+        workers, engine, progress: as :func:`picstore.convert` has them.
 
     Raises:
         UsageError: the distance is out of range, or an index from elsewhere needs its root.

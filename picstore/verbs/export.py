@@ -47,9 +47,7 @@ def export(
         shard_size: target size of each tar, shard or Parquet file, such as 256MiB.
         where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
         root: as :func:`picstore.info` has it.
-        workers: as :func:`picstore.convert` has it.
-        engine: as :func:`picstore.convert` has it.
-        progress: as :func:`picstore.convert` has it.
+        workers, engine, progress: as :func:`picstore.convert` has them.
 
     Returns:
         ``records_lost`` is the number of damaged records that were left out.

@@ -33,9 +33,7 @@ def merge(
         out: path or URL of the dataset; shards may have been converted there.
         shards: paths or URLs of other shards.
         max_errors: as :func:`picstore.convert` has it.
-        workers: as :func:`picstore.convert` has it.
-        engine: as :func:`picstore.convert` has it.
-        progress: as :func:`picstore.convert` has it.
+        workers, engine, progress: as :func:`picstore.convert` has them.
 
     Raises:
         Unfinished: rows are missing; the files that were copied stay for the next call.

@@ -47,9 +47,7 @@ def shuffle(
         part: the part of ``split`` to take; 1 is the first.
         split_seed: random seed of ``split``.
         split_by: split each value of a column, such as label, by itself.
-        workers: as :func:`picstore.convert` has it.
-        engine: as :func:`picstore.convert` has it.
-        progress: as :func:`picstore.convert` has it.
+        workers, engine, progress: as :func:`picstore.convert` has them.
 
     Raises:
         UsageError: an argument is out of range, or the destination is a dataset or in use.

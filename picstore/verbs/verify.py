@@ -30,9 +30,7 @@ def verify(
         dataset: path or URL.
         decode: decode every image too, and compare it with the index.
         root: as :func:`picstore.info` has it.
-        workers: as :func:`picstore.convert` has it.
-        engine: as :func:`picstore.convert` has it.
-        progress: as :func:`picstore.convert` has it.
+        workers, engine, progress: as :func:`picstore.convert` has them.
 
     Returns:
         ``ok`` is False if there is damage.
