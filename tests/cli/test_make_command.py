@@ -14,7 +14,7 @@ from commands import picstore_command
 import picstore
 from picstore.cli import program
 from picstore.prepare.convert.resumable_job import DatasetShape
-from picstore.prepare.exports.export import FORMATS
+from picstore.prepare.exports.run_export import FORMATS
 from picstore.prepare.image.encode_settings import ENCODERS, SUBSAMPLINGS, EncodeSettings
 from picstore.prepare.upkeep.shuffled_copy import METHODS
 from picstore.storage.sizes import parse_size
