@@ -96,6 +96,6 @@ def test_the_guide_has_the_defaults_of_the_command(verb: str) -> None:
         assert shown[name] == default.strip("`"), option
 
 
-def test_an_option_with_an_optional_value_takes_the_default_of_the_function() -> None:
+def test_an_option_with_an_optional_value_has_the_default_of_the_verb() -> None:
     default = inspect.signature(picstore.measure_quality).parameters["images"].default
     assert options("convert")["measure"].flag_value == default

@@ -166,7 +166,7 @@ def test_the_plot_has_a_line_per_subsampling_and_nothing_else_is_written(tmp_pat
 
 def test_a_plot_without_matplotlib_is_refused_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependency, match=r"picstore\[plot\]"):
+    with pytest.raises(MissingDependency, match=r"pip install .*\[plot\]"):
         require_matplotlib()
 
 

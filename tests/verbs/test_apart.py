@@ -18,7 +18,7 @@ from picstore.errors import UsageError
 from picstore.storage.location.object_store import Bucket
 from picstore.storage.location.overlap_check import require_apart
 
-WRITING = [name for module, name in NAMES.items() if module.startswith("verbs.") and name.isidentifier()]
+WRITING = [name for module, names in NAMES.items() if module.startswith("verbs.") for name in names.split()]
 WRITING = [name for name in WRITING if "out" in inspect.signature(getattr(picstore, name)).parameters]
 # How each verb is called with a source and a destination.
 CALLS: dict[str, Callable[[Path, Path], Any]] = {
