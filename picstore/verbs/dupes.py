@@ -54,7 +54,7 @@ def dupes(
     """
     from picstore.prepare.upkeep.hamming import MAX_DISTANCE
     from picstore.prepare.upkeep.near_duplicates import find_duplicates, hash_images, save_hashes
-    from picstore.results import DupesResult, Duplicate, DuplicateGroup
+    from picstore.results import DupesResult
 
     started = time.monotonic()
     require_range("distance", distance, 0, MAX_DISTANCE)
@@ -67,7 +67,7 @@ def dupes(
         groups = find_duplicates(hashed, others, distance=distance)
         if save:
             save_hashes(opened, hashed)
-    found = sorted(id_ for group in groups for id_, _ in group.duplicates)
+    found = sorted(each.id for group in groups for each in group.duplicates)
     if ids is not None:
         Path(ids).write_text("".join(f"{id_}\n" for id_ in found))
     return DupesResult(
@@ -77,7 +77,7 @@ def dupes(
         images=len(hashed.ids),
         duplicates=len(found),
         unreadable=len(opened) - len(hashed.ids),
-        groups=[DuplicateGroup(each.id, [Duplicate(*found) for found in each.duplicates]) for each in groups],
+        groups=groups,
         ids=None if ids is None else str(ids),
         seconds=round(time.monotonic() - started, 3),
     )

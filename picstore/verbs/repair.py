@@ -32,7 +32,7 @@ def repair(dataset: Where, *, root: Where | None = None, progress: ProgressOptio
         Damage: too much is damaged to restore the dataset; the message says what a backup must give.
     """
     from picstore.prepare.upkeep import repair_dataset
-    from picstore.results import Loss, RepairResult
+    from picstore.results import RepairResult
     from picstore.storage.location.resolve import locate
 
     with open_display("repair", progress) as display:
@@ -46,5 +46,5 @@ def repair(dataset: Where, *, root: Where | None = None, progress: ProgressOptio
         index=done.index,
         counts=done.counts,
         records_lost=done.lost,
-        losses=[Loss(each.file, each.offset, each.problem, each.records) for each in done.losses],
+        losses=done.losses,
     )

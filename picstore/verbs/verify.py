@@ -43,7 +43,7 @@ def verify(
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
     from picstore.prepare.upkeep import verify_dataset
-    from picstore.results import DamagedPlace, VerifyResult
+    from picstore.results import VerifyResult
     from picstore.storage.location.resolve import locate
 
     with open_engine(engine, workers) as processes, open_display("verify", progress) as display:
@@ -55,5 +55,5 @@ def verify(
         ok=not done.findings,
         records_lost=sum(finding.records_lost for finding in done.findings),
         remarks=done.remarks,
-        damage=[DamagedPlace(each.file, each.offset, each.problem, each.records_lost) for each in done.findings],
+        damage=done.findings,
     )

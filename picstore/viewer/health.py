@@ -10,7 +10,8 @@ import numpy as np
 
 from picstore.cores import count_cores
 from picstore.errors import UsageError
-from picstore.prepare.upkeep.verify_dataset import Finding, verify
+from picstore.prepare.upkeep.verify_dataset import verify
+from picstore.results import DamagedPlace
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import Location, file_name
 from picstore.viewer import background
@@ -30,7 +31,7 @@ class Report(background.Report):
     """
 
     decode: bool = False
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DamagedPlace] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     verified: str = ""
 

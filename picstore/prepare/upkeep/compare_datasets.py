@@ -13,7 +13,7 @@ from picstore.display.histograms import bin_edges
 from picstore.errors import Damage, ImageError, NotADataset
 from picstore.jpeg.quality_tables import estimate_quality
 from picstore.prepare.upkeep.near_duplicates import Hashes, find_duplicates
-from picstore.results import ClassCounts, Distribution, Duplicate, DuplicateGroup, SharedImages
+from picstore.results import ClassCounts, Distribution, SharedImages
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import SAMPLINGS
 
@@ -89,12 +89,7 @@ def compare_images(one: Hashes, other: Hashes, *, distance: int) -> SharedImages
         shared=sum(len(group.duplicates) for group in groups),
         repeated=_repeated(one, distance),
         other_repeated=_repeated(other, distance),
-        groups=[
-            DuplicateGroup(
-                id=group.id, duplicates=[Duplicate(id=id_, distance=apart) for id_, apart in group.duplicates]
-            )
-            for group in groups
-        ],
+        groups=groups,
     )
 
 

@@ -16,25 +16,13 @@ from picstore.kernels.ahead import compile_ahead
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.prepare.upkeep.hamming import MAX_DISTANCE, find_leaders, find_nearest, find_nearest_each
+from picstore.results import Duplicate, DuplicateGroup
 from picstore.storage.dataset import Dataset
 
 COLUMN = "phash"  # where hashes are kept, as int64
 DEFAULT_DISTANCE = 6  # docs/duplicates.md has recall and precision
 
 _TASKS_A_WORKER = 8  # enough for an even share and for progress; opening the data set takes each one two reads
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """An image and its near-duplicates.
-
-    Attributes:
-        id: of the image, the lowest of the group, or one of the other data set.
-        duplicates: ids and distances of the duplicates in the data set, by id.
-    """
-
-    id: int
-    duplicates: tuple[tuple[int, int], ...]
 
 
 class Hashes(NamedTuple):
@@ -53,7 +41,9 @@ class _HashTask:
     containers: tuple[int, ...]
 
 
-def find_duplicates(hashed: Hashes, other: Hashes | None = None, *, distance: int = DEFAULT_DISTANCE) -> list[Group]:
+def find_duplicates(
+    hashed: Hashes, other: Hashes | None = None, *, distance: int = DEFAULT_DISTANCE
+) -> list[DuplicateGroup]:
     """Group images whose hashes differ in at most ``distance`` bits.
 
     Each duplicate is within the distance of its group's image of the lowest id, so all but that may be deleted.
@@ -75,9 +65,9 @@ def find_duplicates(hashed: Hashes, other: Hashes | None = None, *, distance: in
     members = members[np.argsort(firsts[members], kind="stable")]
     groups = np.split(members, np.flatnonzero(np.diff(firsts[members])) + 1) if len(members) else []
     return [
-        Group(
+        DuplicateGroup(
             int(ids[firsts[group[0]]]),
-            tuple(zip(hashed.ids[group].tolist(), distances[group].tolist(), strict=True)),
+            list(map(Duplicate, hashed.ids[group].tolist(), distances[group].tolist())),
         )
         for group in groups
     ]

@@ -13,6 +13,7 @@ import numpy as np
 from picstore.arrays import Bools, Table
 from picstore.errors import Corrupt, Damage, NotADataset
 from picstore.prepare.progress import Progress, begin_stage
+from picstore.results import Loss
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.edit_entries import Edits
 from picstore.storage.format.checksum import crc32c
@@ -22,16 +23,6 @@ from picstore.storage.format.read_container import recover_containers
 from picstore.storage.location.resolve import Location, Where, WritableLocation, locate_writable
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_writer import keep_counts, restore_manifest
-
-
-@dataclass(frozen=True, slots=True)
-class LostRecords:
-    """Number of records of one container that cannot be read, and why."""
-
-    file: str
-    offset: int
-    problem: str
-    records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +43,7 @@ class Repaired:
     copy: bool
     index: bool
     counts: bool
-    losses: list[LostRecords]
+    losses: list[Loss]
 
     @property
     def lost(self) -> int:
@@ -89,7 +80,7 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
         lost, sound = np.flatnonzero(live & ~good), sound + int((live & good).sum())
         if len(lost):
             ref = dataset.containers.container_ref(number)
-            losses.append(LostRecords(ref.name, ref.offset, problem, len(lost)))
+            losses.append(Loss(ref.name, ref.offset, problem, len(lost)))
             deleted.append(start + lost)
         if progress is not None:
             progress.advance(len(good))

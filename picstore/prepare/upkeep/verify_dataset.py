@@ -22,6 +22,7 @@ from picstore.prepare.image.index_image import index_image
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.targets_and_masks import mask_problem
 from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
+from picstore.results import DamagedPlace
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.edit_entries import Edits, read_npy_file
 from picstore.storage.edits.live_records import LiveRecords
@@ -37,21 +38,11 @@ from picstore.storage.record_counts import counts_name, read_counts
 from picstore.storage.references import ReferencesRoot, find_references_root, read_references
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Damage to a file: its name relative to the data set, byte offset, problem, and number of records lost."""
-
-    file: str
-    offset: int
-    problem: str
-    records_lost: int
-
-
 class Verified(NamedTuple):
     """Result of :func:`verify`: all damage in the order of the manifest's files, and remarks on what is no damage."""
 
     manifest: Manifest
-    findings: list[Finding]
+    findings: list[DamagedPlace]
     remarks: list[str]
 
 
@@ -79,11 +70,11 @@ class FileCheck:
 class CheckedFile:
     """Damage of one file, and the ids of its sound records, int64 (records,)."""
 
-    findings: list[Finding]
+    findings: list[DamagedPlace]
     ids: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
-    def join(cls, findings: list[Finding], ids: list[I64]) -> CheckedFile:
+    def join(cls, findings: list[DamagedPlace], ids: list[I64]) -> CheckedFile:
         """Join the ids of containers."""
         return cls(findings, np.concatenate([np.zeros(0, np.int64), *ids]))
 
@@ -111,19 +102,19 @@ def verify(
     folder = locate(where)
     manifest = read_manifest(folder)
     references = find_references_root(folder, manifest, root)
-    findings: list[Finding] = []
+    findings: list[DamagedPlace] = []
     remarks: list[str] = []
     try:
         check_copy(folder, manifest)
     except NotADataset:
         remarks.append(f"there is no copy of the manifest, {COPY}; `picstore repair` writes it")
     except Damage as error:
-        findings.append(Finding(COPY, error.offset, error.what, 0))
+        findings.append(DamagedPlace(COPY, error.offset, error.what, 0))
     rows: Table | None = None
     try:
         rows = read_index(folder, manifest)
     except Damage as error:
-        findings.append(Finding(Path(error.file).name, error.offset, error.what, 0))
+        findings.append(DamagedPlace(Path(error.file).name, error.offset, error.what, 0))
     live = _check_edits(folder, manifest, rows, findings)
     max_pixels = _max_pixels(manifest) if decode else None
     tasks = deque(
@@ -145,7 +136,7 @@ def verify(
 def _check_counts(
     folder: Location,
     manifest: Manifest,
-    findings: list[Finding],
+    findings: list[DamagedPlace],
     remarks: list[str],
     references: ReferencesRoot | None,
 ) -> None:
@@ -157,12 +148,12 @@ def _check_counts(
         remarks.append(f"there are no counts of labels, {name}; `picstore repair` writes them")
     except (Damage, UnsupportedVersion) as error:
         what = error.what if isinstance(error, Damage) else str(error)
-        findings.append(Finding(name, 0, f"{what}; `picstore repair` writes them again", 0))
+        findings.append(DamagedPlace(name, 0, f"{what}; `picstore repair` writes them again", 0))
     else:
         images = None if references is None else references.folder
         if not findings and not kept.same(Dataset(folder, root=images).count_records()):
             text = "the counts of labels differ from the records'; `picstore repair` writes them again"
-            findings.append(Finding(name, 0, text, 0))
+            findings.append(DamagedPlace(name, 0, text, 0))
 
 
 def _max_pixels(manifest: Manifest) -> int:
@@ -171,7 +162,9 @@ def _max_pixels(manifest: Manifest) -> int:
     return value if isinstance(value, int) else EncodeSettings().max_pixels
 
 
-def _check_edits(root: Location, manifest: Manifest, rows: Table | None, findings: list[Finding]) -> LiveRecords | None:
+def _check_edits(
+    root: Location, manifest: Manifest, rows: Table | None, findings: list[DamagedPlace]
+) -> LiveRecords | None:
     """Check the files of edits, and append their damage; returns the live records, None where they are not known."""
     live: LiveRecords | None = None
     edits = manifest.edits or Edits()
@@ -182,7 +175,7 @@ def _check_edits(root: Location, manifest: Manifest, rows: Table | None, finding
             if npy_file == edits.tombstones and rows is not None:
                 live = LiveRecords.from_deleted(rows["records"], array, file=name)
         except Damage as error:
-            findings.append(Finding(name, error.offset, error.what, 0))
+            findings.append(DamagedPlace(name, error.offset, error.what, 0))
     return live
 
 
@@ -202,33 +195,33 @@ def _files(
         yield entry, *by_file.get((entry.stream, entry.file), (None, ()))
 
 
-def _check_ids(checked: Iterable[CheckedFile]) -> list[Finding]:
+def _check_ids(checked: Iterable[CheckedFile]) -> list[DamagedPlace]:
     """Find ids that several records have; ids tell records apart in ledger, columns, deletions and batches."""
     ids = np.sort(np.concatenate([np.zeros(0, np.int64), *(each.ids for each in checked)]))
     again = np.unique(ids[1:][ids[1:] == ids[:-1]])
     if not len(again):
         return []
-    return [Finding(MANIFEST, 0, f"{len(again)} ids belong to several records, the first is {again[0]}", 0)]
+    return [DamagedPlace(MANIFEST, 0, f"{len(again)} ids belong to several records, the first is {again[0]}", 0)]
 
 
 def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
     """All damage of one file, and the ids in it."""
     entry = task.entry
     name = file_name(entry.stream, entry.file)
-    findings: list[Finding] = []
+    findings: list[DamagedPlace] = []
     rows = task.rows
     try:
         summary = read_summary(task.root, stream=entry.stream, file=entry.file)
         if (summary.crc, summary.records, summary.size) != (entry.crc32c, entry.records, entry.bytes):
-            findings.append(Finding(name, 0, "this is another file than the manifest lists", 0))
+            findings.append(DamagedPlace(name, 0, "this is another file than the manifest lists", 0))
         if rows is None:
             listed = FileSummary(entry.stream, entry.file, entry.bytes, entry.records, entry.crc32c, summary.footer)
             rows = index_rows([listed])
     except NotADataset:
         lost = entry.records - sum(map(len, task.deleted))
-        return CheckedFile([Finding(name, 0, "the file is missing", lost)])
+        return CheckedFile([DamagedPlace(name, 0, "the file is missing", lost)])
     except Damage as error:
-        findings.append(Finding(name, error.offset, error.what, 0))
+        findings.append(DamagedPlace(name, error.offset, error.what, 0))
     if rows is None:
         return _check_recovered(task, findings, on_progress)
     ids = []
@@ -244,7 +237,7 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
             if task.references is not None:
                 container = read_references(container, task.references, limit=int(row["referenced"]))
         except Damage as error:
-            findings.append(Finding(name, error.offset, error.what, records - len(deleted)))
+            findings.append(DamagedPlace(name, error.offset, error.what, records - len(deleted)))
         else:
             findings += _check_container(container, task.max_pixels, deleted)
             ids.append(container.index["id"][container.good].astype(np.int64))
@@ -252,7 +245,7 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
     return CheckedFile.join(findings, ids)
 
 
-def _check_recovered(task: FileCheck, findings: list[Finding], on_progress: ProgressCallback) -> CheckedFile:
+def _check_recovered(task: FileCheck, findings: list[DamagedPlace], on_progress: ProgressCallback) -> CheckedFile:
     """Check a file without footer and index: recover its containers, and count the missing records."""
     ids = []
     found = 0
@@ -262,7 +255,7 @@ def _check_recovered(task: FileCheck, findings: list[Finding], on_progress: Prog
             try:
                 container = read_references(container, task.references, limit=MAX_CONTAINER)
             except Damage as error:
-                findings.append(Finding(name, error.offset, error.what, len(container)))
+                findings.append(DamagedPlace(name, error.offset, error.what, len(container)))
                 found += len(container)
                 continue
         findings += _check_container(container, task.max_pixels, np.zeros(0, np.int64))
@@ -270,11 +263,11 @@ def _check_recovered(task: FileCheck, findings: list[Finding], on_progress: Prog
         found += len(container)
     on_progress(task.entry.records)
     if found < task.entry.records:
-        findings.append(Finding(name, 0, "containers are missing", task.entry.records - found))
+        findings.append(DamagedPlace(name, 0, "containers are missing", task.entry.records - found))
     return CheckedFile.join(findings, ids)
 
 
-def _check_container(container: Container, max_pixels: int | None, deleted: I64) -> list[Finding]:
+def _check_container(container: Container, max_pixels: int | None, deleted: I64) -> list[DamagedPlace]:
     """List the damage of a container, unless it concerns deleted records alone."""
     live = np.ones(len(container), dtype=np.bool_)
     live[deleted] = False
@@ -285,7 +278,7 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
     findings = []
     for number, error in enumerate(container.damage):
         last = number == len(container.damage) - 1
-        findings.append(Finding(error.file, error.offset, error.what, lost if last else 0))
+        findings.append(DamagedPlace(error.file, error.offset, error.what, lost if last else 0))
     for k in np.flatnonzero(container.good & live).tolist():
         problem = _wrong_row_checksum(container, k)
         if not problem and max_pixels is not None:
@@ -296,7 +289,7 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
             problem = problem or _wrong_mask(container, k)
         if problem:
             text = f"record {container.index[k]['id']}: {problem}"
-            findings.append(Finding(*container.locate(int(container.index[k]["offset"])), text, lost))
+            findings.append(DamagedPlace(*container.locate(int(container.index[k]["offset"])), text, lost))
     return findings
 
 
