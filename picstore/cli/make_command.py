@@ -132,7 +132,7 @@ def _make_argument(parameter: Parameter, name: str) -> click.Argument:
 
 
 def _option_names(parameter: Parameter) -> list[str]:
-    return _NAMES.get(parameter.name) or ["--" + parameter.name.replace("_", "-")]
+    return [*_NAMES.get(parameter.name, ["--" + parameter.name.replace("_", "-")])]
 
 
 def _make_option(parameter: Parameter, text: str) -> click.Option:
