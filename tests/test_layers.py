@@ -65,7 +65,7 @@ LAYERS = {
         "mux",
     ],
     "picstore.verbs": [
-        "common_arguments",
+        "common_arguments | dataset_facts",
         "conversion",
         "compare | convert | delete | dupes | export | index | info | measure_quality | merge | repair | "
         "shuffle | verify | view | warm",

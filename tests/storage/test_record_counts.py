@@ -24,7 +24,7 @@ from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.format import layout
 from picstore.storage.location.resolve import COUNTS, locate
 from picstore.storage.record_counts import RecordCounts, counts_file, read_counts, write_counts
-from picstore.verbs import info
+from picstore.verbs import dataset_facts
 
 Make = Callable[..., Path]
 
@@ -165,7 +165,7 @@ def many(tmp_path: Path) -> Path:
 def test_info_counts_all_images_by_class_and_says_what_it_samples(
     many: Path, older: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(info, "_SAMPLED_CONTAINERS", 5)
+    monkeypatch.setattr(dataset_facts, "_SAMPLED_CONTAINERS", 5)
     containers = len(picstore.Dataset(many).rows)
     assert containers > 20
     if older:
@@ -194,7 +194,7 @@ def test_info_counts_all_images_by_class_and_says_what_it_samples(
 
 
 def test_info_of_a_selection_counts_its_images(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info, "_SAMPLED_CONTAINERS", 5)
+    monkeypatch.setattr(dataset_facts, "_SAMPLED_CONTAINERS", 5)
     done = picstore_command("info", many, "--where", "id >= 8 AND id < 40")
     assert "no counts are kept for a selection" in done.stderr
     assert picstore_json("info", many, "--where", "id >= 8 AND id < 40")["histograms"]["label"]["counts"] == [20, 10, 2]
