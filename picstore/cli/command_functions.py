@@ -138,10 +138,10 @@ def view(dataset: Where, other: Where | None = None, *, open: bool = False, **op
 
     with _ending_at_once():
         from picstore.verbs.view import open_page
-        from picstore.viewer.security import redirecting_file
-        from picstore.viewer.server import end_by
 
         page = open_page(dataset, other, **options)
+        from picstore.viewer.security import redirecting_file
+        from picstore.viewer.server import end_by
     with contextlib.ExitStack() as stack:
         echo(*(f"{name}: {images:,} images" for name, images in page.shown), f"  {page.address}")
         if options["embed"]:

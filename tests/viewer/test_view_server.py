@@ -354,4 +354,4 @@ def test_a_port_that_is_taken_is_wrong_usage(annotated: Path) -> None:
 
 def test_without_starlette_the_command_says_what_to_install(annotated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("picstore.verbs.view.find_spec", lambda name: None)
-    assert "picstore[view]" in picstore_command("view", annotated, code=4).stderr
+    assert "[view]" in picstore_command("view", annotated, code=4).stderr
