@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from picstore.errors import Damage, MissingDependency, NotADataset, PicstoreError, UsageError, missing_extra
+from picstore.errors import Damage, NotADataset, PicstoreError, UsageError, missing_extra
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.storage.location.local import Folder
