@@ -49,6 +49,8 @@ _UNCOMPRESSED, _JPEG = 1, frozenset({6, 7})
 _FAX = frozenset({2, 3, 4})
 # LZW, Deflate (two numbers), PackBits, LZMA and Zstandard, which know nothing of samples.
 _BYTE_CODERS = frozenset({_UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000})
+# Without compression and in PackBits libtiff ignores a predictor; other programs undo it.
+_WITHOUT_PREDICTOR = frozenset({_UNCOMPRESSED, 32773})
 # By meaning and bits of unsigned samples in one plane, the extra samples with which Pillow is exact.
 _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     **{(meaning, bits): ((),) for meaning in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _PALETTE) for bits in (1, 2, 4, 8)},
@@ -128,6 +130,8 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")
     check_size(*layout.size, max_pixels=max_pixels)
+    if layout.predictor != 1 and layout.compression in _WITHOUT_PREDICTOR:
+        raise ImageError(f"TIFF: {layout}: with a predictor, which some programs ignore there; write it without")
     if _is_exact_in_pillow(layout, tags) and not data.startswith(b"MM\0+"):
         return None
     if not _is_readable(layout, tags):

@@ -158,10 +158,11 @@ def test_depth_order_planes_strips_and_codes_change_no_pixel(data):
         st.sampled_from({1: [*range(1, 17), 24, 32, 64], SIGNED: [8, 16, 32, 64], FLOAT: [16, 32, 64]}[kind])
     )
     extra = data.draw(st.sampled_from([(), (0,), (2,), (0, 2)]))
+    predictors = [3] if kind == FLOAT else [2] if bits in (8, 16, 32, 64) else []
     layout = Tiff(
         bits, meaning, kind, data.draw(st.sampled_from("<>")), data.draw(st.sampled_from([1, 2])), extra,
-        data.draw(st.sampled_from(COMPRESSIONS)),
-        data.draw(st.sampled_from([1, 3] if kind == FLOAT else [1, 2] if bits in (8, 16, 32, 64) else [1])),
+        compression := data.draw(st.sampled_from(COMPRESSIONS)),
+        data.draw(st.sampled_from([1, *predictors] if compression not in (NONE, PACKBITS) else [1])),
         data.draw(st.sampled_from([1, 2])), data.draw(st.integers(0, HEIGHT)), data.draw(st.sampled_from([0, 0, 16])),
         data.draw(st.booleans()),
     )  # fmt: skip
@@ -252,6 +253,9 @@ def test_special_floats_of_any_width_follow_the_rule_of_floats():
     (Tiff(16, WHITE_IS_ZERO, extra=(1,)), 2, "WhiteIsZero of 16 bits"),
     (Tiff(24, kind=FLOAT), 1, "24 bits, float"),
     (Tiff(12, predictor=2), 1, "BlackIsZero of 12 bits"),
+    (Tiff(8, WHITE_IS_ZERO, predictor=2), 1, "WhiteIsZero of 8 bits, unsigned, compression 1: with a predictor"),
+    (Tiff(16, RGB, compression=PACKBITS, predictor=2), 3, "compression 32773: with a predictor"),
+    (Tiff(32, kind=FLOAT, predictor=3), 1, "float, compression 1: with a predictor"),
     (Tiff(16, LAB), 3, "Lab of 16 bits"),
     (Tiff(8, 32_803), 1, r"color filter array \(photometric interpretation 32803\)"),
     (Tiff(16, tags={259: (3, [7])}), 1, "compression 7"),
