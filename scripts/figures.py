@@ -17,8 +17,7 @@ from copied import NAMES, Measured, by_rate, number
 from matplotlib.figure import Figure
 
 import picstore
-from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.markers import find_restart_segments, parse_header
 
 DOCS = Path(__file__).parents[1] / "docs"
 IMAGES = DOCS / "images"

@@ -10,8 +10,8 @@ import numpy as np
 from picstore.jpeg import gpu_segment_layout as words
 from picstore.jpeg.cut import TiledJpegs
 from picstore.jpeg.decoder.describe import describe_tiles, measure_tiles
-from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import INTERVAL, find_restart_segments
+from picstore.jpeg.markers import find_restart_segments, parse_header
+from picstore.jpeg.tiles import INTERVAL
 from picstore.storage.format.layout import ENTRY, ENTRY_POINTS
 from picstore.storage.format.segment_table import find_entry_points
 from picstore.train.batching.host_batch import SegmentLayout, SegmentTables

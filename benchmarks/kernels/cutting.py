@@ -13,8 +13,7 @@ from benchmarks.kernels.markers import pin
 from benchmarks.options import Options
 from benchmarks.photographs import crop_geometry, encode, mark, pillow, read_markable, shrink, summary
 from picstore.jpeg.cut import TiledJpegs, cut_batch
-from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.markers import find_restart_segments, parse_header
 from picstore.train.cpu.decode_crop import decode_rgb
 
 BATCH = 128  # cuts in one call

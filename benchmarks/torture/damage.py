@@ -12,8 +12,8 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import INTERVAL, find_restart_segments
+from picstore.jpeg.markers import find_restart_segments, parse_header
+from picstore.jpeg.tiles import INTERVAL
 from picstore.jpeg.transcode import add_restart_markers, find_entry_points
 
 # Sampling, width and height. Images of one kind are checked together, so that kinds are few. Levels of noise make

@@ -17,17 +17,8 @@ import numpy as np
 
 from picstore.arrays import I64, U8, U16, U64
 from picstore.errors import UsageError
-from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import (
-    CUT_MARGIN,
-    HEADER,
-    HEIGHT,
-    INTERVAL,
-    MCU_HEIGHT,
-    MCU_WIDTH,
-    WIDTH,
-    find_restart_segments,
-)
+from picstore.jpeg.markers import find_restart_segments, parse_header
+from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel, prefetch
 
 Buffer: TypeAlias = "bytes | memoryview"

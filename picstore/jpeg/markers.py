@@ -1,4 +1,4 @@
-"""Marker segments of a JPEG up to the entropy-coded data, with size and sampling (ITU-T T.81, annex B)."""
+"""Markers of a JPEG: its headers with size and sampling, and the restart markers of its scan (ITU-T T.81, annex B)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
+from picstore.arrays import I64
 from picstore.errors import ImageError
 
 MarkerSegment: TypeAlias = tuple[int, bytes, int]  # marker, body, offset after the segment
@@ -122,6 +125,37 @@ def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
     if not body or len(body) != 4 + 2 * body[0]:
         raise ImageError(f"the scan header that ends at byte {end} has a wrong length")
     return Header(*frame, scan_components=body[0], restart_interval=interval, length=end)
+
+
+def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64, I64]:
+    """Find the restart markers of a scan: the offsets at which each segment between them begins and ends.
+
+    The stream has one interleaved scan, and ``header`` is its header. The results are int64 (segments,), in bytes from
+    the stream's beginning; without restart markers there is one segment.
+
+    Raises:
+        ImageError: the restart markers contradict the headers, or EOI is missing.
+    """
+    data = np.frombuffer(jpeg, dtype=np.uint8)[header.length :]
+    # In entropy-coded data a 0xFF byte is followed by 0x00 (stuffing), by 0xFF (fill) or by a marker (B.1.1.5).
+    offsets = np.flatnonzero(data[:-1] == 0xFF)
+    codes = data[offsets + 1]
+    is_marker = (codes != 0x00) & (codes != 0xFF)
+    offsets, codes = offsets[is_marker], codes[is_marker]
+    is_end = np.flatnonzero((codes < RST0) | (codes > RST7))
+    if len(is_end) == 0 or codes[is_end[0]] != EOI:
+        raise ImageError("the scan does not end in EOI: truncated, or it has more than one scan")
+    restarts = is_end[0]
+    columns, rows = header.mcus
+    interval = header.restart_interval or columns * rows
+    expected = -(-columns * rows // interval) - 1
+    if restarts != expected:
+        raise ImageError(f"{restarts} restart markers where the headers announce {expected}")
+    if (codes[:restarts] != RST0 + np.arange(restarts) % 8).any():
+        raise ImageError("restart markers are out of order")
+    ends = offsets[: restarts + 1] + header.length
+    starts = np.concatenate(([header.length], ends[:-1] + 2))
+    return starts.astype(np.int64), ends.astype(np.int64)
 
 
 def _next_marker(jpeg: bytes | memoryview, first: int) -> tuple[int, int]:

@@ -19,7 +19,14 @@ from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg import bit_reader, bit_writer, block_starts
 from picstore.jpeg.headers import CodingParameters, HuffmanTables, read_coding_parameters, write_headers
 from picstore.jpeg.huffman import optimal_table, pack_tables
-from picstore.jpeg.markers import EOI, Header, MarkerSegment, header_from_segments, iterate_marker_segments
+from picstore.jpeg.markers import (
+    EOI,
+    Header,
+    MarkerSegment,
+    find_restart_segments,
+    header_from_segments,
+    iterate_marker_segments,
+)
 from picstore.jpeg.restart_edits import (
     BLOCKS,
     DC_SIZES,
@@ -28,7 +35,7 @@ from picstore.jpeg.restart_edits import (
     distances_in_stream,
     find_edits,
 )
-from picstore.jpeg.tiles import entry_interval, find_restart_segments, restart_interval
+from picstore.jpeg.tiles import entry_interval, restart_interval
 from picstore.jpeg.transcode_lookup import make_lookups
 
 P = ParamSpec("P")

@@ -145,7 +145,7 @@ class Exercise:
         self._call(
             "read_coding", lambda: part["headers"].read_coding_parameters(part["markers"].iterate_marker_segments(jpeg))
         )
-        found = self._call("find_segments", part["tiles"].find_restart_segments, jpeg, header) if header else None
+        found = self._call("find_segments", part["markers"].find_restart_segments, jpeg, header) if header else None
         interval = rng.choice((None, None, 1, 3, rng.randrange(1, 100)))
         added = self._call("add_restart_markers", part["transcode"].add_restart_markers, jpeg, interval)
         if added:
@@ -224,7 +224,7 @@ class Exercise:
     def _compare(self, before: bytes, after: bytes) -> None:
         """Check that libjpeg-turbo decodes the result, and to the pixels of the damaged stream if it accepts that."""
         parts = self._parts
-        parts["tiles"].find_restart_segments(after, parts["markers"].parse_header(after))
+        parts["markers"].find_restart_segments(after, parts["markers"].parse_header(after))
         shown = simplejpeg.decode_jpeg(after, strict=False)
         try:
             expected = simplejpeg.decode_jpeg(before, strict=False)

@@ -32,7 +32,7 @@ from PIL import Image
 
 from picstore.errors import Damage, ImageError, PicstoreError
 from picstore.jpeg import cut as cutting
-from picstore.jpeg import headers, markers, perceptual_hash, tiles, transcode
+from picstore.jpeg import headers, markers, perceptual_hash, transcode
 from picstore.jpeg.decoder import box as boxes
 from picstore.jpeg.decoder import decode_baseline as decoding
 from picstore.prepare.convert import ledger
@@ -427,7 +427,7 @@ def _decode_box(stream: bytes, box: tuple[int, int, int, int]) -> tuple[np.ndarr
     """Decode a box of a stream by the lengths of its segments, between guard pages."""
     _compile_decoder()
     header = markers.parse_header(stream)
-    starts, ends = tiles.find_restart_segments(stream, header)
+    starts, ends = markers.find_restart_segments(stream, header)
     tiling = np.array([[header.width, header.height, *header.mcu_size, header.restart_interval, header.length]])
     if box[2] > header.width or box[3] > header.height or (ends - starts).max() >= 1 << 16:
         return None
@@ -465,7 +465,7 @@ def check_cut(stream: bytes) -> bool:
         dx, dy = left - int(found[1][0]), top - int(found[1][1])
         if not np.array_equal(found[0][dy : dy + box[3], dx : dx + box[2]], whole[inside]):
             raise Difference(f"the box {box} has other pixels")
-    accepted(tiles.find_restart_segments, stream, markers.parse_header(stream))
+    accepted(markers.find_restart_segments, stream, markers.parse_header(stream))
     return True
 
 

@@ -18,8 +18,7 @@ from samples import jpeg
 import picstore
 from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg.cut import CutJpegs, TiledJpegs, cut, cut_batch
-from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.markers import find_restart_segments, parse_header
 from picstore.jpeg.transcode import add_restart_markers
 
 SAMPLINGS = ("grey", "444", "422", "440", "420")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from picstore.jpeg.headers import read_coding_parameters
 from picstore.jpeg.huffman import HuffmanTable
-from picstore.jpeg.markers import iterate_marker_segments, parse_header
-from picstore.jpeg.tiles import entry_interval, find_restart_segments, restart_interval
+from picstore.jpeg.markers import find_restart_segments, iterate_marker_segments, parse_header
+from picstore.jpeg.tiles import entry_interval, restart_interval
 from picstore.jpeg.transcode import add_restart_markers, find_entry_points, read_marker_segments, transcode
 
 KINDS = ("grey", "444", "422", "440", "420")

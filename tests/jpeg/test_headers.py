@@ -20,8 +20,7 @@ from picstore.errors import ImageError
 from picstore.jpeg import markers, tiles
 from picstore.jpeg.headers import TableSelector, read_coding_parameters
 from picstore.jpeg.huffman import HuffmanTable
-from picstore.jpeg.markers import APP1, APP14, DHT, DQT, SOS
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.markers import APP1, APP14, DHT, DQT, SOS, find_restart_segments
 
 MCU = {"grey": (8, 8), "444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}
 SIZES = [(1, 1), (8, 8), (16, 16), (17, 9), (64, 48), (100, 75), (131, 33)]

@@ -26,7 +26,7 @@ from test_cut import DECODERS, QUARTERS, SAMPLINGS
 import picstore
 from picstore.errors import NotTranscodable
 from picstore.jpeg import markers
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.markers import find_restart_segments
 from picstore.jpeg.transcode import add_restart_markers, read_marker_segments, transcode, transcode_all
 from picstore.prepare.image.image_info import parse_image_info
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.jpeg import markers
-from picstore.jpeg.tiles import entry_interval, find_restart_segments
+from picstore.jpeg.markers import find_restart_segments
+from picstore.jpeg.tiles import entry_interval
 from picstore.jpeg.transcode import TranscodedJpeg
 from picstore.storage.format.layout import SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from picstore.errors import ImageError
 from picstore.jpeg.headers import read_coding_parameters
-from picstore.jpeg.markers import Header, header_from_segments, iterate_marker_segments
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.markers import Header, find_restart_segments, header_from_segments, iterate_marker_segments
 from picstore.prepare.image.decode_image import decode_bounded, decode_file
 from picstore.prepare.image.encode_settings import MAX_SIDE, EncodeSettings
 from picstore.prepare.image.exif_orientation import CoordinateMap

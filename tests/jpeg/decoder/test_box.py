@@ -17,8 +17,7 @@ import picstore
 from picstore.jpeg.cut import TiledJpegs, cut_all
 from picstore.jpeg.decoder.box import OUTSIDE, decode_box
 from picstore.jpeg.decoder.decode_baseline import decode
-from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.markers import find_restart_segments, parse_header
 
 KINDS = ("grey", "444", "422", "440", "420")
 

@@ -18,8 +18,7 @@ from picstore.jpeg import gpu_segment_layout as words
 from picstore.jpeg.cut import cut
 from picstore.jpeg.decoder.box import NO_GRID
 from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS
-from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.markers import find_restart_segments, parse_header
 from picstore.jpeg.transcode import add_restart_markers, find_entry_points
 
 KINDS = ("grey", "444", "422", "440", "420")

@@ -16,8 +16,7 @@ from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode_baseline import decode
-from picstore.jpeg.markers import parse_header
-from picstore.jpeg.tiles import find_restart_segments
+from picstore.jpeg.markers import find_restart_segments, parse_header
 from picstore.jpeg.transcode import add_restart_markers
 
 pytest.importorskip("triton")
