@@ -35,7 +35,7 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
     try:
         groups = [line.split(":", 2) for line in (proc / "cgroup").read_text("utf-8", "replace").splitlines()]
         mounts = (proc / "mountinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:  # not Linux
+    except OSError:
         return
     for mount in mounts:
         fields, _, kind = (part.split() for part in mount.partition(" - "))

@@ -174,10 +174,7 @@ def test_modules_and_packages_import_each_other_in_no_circle() -> None:
 
 
 # Base names that stand twice still.
-TWICE = {
-    *("base", "buckets", "canvas", "color", "columns", "decode", "export", "filter_weights", "folder", "index", "mds"),
-    *("needed_kernels", "noise", "parquet", "progress", "resample", "samples", "tone", "webdataset"),
-}
+TWICE = {"needed_kernels", "progress"}
 
 
 def test_a_base_name_stands_once_in_the_package() -> None:

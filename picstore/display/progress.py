@@ -237,7 +237,8 @@ class Lines:
 
     def _print(self) -> None:
         report = self._meter.report()
-        with suppress(OSError):  # The reader of the lines has gone, or a disk is full.
+        # The reader of the lines may have gone, or the disk of a log be full.
+        with suppress(OSError):
             say(ascii_json(report.to_json()) if self._as_json else _line(report))
 
     def _tick(self) -> None:

@@ -26,18 +26,10 @@ from picstore.storage.sizes import parse_size
 from picstore.verbs.common_arguments import given_arguments
 
 # Arguments of verbs that say how to read a source.
-_SOURCE = [
-    "kind",
-    "root",
-    "synsets",
-    "annotations",
-    "image_field",
-    "label_field",
-    "split",
-    "targets",
-    "hidden",
-    "classes",
-]
+_SOURCE = (
+    *("kind", "root", "synsets", "annotations", "image_field", "label_field"),
+    *("split", "targets", "hidden", "classes"),
+)
 
 
 def open_inputs(source: Where, arguments: Mapping[str, Any], engine: Engine) -> Listing:

@@ -15,7 +15,8 @@ import picstore
 from picstore.cli import program
 from picstore.prepare.convert.resumable_job import DatasetShape
 from picstore.prepare.exports.run_export import FORMATS
-from picstore.prepare.image.encode_settings import ENCODERS, SUBSAMPLINGS, EncodeSettings
+from picstore.prepare.image.encode_settings import ENCODERS, IMAGE_TIMEOUT, SUBSAMPLINGS, EncodeSettings
+from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE
 from picstore.prepare.upkeep.shuffled_copy import METHODS
 from picstore.storage.sizes import parse_size
 
@@ -84,6 +85,8 @@ def test_defaults_of_settings_are_those_that_conversions_have() -> None:
     assert bytes.fromhex(shown["background"]) == bytes(settings["background"])
     for name in ("streams", "file_size", "container_size", "seed"):
         assert parse_size(shown[name]) == getattr(shape, name)
+    assert float(shown["image_timeout"]) == IMAGE_TIMEOUT
+    assert int(dict(defaults("dupes"))["distance"]) == DEFAULT_DISTANCE
 
 
 @pytest.mark.parametrize("verb", VERBS)
