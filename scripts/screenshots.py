@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 from playwright.sync_api import Page, sync_playwright
 
 import picstore
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 PHOTOGRAPHS = {

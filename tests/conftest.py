@@ -27,7 +27,7 @@ from web_server import TOKEN, Hub, WebServer
 
 import picstore
 from picstore.errors import MissingDependency
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.engine import worker_processes
 from picstore.storage.location import obstore_file
 from picstore.storage.location.resumed_download import Retries
@@ -49,7 +49,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-_PRELOADED = ("picstore.prepare.convert.warmup", "picstore.prepare.convert.warmup_pixels")
+_PRELOADED = (
+    "picstore.prepare.convert.rows",
+    "picstore.prepare.convert.kernel_warmup:load_encoder",
+    "picstore.prepare.convert.kernel_warmup:load_pixels",
+)
 _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from picstore.errors import Corrupt
-from picstore.prepare.engine import stderr_capture, worker_processes
+from picstore.prepare.engine import library_errors, worker_processes
 
 
 class InlineEngine(worker_processes.LocalEngine):
@@ -133,7 +133,7 @@ def chatter(task: int, on_progress: object) -> str:
     for k in range(task):
         with contextlib.suppress(BlockingIOError):
             os.write(2, f"line {k} \x1b[1m of a library\n".encode())
-    return stderr_capture.take_first_line()
+    return library_errors.take_first_line()
 
 
 def crash(task: int, on_progress: object) -> None:

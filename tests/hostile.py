@@ -16,7 +16,7 @@ from samples import jpeg
 
 import picstore
 from picstore.jpeg.transcode import add_restart_markers
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef

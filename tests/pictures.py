@@ -85,7 +85,7 @@ def saved(image: Image.Image, format: str, **options: object) -> bytes:
 
 def open_image(data: bytes, *, settings: EncodeSettings, name: str = "") -> Image.Image:
     """Pixels of an image file as picstore decodes it."""
-    from picstore.prepare.image.decode_image import decode_file  # not at once: conftest imports this module
+    from picstore.prepare.image.decoder_process import decode_file  # not at once: conftest imports this module
 
     image = decode_file(data, settings=settings, name=name).image
     return image if isinstance(image, Image.Image) else Image.fromarray(image)
@@ -93,7 +93,8 @@ def open_image(data: bytes, *, settings: EncodeSettings, name: str = "") -> Imag
 
 def reencode(source: object, *, settings: EncodeSettings, name: str = "") -> tuple[bytes, str]:
     """Training JPEG of any source, always encoded, and the kind of the source."""
-    from picstore.prepare.image.encode import decode_any, encode
+    from picstore.prepare.image.decoder_process import decode_any
+    from picstore.prepare.image.training_jpeg import encode
 
     decoded = decode_any(source, settings=settings, name=name)
     return encode(decoded.image, settings=settings, origin=decoded.origin).jpeg, decoded.origin

@@ -13,7 +13,7 @@ from PIL import Image
 from samples import picture
 
 import picstore
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 
 COUNT = 96
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]

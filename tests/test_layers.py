@@ -45,7 +45,6 @@ LAYERS = {
         "dataset",
     ],
     "picstore.prepare": [
-        "progress",
         "engine",
         "image | sources",
         "convert | exports",

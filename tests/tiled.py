@@ -6,7 +6,7 @@ import numpy as np
 import simplejpeg
 
 from picstore.jpeg.transcode import add_restart_markers
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.storage.format.record import Record
 
 WIDTH, HEIGHT = 320, 1024

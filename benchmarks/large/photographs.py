@@ -13,7 +13,7 @@ from PIL import Image
 import picstore
 from benchmarks.options import Options
 from benchmarks.photographs import encode, find
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 
 # By megapixels: width, height and number of images.
 SIZES = {

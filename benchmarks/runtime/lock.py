@@ -26,7 +26,7 @@ import picstore
 from benchmarks.child import FailedError, MissingError, call
 from benchmarks.harness import Row, Table, say
 from benchmarks.options import Options
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.train.order.spans import Span
 from picstore.train.pipeline import batch_threads, loader_process, loader_process_main
 from picstore.train.pipeline.process_sequence import ProcessSequence

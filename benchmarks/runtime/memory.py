@@ -18,7 +18,7 @@ import picstore
 from benchmarks.child import call
 from benchmarks.harness import Row, Table
 from benchmarks.options import Options
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.convert.rows import RowTask, convert_row
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.inputs import Input

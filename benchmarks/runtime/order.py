@@ -17,7 +17,7 @@ from benchmarks.harness import Row, Table
 from benchmarks.options import Options
 from picstore import rng
 from picstore.arrays import I64
-from picstore.prepare.convert.resumable_job import DatasetShape, count_rows, row_slice
+from picstore.prepare.convert.row_division import DatasetShape, count_rows, row_slice
 from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import RankShard
 

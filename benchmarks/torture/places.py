@@ -15,7 +15,7 @@ import picstore
 from benchmarks.torture.verbs import INLINE
 from picstore.prepare.convert.append_images import append
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage.format.layout import SEALED, ContainerHeader

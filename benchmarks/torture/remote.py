@@ -19,7 +19,7 @@ from benchmarks.clusters import SimulatedCluster, simulated_cluster
 from benchmarks.harness import Row, Table, say
 from benchmarks.options import Options
 from benchmarks.torture.verbs import jpeg
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 
 _STOPPED = 30  # seconds
 _STOP = f"nothing: the trainer stops for {_STOPPED} s"

@@ -20,7 +20,7 @@ from benchmarks.harness import Row, Table, say
 from benchmarks.options import Options
 from benchmarks.torture.soak_work import EPOCHS, THREADS
 from benchmarks.torture.verbs import jpeg
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 
 MINUTES = 60
 _READING_PROCESSES = 8

@@ -19,8 +19,8 @@ from picstore.prepare.convert import conversion_job as convert_module
 from picstore.prepare.convert.append_images import append
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
 from picstore.prepare.convert.merge_shards import merge
-from picstore.prepare.convert.resumable_job import DatasetShape, Shard
 from picstore.prepare.convert.retry import retry_failed
+from picstore.prepare.convert.row_division import DatasetShape, Shard
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.exports.run_export import export
 from picstore.prepare.image.encode_settings import EncodeSettings

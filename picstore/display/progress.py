@@ -1,4 +1,8 @@
-"""Progress of a verb: a bar on a terminal, elsewhere a line a minute on stderr, or calls of a function, or nothing."""
+"""Progress of a verb: a bar on a terminal, elsewhere a line a minute on stderr, or calls of a function, or nothing.
+
+Work calls a :class:`Progress`, and worker processes report to it through a :data:`ProgressCallback`. They import this
+module, so rich is imported for a bar only.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,15 @@ INTERVAL = 60.0  # seconds between lines
 CALLBACK_INTERVAL = 0.1  # seconds between calls within a stage
 
 
-@runtime_checkable
-class Display(Protocol):
-    """Display of how far a verb is; see ``picstore.prepare.progress``."""
+# Called with the number of items done since the last call.
+ProgressCallback: TypeAlias = Callable[[int], None]
+
+
+class Progress(Protocol):
+    """Receiver of the stages of some work, and of the number of items that are done."""
 
     def begin_stage(self, stage: str) -> None:
-        """Name the stage that begins."""
+        """Name the stage that begins, such as ``"rows"``; its items are announced after it."""
 
     def set_total(self, total: int, done: int) -> None:
         """Announce ``total`` items, of which an earlier run finished ``done``."""
@@ -28,8 +35,26 @@ class Display(Protocol):
     def advance(self, count: int) -> None:
         """Count ``count`` more items as done."""
 
+
+@runtime_checkable
+class Display(Progress, Protocol):
+    """Display of a verb's progress, and of remarks."""
+
     def remark(self, text: str) -> None:
         """Tell something about the input that does not stop the verb."""
+
+
+def begin_stage(progress: Progress | None, stage: str, total: int | None = None, done: int = 0) -> None:
+    """Name the stage that begins, and announce its items if they are counted; do nothing without a receiver."""
+    if progress is not None:
+        progress.begin_stage(stage)
+        if total is not None:
+            progress.set_total(total, done)
+
+
+def progress_callback(progress: Progress | None) -> ProgressCallback:
+    """Return ``progress.advance``, or a callback that does nothing without a receiver."""
+    return progress.advance if progress is not None else lambda _: None
 
 
 ProgressOption: TypeAlias = bool | Callable[[ProgressReport], object] | Display

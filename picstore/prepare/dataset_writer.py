@@ -1,4 +1,4 @@
-"""``picstore.Writer``: makes a data set in Python, image by image."""
+"""``picstore.Writer``, which makes a dataset in Python, image by image."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from picstore.arrays import U8
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import resumable_job
 from picstore.prepare.convert.kernel_warmup import load_kernels
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.image.encode_settings import EncodeSettings
-from picstore.prepare.image.exif_orientation import map_targets
-from picstore.prepare.image.mozjpeg import require_mozjpeg
-from picstore.prepare.image.targets_and_masks import move_attachment
+from picstore.prepare.image.libvips import require_mozjpeg
+from picstore.prepare.image.targets_and_masks import map_targets, move_attachment
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.format.container_index import FileSummary
 from picstore.storage.format.record import Record
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
 
 _CLOSED = "the Writer is closed"
-# Of a Writer's thread: what appends a record, the record, and where its id or error goes.
+# Entries for a Writer's thread: a function that appends a record, the record, and a queue for its id or error.
 _Appends: TypeAlias = (
     "queue.SimpleQueue[tuple[Callable[[Record], int], Record, queue.SimpleQueue[int | BaseException]] | None]"
 )
 
 
 class Writer:
-    """Writes a new data set; leaving the ``with`` block without an error finishes it.
+    """Writer of a new dataset, which is finished when the ``with`` block ends without an error.
 
-    After an error the destination has no manifest, so no reader opens it. Only the process that made a writer adds to
-    it and finishes it: in a fork ``add`` and ``close`` raise UsageError, and leaving the block changes nothing. Several
-    threads may add images at a time.
+    After an error the destination has no manifest, so no reader opens it. Only the process that made a writer can use
+    it: in a fork ``add`` and ``close`` raise UsageError, and the end of the block changes nothing. Several threads may
+    add images at a time.
 
     Args:
         path: a directory, or a URL such as ``s3://bucket/train``, that does not exist or is empty.
@@ -61,9 +61,9 @@ class Writer:
         encode: resize, quality, subsampling, background, max_pixels, reencode and encoder, as in ``picstore convert``.
 
     Raises:
-        UsageError: a setting is out of its range, or the destination is a data set.
+        UsageError: a setting is out of its range, or the destination is a dataset.
         NotADataset: the destination holds other files.
-        Unfinished: the destination holds an unfinished data set.
+        Unfinished: the destination holds an unfinished dataset.
         Damage: the destination holds a job file that cannot be read.
         MissingDependency: the encoder asked for is not installed.
     """
@@ -74,7 +74,7 @@ class Writer:
         *,
         classes: Sequence[str] = (),
         attachments: Sequence[str] = (),
-        shape: resumable_job.DatasetShape | None = None,
+        shape: DatasetShape | None = None,
         **encode: Unpack[EncodeOptions],
     ) -> None:
         self._root = locate_writable(path)
@@ -85,23 +85,24 @@ class Writer:
         self._encode = EncodeSettings.from_json({**encode})
         if self._encode.encoder == "mozjpeg":
             require_mozjpeg()
-        # Here and not with the first image: an exception of a signal handler while llvmlite loads a kernel may end the
-        # process ("double free"), and a program may interrupt ``add`` on purpose.
+        # Kernels are not left to the first image: an exception of a signal handler while llvmlite loads a kernel may
+        # end the process ("double free"), and a program may interrupt ``add`` on purpose.
         load_kernels(self._encode)
-        self._shape = shape or resumable_job.DatasetShape()
+        self._shape = shape or DatasetShape()
         self._summaries: list[FileSummary] = []
         self._counts = RecordCounts.of({})
         self._rows = 0
         self._count = 0
         self._row: RowWriter | None = None
-        # Records are written by a thread of its own: an exception that a signal raises, such as KeyboardInterrupt,
-        # comes in the main thread alone, so it finds each record added or not, and nothing between.
-        # Its queues are written in C, where no such exception can leave a lock held.
+        # Records are written by a thread of their own. An exception that a signal raises, such as KeyboardInterrupt,
+        # comes in the main thread alone, so it finds each record either added or not. The queues are written in C,
+        # where no such exception can leave a lock held.
         self._appends: _Appends = queue.SimpleQueue()
         self._thread = threading.Thread(target=_serve_appends, args=(self._appends,), daemon=True)
         self._thread.start()
-        weakref.finalize(self, self._appends.put, None)  # ends the thread of a Writer that is dropped
-        self._refusal = ""  # why nothing can be added any more
+        weakref.finalize(self, self._appends.put, None)  # Ends the thread of a Writer that is dropped.
+        # Reason why nothing can be added any more.
+        self._refusal = ""
         self._published = False
         self._pid = os.getpid()
         begun = resumable_job.begin_job(self._root, {"verb": "Writer", "picstore": __version__}, resume=False)
@@ -120,18 +121,18 @@ class Writer:
     ) -> int:
         """Append an image and return its id, 0 for the first.
 
-        Threads may call this at a time; ids are in the order in which their images are ready. An exception that comes
-        from outside, such as KeyboardInterrupt, leaves the record added whole or not at all, and the next id free.
+        Several threads may call this at a time; ids are in the order in which images are ready. After an exception from
+        outside, such as KeyboardInterrupt, the record is added whole or not at all, and the next id is free.
 
         Args:
-            image: bytes of a file in any format that convert reads; a JPEG is stored without loss where convert would
-                do so. Or pixels: a PIL image, a uint8 array (H, W, 3) or (H, W), or a uint8 tensor of torch, (3, H, W),
+            image: bytes of a file in any format that convert reads; a JPEG is stored without loss if convert would do
+                so. Or pixels: a PIL image, a uint8 array (H, W, 3) or (H, W), or a uint8 tensor of torch, (3, H, W),
                 (1, H, W) or (H, W).
             label: class of the image, its number or one of the names in ``classes``; −1 for unknown.
             extra: any JSON value. Its ``boxes``, ``box_labels``, ``polygons`` and ``keypoints`` are targets as in
                 docs/formats.md, in pixels of the image as a viewer shows it; they are scaled with the image.
-            attachments: bytes by name; an image of the size of ``image`` is turned and resized with it, all others are
-                stored unchanged.
+            attachments: bytes by name. An image of the size of ``image`` is turned and resized with it; other
+                attachments are stored unchanged.
 
         Raises:
             ImageError: the image cannot become a training JPEG; nothing was added.
@@ -150,7 +151,8 @@ class Writer:
             if not isinstance(blob, (bytes, bytearray)):
                 kind = type(blob).__name__
                 raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
-            blobs[name] = bytes(blob)  # of a bytearray a copy: it is written later, and the caller may change it
+            # A bytearray is copied, because it is written later, and the caller may change it.
+            blobs[name] = bytes(blob)
         made = make_training_jpeg(image, settings=self._encode, bounded=True)
         blobs = {name: move_attachment(name, blob, made.coordinates) for name, blob in blobs.items()}
         try:
@@ -167,7 +169,7 @@ class Writer:
         return appended
 
     def _append(self, record: Record) -> int:
-        """Append a record under the next id, and return that; runs in the Writer's thread."""
+        """Append a record with the next id, and return the id; runs in the Writer's thread."""
         self._require_open()
         id_ = self._count
         try:
@@ -177,7 +179,7 @@ class Writer:
             self._count += 1
             if self._row.bytes >= self._shape.streams * self._shape.file_size:
                 self._end_row()
-        except UsageError:  # the record is too large; nothing was added
+        except UsageError:  # The record is too large. Nothing was added.
             raise
         except BaseException as error:
             self._refusal = f"an error in writing has ended the Writer: {error}"
@@ -189,7 +191,7 @@ class Writer:
             raise PicstoreError(self._refusal)
 
     def _end_thread(self, refusal: str) -> None:
-        """Refuse what is added from now on, for this reason, and wait for what was added."""
+        """Refuse records from now on, for this reason, and wait until earlier records are written."""
         self._refusal = self._refusal or refusal
         self._appends.put(None)
         self._thread.join()
@@ -198,11 +200,11 @@ class Writer:
         if self._pid != os.getpid():
             raise UsageError(
                 f"this Writer belongs to process {self._pid}, of which this one is a fork; send it the images, or give "
-                "each process a Writer of its own and join the data sets by `picstore shuffle`"
+                "each process a Writer of its own and join the datasets by `picstore shuffle`"
             )
 
     def _number_of(self, label: int | str) -> int:
-        """Return the number of a class; UsageError for an unknown one."""
+        """Return the number of a class; UsageError for an unknown class."""
         if isinstance(label, str):
             if label not in self._classes:
                 known = f"its classes are {reprlib.repr(list(self._classes))}" if self._classes else "it has no classes"
@@ -224,7 +226,7 @@ class Writer:
             self._row = None
 
     def close(self) -> None:
-        """Write the last row, the index and the manifest. A call after one that failed tries again."""
+        """Write the last row, the index and the manifest. After an error, call this again to retry."""
         self._check_process()
         if self._published:
             return
@@ -254,7 +256,7 @@ class Writer:
         if kind is None and self._refusal in ("", _CLOSED):
             self.close()
             return
-        if self._pid != os.getpid():  # the files are the parent's, which goes on
+        if self._pid != os.getpid():  # The files belong to the parent, which goes on.
             return
         self._end_thread("the Writer has ended with an error")
         with self._held:
@@ -273,11 +275,11 @@ def _serve_appends(appends: _Appends) -> None:
             answer.put(append(record))
         except BaseException as error:
             answer.put(error)
-        del each, append, record, answer  # else the Writer is never dropped
+        del each, append, record, answer  # Otherwise the Writer is never dropped.
 
 
 def _pixels_of(tensor: Any) -> U8:
-    """Pixels (H, W, 3) or (H, W) of a tensor of torch; UsageError unless it is uint8 with channels first."""
+    """Return the pixels of a tensor of torch as (H, W, 3) or (H, W); UsageError unless it is uint8, channels first."""
     shape = tuple(tensor.shape)
     if str(tensor.dtype) != "torch.uint8":
         raise UsageError(f"image is a tensor of {tensor.dtype}; give uint8, as (image * 255).round().to(torch.uint8)")

@@ -12,30 +12,35 @@ from PIL import Image
 
 from picstore import rng
 from picstore.arrays import F32, U8
+from picstore.display.progress import ProgressCallback
 from picstore.errors import ImageError
+from picstore.prepare.convert.kernel_warmup import start_fork_server
 from picstore.prepare.engine import worker_processes
-from picstore.prepare.image.encode import decode_any, encode
+from picstore.prepare.image.decoder_process import decode_any
 from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings
-from picstore.prepare.image.training_jpeg import LOSSLESS, make_training_jpeg
-from picstore.prepare.progress import ProgressCallback
+from picstore.prepare.image.training_jpeg import LOSSLESS, encode, make_training_jpeg
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 
 QUALITIES = tuple(range(50, 100, 5))
-SUBSAMPLINGS = ("420", "444")  # always measured, for comparison
-LOW_PERCENTILE = 5  # of SSIM over images, the warning for a user
-_MAX_PSNR = 100.0  # dB, for equal images, so that a mean stays finite
+# Subsamplings that are always measured, for comparison.
+SUBSAMPLINGS = ("420", "444")
+# Percentile of the images' SSIM that warns a user.
+LOW_PERCENTILE = 5
+# PSNR of equal images in dB, so that a mean stays finite.
+_MAX_PSNR = 100.0
 
 # Wang, Bovik, Sheikh and Simoncelli, "Image quality assessment: from error visibility to structural similarity", 2004.
 _RADIUS, _SIGMA = 5, 1.5
 _C1, _C2 = 6.5025, 58.5225  # (0.01 × 255)², (0.03 × 255)²
 _GAUSSIAN = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))
 _WEIGHTS: F32 = (_GAUSSIAN / _GAUSSIAN.sum()).astype(np.float32)
-_STRIP_ROWS = 32  # rows at a time, whose planes stay in the second-level cache: 2.8 times as fast
+# Rows of a strip, whose planes stay in the second-level cache, which is 2.8 times as fast.
+_STRIP_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ImageQuality:
-    """One image encoded with one of the settings: size, PSNR in dB of RGB or grey, mean SSIM of the channels."""
+    """Size of one encoded image, its PSNR in dB of RGB or grey, and the mean SSIM of its channels."""
 
     bytes: int
     psnr: float
@@ -47,11 +52,11 @@ class QualityReport:
     """Measurements of a sample of images.
 
     Attributes:
-        settings: the measured settings, by subsampling and rising quality.
+        settings: measured settings, by subsampling and rising quality.
         images: measurements of each image that would be encoded, one for each of ``settings``.
         source_bytes: size of the files of ``images``.
-        lossless: images that convert would not re-encode at any quality.
-        failed: images that cannot be read.
+        lossless: number of images that convert would not re-encode at any quality.
+        failed: number of images that cannot be read.
     """
 
     settings: tuple[EncodeSettings, ...]
@@ -61,7 +66,7 @@ class QualityReport:
     failed: int
 
     def rows(self) -> list[dict[str, Any]]:
-        """Means for each settings: bytes, fraction saved against the files, PSNR, SSIM, and SSIM's low percentile."""
+        """Return for each settings the mean bytes, fraction saved, PSNR and SSIM, and the low percentile of SSIM."""
         rows = []
         for settings, images in zip(self.settings, zip(*self.images, strict=True), strict=False):
             size = sum(image.bytes for image in images)
@@ -104,11 +109,11 @@ def measure_quality(
     Raises:
         PicstoreError: an object store cannot be reached.
     """
-    worker_processes.start_fork_server("picstore.prepare.convert.warmup", "picstore.prepare.convert.warmup_pixels")
+    start_fork_server(replace(encode, reencode=True))
     settings = settings_to_measure(encode)
     numbers = sample_numbers(len(listing.inputs), images, seed=seed)
     tasks = deque(_Task(number, listing.inputs[number], encode, settings, image_timeout) for number in numbers)
-    ended = worker_processes.run(measure_image, tasks, workers=workers, on_progress=on_progress)
+    ended = worker_processes.LocalEngine(workers).run(measure_image, tasks, on_progress=on_progress)
     outcomes = {task.number: outcome for task, outcome in ended}
     results = [outcomes[number] for number in numbers]
     encoded = [each for each in results if isinstance(each, tuple)]
@@ -135,7 +140,7 @@ def sample_numbers(inputs: int, count: int, *, seed: int) -> list[int]:
 
 
 def measure_image(task: _Task, on_progress: ProgressCallback) -> tuple[int, tuple[ImageQuality, ...]] | str:
-    """Size of the file and its measurements; or ``"lossless"``, or the reason why it cannot be read."""
+    """Measure an image; return the file's size and the measurements, ``"lossless"``, or the reason of a failure."""
     try:
         data = read_input(task.source)
         with worker_processes.time_limit(task.image_timeout):
@@ -165,17 +170,17 @@ def _encode_and_compare(image: Image.Image | U8, settings: EncodeSettings) -> Im
 
 
 def psnr(one: U8, other: U8) -> float:
-    """Peak signal-to-noise ratio of two uint8 arrays of one shape, over all their values, in dB; at most 100."""
-    # Sums of such integers are exact in float64, in whatever order a BLAS adds them; in float32 they are not.
+    """Return the peak signal-to-noise ratio of two uint8 arrays of one shape, over all values, in dB; at most 100."""
+    # In float64 sums of such integers are exact, in whatever order a BLAS adds them. In float32 they are not.
     difference = np.subtract(one, other, dtype=np.int16).ravel().astype(np.float64)
     error = float(np.dot(difference, difference)) / difference.size
     return min(_MAX_PSNR, 10 * float(np.log10(255**2 / error))) if error else _MAX_PSNR
 
 
 def ssim(one: F32, other: F32) -> float:
-    """Mean structural similarity of two planes of values in 0 … 255, float32 (H, W), by a Gaussian of 11 × 11 pixels.
+    """Return the mean structural similarity of two planes, float32 (H, W) in 0 … 255, by a Gaussian of 11 × 11 pixels.
 
-    The mean is over windows that lie inside; sides of less than 11 pixels are extended by their mirror image.
+    The mean is over all windows inside the planes. Sides of less than 11 pixels are extended by their mirror image.
     """
     missing = [(0, max(0, len(_WEIGHTS) - side)) for side in one.shape]
     one, other = (np.pad(plane, missing, mode="symmetric") for plane in (one, other))
@@ -191,14 +196,14 @@ def _ssim_map(x: F32, y: F32) -> F32:
     mean_x, mean_y = _blur(x), _blur(y)
     product, squares = mean_x * mean_y, mean_x * mean_x + mean_y * mean_y
     covariance = _blur(x * y) - product
-    variances = _blur(x * x + y * y) - squares  # the sum of both
+    variances = _blur(x * x + y * y) - squares  # sum of both variances
     numerator = (2 * product + _C1) * (2 * covariance + _C2)
     similar: F32 = np.divide(numerator, (squares + _C1) * (variances + _C2), dtype=np.float32)
     return similar
 
 
 def _blur(plane: F32) -> F32:
-    """Weighted mean of each window that lies inside."""
+    """Return the weighted mean of each window inside a plane."""
     for axis in (0, 1):
         size = plane.shape[axis] - 2 * _RADIUS
         plane = np.moveaxis(plane, axis, 0)
@@ -211,5 +216,5 @@ def _blur(plane: F32) -> F32:
 
 
 def _planes(pixels: U8) -> F32:
-    """Channels of an image (H, W, 3) or (H, W) as float32 (C, H, W)."""
+    """Return the channels of an image (H, W, 3) or (H, W) as float32 (C, H, W)."""
     return np.ascontiguousarray(np.moveaxis(np.atleast_3d(pixels), 2, 0), dtype=np.float32)

@@ -41,8 +41,7 @@ def compare(
         NotADataset, Unfinished, UnsupportedVersion, Damage: a dataset cannot be opened or counted.
     """
     from picstore.prepare.upkeep import compare_datasets as of
-    from picstore.prepare.upkeep.hamming import MAX_DISTANCE
-    from picstore.prepare.upkeep.near_duplicates import hash_images
+    from picstore.prepare.upkeep.near_duplicates import MAX_DISTANCE, hash_images
     from picstore.results import CompareResult
 
     started = time.monotonic()

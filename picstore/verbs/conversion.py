@@ -13,7 +13,7 @@ from picstore.errors import TooManyFailures, UsageError
 from picstore.prepare.convert.conversion_job import StageClock
 from picstore.prepare.convert.finish_dataset import ConversionResult
 from picstore.prepare.convert.ledger import Tally
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.engine.worker_processes import Engine, wait_for_fork_server
 from picstore.prepare.sources.dedupe import mark_duplicates
 from picstore.prepare.sources.inputs import Listing

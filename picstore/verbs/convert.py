@@ -129,7 +129,7 @@ def convert(
         settings = encode_settings(given, stored.get("encode"))
         start_fork_server(settings)  # It imports while this process does.
         from picstore.prepare.convert import append_images, conversion_job, retry
-        from picstore.prepare.convert.resumable_job import Shard
+        from picstore.prepare.convert.row_division import Shard
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
         parse_limit(max_errors)  # A wrong limit is refused before hours of work.

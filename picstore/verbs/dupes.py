@@ -52,8 +52,7 @@ def dupes(
         OSError: the file of ids cannot be written.
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
-    from picstore.prepare.upkeep.hamming import MAX_DISTANCE
-    from picstore.prepare.upkeep.near_duplicates import find_duplicates, hash_images, save_hashes
+    from picstore.prepare.upkeep.near_duplicates import MAX_DISTANCE, find_duplicates, hash_images, save_hashes
     from picstore.results import DupesResult
 
     started = time.monotonic()

@@ -67,7 +67,7 @@ def index(
     with open_display("index", progress) as display:
         display.begin_stage("starting")
         start_fork_server(settings)  # It imports while this process does.
-        from picstore.prepare.convert import reference_records as references
+        from picstore.prepare.convert import input_records as references
         from picstore.prepare.convert.conversion_job import ConvertOptions, convert
         from picstore.storage.location.resolve import locate
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source

@@ -46,9 +46,9 @@ def warm(recipe: str | None = None, *, processes: int | None = None) -> WarmResu
 
 
 def _kernels_of_convert() -> list[Any]:
-    from picstore.prepare.convert.needed_kernels import MARKERS_AND_ENCODER, PIXELS
+    from picstore.prepare.convert.kernel_warmup import encoder_kernels, pixel_kernels
 
-    return [*MARKERS_AND_ENCODER, *PIXELS]
+    return encoder_kernels() + pixel_kernels()
 
 
 def _kernels_of_training(recipe: str | None) -> list[Any]:

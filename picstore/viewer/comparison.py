@@ -9,8 +9,7 @@ from typing import Any
 from picstore.cores import count_cores
 from picstore.errors import UsageError
 from picstore.prepare.upkeep.compare_datasets import compare_classes, compare_images, compare_qualities, compare_sizes
-from picstore.prepare.upkeep.hamming import MAX_DISTANCE
-from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE, hash_images
+from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE, MAX_DISTANCE, hash_images
 from picstore.results import SharedImages
 from picstore.storage.dataset import Dataset
 from picstore.viewer import background

@@ -19,7 +19,8 @@ from picstore.jpeg.decode_any import decode_rgb
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.pixels import Box
 from picstore.jpeg.reducing import decode_factors
-from picstore.prepare.image.decode_image import decode_apart, foreign_errors
+from picstore.prepare.engine.library_errors import foreign_errors
+from picstore.prepare.image.decoder_process import decode_apart
 from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.image.mend_files import leave_out_metadata
 from picstore.prepare.image.size_limits import check_size, open_by_pillow

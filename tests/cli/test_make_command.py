@@ -13,7 +13,7 @@ from commands import picstore_command
 
 import picstore
 from picstore.cli import program
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.exports.run_export import FORMATS
 from picstore.prepare.image.encode_settings import ENCODERS, IMAGE_TIMEOUT, SUBSAMPLINGS, EncodeSettings
 from picstore.prepare.upkeep.near_duplicates import DEFAULT_DISTANCE

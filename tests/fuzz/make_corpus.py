@@ -27,7 +27,7 @@ from source_files import DATA, JPEGS, make_tar  # noqa: E402
 
 import picstore  # noqa: E402
 from picstore.prepare.convert.ledger import LedgerLine, duplicate_line, write_lines  # noqa: E402
-from picstore.prepare.convert.resumable_job import DatasetShape  # noqa: E402
+from picstore.prepare.convert.row_division import DatasetShape  # noqa: E402
 from picstore.storage.format import segment_table  # noqa: E402
 from picstore.storage.location.local import Folder  # noqa: E402
 

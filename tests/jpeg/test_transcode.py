@@ -28,7 +28,7 @@ from picstore.errors import NotTranscodable
 from picstore.jpeg import markers
 from picstore.jpeg.markers import find_restart_segments
 from picstore.jpeg.transcode import add_restart_markers, read_marker_segments, transcode, transcode_all
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 
 EXIF_ORIENTATION = b"Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0%c\0\0\0\0\0\0"
 

@@ -12,7 +12,7 @@ from programs import Program
 
 from picstore.kernels import numba_names
 from picstore.kernels.numba_names import NAMES, OPTIONS
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 
 HIDE = """
 import sys

@@ -12,7 +12,7 @@ from samples import jpeg, picture
 
 import picstore
 from picstore.errors import Unfinished, UsageError
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 
 
 def test_bytes_pil_images_and_arrays_become_records_with_label_and_extra(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_what_a_writer_left_cannot_be_resumed_and_the_message_says_so(tmp_path: 
 def test_a_destination_in_use_is_refused(tmp_path: Path) -> None:
     with picstore.Writer(tmp_path / "out") as writer:
         writer.add(picture(1))
-    with pytest.raises(picstore.UsageError, match="already a data set"):
+    with pytest.raises(picstore.UsageError, match="already a dataset"):
         picstore.Writer(tmp_path / "out")
 
 

@@ -23,10 +23,13 @@ from picstore.prepare.image.training_jpeg import make_training_jpeg
 # Prints the bytes that each conversion takes at its peak, the file included.
 PROGRAM = """
 import sys
-from picstore.prepare.convert import warmup, warmup_pixels
+from picstore.prepare.convert.kernel_warmup import load_encoder, load_pixels
 from picstore.prepare.image import libvips
 from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.image.training_jpeg import make_training_jpeg
+
+load_encoder()
+load_pixels()
 
 def memory(key):
     for line in open("/proc/self/status"):

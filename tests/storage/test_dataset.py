@@ -14,8 +14,8 @@ from samples import jpeg, picture
 
 import picstore
 from picstore.errors import Corrupt, Damage, NotADataset, Truncated, UsageError
-from picstore.prepare.convert.resumable_job import DatasetShape
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.convert.row_division import DatasetShape
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.storage.format.layout import ALIGNMENT, SEALED
 from picstore.storage.location.resolve import file_name
 

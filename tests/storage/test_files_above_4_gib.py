@@ -11,7 +11,7 @@ import pytest
 from samples import picture
 
 import picstore
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.storage.format.container import Container
 from picstore.storage.location.abstract_location import fresh
 from picstore.storage.location.atomic_file import AtomicFile

@@ -17,7 +17,7 @@ from PIL import Image
 
 import picstore
 from picstore.errors import Damage, UsageError
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.exports.run_export import export
 from picstore.prepare.upkeep.shuffled_copy import METHODS, shuffle
 from picstore.storage.format.container_writer import FileWriter

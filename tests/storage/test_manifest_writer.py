@@ -156,7 +156,7 @@ def test_a_conversion_interrupted_between_copy_and_manifest_is_resumed(
     tmp_path: Path, killed_at: Callable[[str], None]
 ) -> None:
     from picstore.prepare.convert.conversion_job import ConvertOptions, convert
-    from picstore.prepare.convert.resumable_job import DatasetShape
+    from picstore.prepare.convert.row_division import DatasetShape
     from picstore.prepare.image.encode_settings import EncodeSettings
     from picstore.prepare.sources.folder import list_folder
 

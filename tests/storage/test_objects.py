@@ -31,7 +31,7 @@ from stores import UNAVAILABLE, Proxy, request
 import picstore
 from picstore.errors import Damage, NotADataset, PicstoreError, Unfinished, UsageError
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage import cache as cache_module
@@ -143,7 +143,7 @@ def test_a_writer_writes_into_a_store(bucket: str) -> None:
     dataset = Dataset(f"{bucket}/made")
     assert [record.extra["number"] for record in dataset] == [dataset[k].extra["number"] for k in range(5)]
     assert {record.id for record in dataset} == set(range(5))
-    with pytest.raises(UsageError, match="already a data set"):
+    with pytest.raises(UsageError, match="already a dataset"):
         picstore.Writer(f"{bucket}/made")
 
 
@@ -160,7 +160,7 @@ def test_verify_finds_the_damage_of_an_object_and_what_is_missing(converted: Pat
 def test_a_place_that_holds_something_else_is_not_written_to(pictures: Path, bucket: str) -> None:
     (locate(bucket) / "train/notes.txt").write(b"mine")
     done = picstore_command("convert", pictures, f"{bucket}/train", *SHAPE, code=1)
-    assert "exists and is not a picstore data set" in one_line(done)
+    assert "exists and is not a picstore dataset" in one_line(done)
     picstore_command("convert", pictures, f"{bucket}/train/inside", *SHAPE)
 
 

@@ -16,7 +16,7 @@ import picstore
 from picstore.arrays import I64, Table
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.jpeg.tiles import rows_to_cut
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage import dataset_reader, partial_reader
 from picstore.storage.format import segment_table

@@ -18,7 +18,7 @@ from PIL import Image
 
 import picstore
 from picstore.errors import Damage, NotADataset, UnsupportedVersion, UsageError
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.storage import record_counts
 from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.format import layout

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 import picstore
 from picstore.errors import UsageError
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 
 Make = Callable[..., Path]
 SIZES = [(32, 32), (24, 40), (40, 24)]

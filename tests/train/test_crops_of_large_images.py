@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import picstore
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.storage import dataset_reader
 from picstore.storage.format import segment_table
 from picstore.storage.format.segment_table import row_ends

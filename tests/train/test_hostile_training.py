@@ -82,7 +82,7 @@ def test_max_pixels_bounds_the_images_of_a_loader_and_of_a_mux(tmp_path: Path) -
 
 
 def info_of(data: bytes) -> Any:
-    from picstore.prepare.image.image_info import parse_image_info
+    from picstore.prepare.image.training_jpeg import parse_image_info
 
     return parse_image_info(data)
 

@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 import picstore
 from picstore.errors import Damage, ImageError, UsageError
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.train.batch import Batch

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset, WeightedRan
 
 import picstore
 from picstore.errors import Damage, UsageError
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.storage import dataset_reader, partial_reader
 
 Make = Callable[..., Path]

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import picstore
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.storage import dataset_reader, partial_reader
 from picstore.storage.format import segment_table
 from picstore.train.batch import Batch

@@ -1,6 +1,6 @@
-"""``convert --append``: add the images of a source to a finished data set, as new files and a new manifest.
+"""``convert --append``: add the images of a source to a finished dataset, as new files and a new manifest.
 
-The data set is complete at any time, since no reader sees the new rows before the manifest is replaced. An append that
+The dataset is complete at any time, because no reader sees the new rows before the manifest is replaced. An append that
 is given up leaves files that no manifest names; the next append uses higher file numbers.
 """
 
@@ -10,17 +10,26 @@ import contextlib
 import reprlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from picstore.errors import Conflict, Damage, NotADataset, UsageError
-from picstore.prepare.convert import conversion_job, ledger, resumable_job
-from picstore.prepare.convert.conversion_job import ConvertOptions
+from picstore.prepare.convert import ledger, resumable_job
+from picstore.prepare.convert.conversion_job import (
+    ConvertOptions,
+    Job,
+    begin_clock,
+    choose_rows,
+    require_no_partition,
+    same_images,
+    sample_numbers,
+    sample_sizes,
+)
 from picstore.prepare.convert.finish_dataset import ConversionResult, read_row_summaries
-from picstore.prepare.convert.row_counts import join_row_counts
-from picstore.prepare.convert.source_samples import same_images, sample_numbers, sample_sizes
+from picstore.prepare.convert.row_writer import join_row_counts
 from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing, relabel_input
 from picstore.prepare.sources.labels import number_of_text
@@ -28,136 +37,104 @@ from picstore.storage.class_names import JoinedNames
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import LABEL
 from picstore.storage.format.container_index import FileSummary
-from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, WritableLocation, locate_writable
+from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, locate_writable
 from picstore.storage.manifest import Manifest, read_manifest
 from picstore.storage.manifest_writer import append_rows, changed_meanwhile, publish_edit
 from picstore.storage.record_counts import RecordCounts
 
-_MAX_CONFLICTS = 1000  # edits by others that may be faster, one after the other
+# Attempts to publish an append while other edits keep changing the dataset first.
+_MAX_CONFLICTS = 1000
 
 
 def append(listing: Listing, destination: Where, options: ConvertOptions, *, resume: bool = False) -> ConversionResult:
-    """Convert every input of a source, and add the records to a data set with ids above its own.
+    """Convert every input of a source, and add the records to a dataset with ids above its own.
 
-    Labels are matched by class name where source and data set have names; new names follow the existing ones.
-
-    Args:
-        destination: the data set; its number of streams may differ from ``options.shape``.
-        resume: go on with an interrupted append of the same source with the same settings.
+    Labels are matched by class name if source and dataset have names; new names follow the existing ones. Errors are
+    those of :func:`picstore.append`.
 
     Returns:
-        The manifest of the whole data set, and the tally of the new inputs.
-
-    Raises:
-        UsageError: source and data set do not fit together, or another append is unfinished.
-        Conflict: another append ended since this one looked at the data set, or the classes were changed meanwhile.
-        Unfinished: an append was begun here, and ``resume`` is false.
-        NotADataset, Damage: the data set or the job file cannot be read.
-        MissingDependency: the encoder asked for is not installed.
-        PicstoreError: a row dies again and again, or its files were lost.
+        The manifest of the whole dataset, and the tally of the new inputs.
     """
-    conversion_job.require_no_partition(listing)
-    clock = conversion_job.StageClock(options.progress)
-    clock.begin_stage("sampling")
-    conversion_job.start_engine(options.encode)
+    require_no_partition(listing)
+    clock = begin_clock(options)
     root = locate_writable(destination)
     manifest = read_manifest(root)
     if manifest.references is not None:
         raise UsageError(f"{root} is an index, which takes no images; convert it, and append to that")
-    _join_classes(manifest, listing)  # fails before anything is converted
-    described = conversion_job.describe_job(listing, options)
-    settings = {name: value for name, value in described.items() if name not in ("verb", "dedupe")}
-    begun = resumable_job.find_job(root, {"verb": "append", **settings}, resume=resume)
-    conversion_job.require_same_images(root, begun, listing)
-    if begun is None and resume and _is_last_append(root, manifest, settings, listing):
-        return _read_append(root, manifest, len(listing.inputs))
-    resumed = begun is not None
-    if begun is None:
-        begun = _describe_append(root, listing, settings, conversion_job.choose_rows(listing, options))
-    with resumable_job.hold_job(root, begun):
+    _join_classes(manifest, listing)  # It fails before anything is converted.
+    job = Job.describe(root, listing, options)
+    settings = {name: value for name, value in job.settings.items() if name not in ("verb", "dedupe")}
+    found = resumable_job.find_job(root, {"verb": "append", **settings}, resume=resume)
+    job = replace(job, settings=settings, saved=found or {}).require_same_images()
+    if found is None:
+        if resume and _is_last_append(manifest, job):
+            return _read_append(manifest, job)
+        job = replace(job, saved=_describe_append(job, choose_rows(listing, options)))
+    with job.hold():
         manifest = read_manifest(root)
-        if _is_published(manifest, begun):
+        if _is_published(manifest, job):
             resumable_job.remove_job(root)
-            if not resumed:
+            if found is None:
                 raise changed_meanwhile(root)
-            return _read_append(root, manifest, len(listing.inputs))
+            return _read_append(manifest, job)
         classes, inputs = _join_classes(manifest, listing)
-        if begun["classes"] != list(classes):
+        if job.saved["classes"] != list(classes):
             raise Conflict(f"the classes of {root} were changed since the append began; remove {root / UNFINISHED}")
-        plan = conversion_job.RowPlan(
-            inputs=inputs,
-            rows=begun["rows"],
-            duplicates=listing.duplicates or {},
-            attachments=manifest.attachments,
-            first_id=begun["first_id"],
-            first_file=begun["first_file"],
-        )
-        streams = options.shape.streams
-        return conversion_job.run_job(
-            root, plan, options, clock, partial(_finish_append, root, begun, settings, streams)
-        )
+        job = replace(job, listing=replace(listing, inputs=inputs, attachments=manifest.attachments))
+        return job.run(clock, partial(_finish_append, job))
 
 
-def _describe_append(root: Location, listing: Listing, settings: dict[str, Any], rows: int) -> dict[str, Any]:
-    """Make the job of an append to the data set as it is now."""
-    dataset = Dataset(root)
+def _describe_append(job: Job, rows: int) -> dict[str, Any]:
+    """Make the job file of an append to the dataset as it is now."""
+    dataset = Dataset(job.root)
     return resumable_job.new_job(
         verb="append",
-        **settings,
+        **job.settings,
         rows=rows,
-        samples=sample_sizes(listing.inputs),
-        first_file=_next_file(root, dataset.manifest),
+        samples=sample_sizes(job.listing.inputs),
+        first_file=_next_file(job.root, dataset.manifest),
         first_id=_next_id(dataset),
-        classes=list(_join_classes(dataset.manifest, listing)[0]),
+        classes=list(_join_classes(dataset.manifest, job.listing)[0]),
         earlier_appends=_count_appends(dataset.manifest),
     )
 
 
-def _finish_append(
-    root: WritableLocation,
-    begun: dict[str, Any],
-    settings: dict[str, Any],
-    streams: int,
-    written: Mapping[int, ledger.WrittenFragment],
-) -> ConversionResult:
+def _finish_append(job: Job, written: Mapping[int, ledger.WrittenFragment]) -> ConversionResult:
     """Write ledger, index and manifest, in this order; deletions and columns saved since the append began stay."""
-    earlier = ledger.read_earlier_lines(root / LEDGER, begun["first_id"])
-    tallies = ledger.write_ledger(root, begun["rows"], written, earlier=earlier)
+    root = job.root
+    earlier = ledger.read_earlier_lines(root / LEDGER, job.first_id)
+    tallies = ledger.write_ledger(root, job.rows, written, earlier=earlier)
     total = sum(tallies, ledger.Tally())
     remedy = f"remove {root / UNFINISHED} and append again"
-    summaries = read_row_summaries(root, tallies, streams, remedy=remedy, first_file=begun["first_file"])
-    event = {**settings, "outcome": total.outcome()}
-    count = partial(join_row_counts, root, tallies, summaries, first_file=begun["first_file"])
+    streams = job.options.shape.streams
+    summaries = read_row_summaries(root, tallies, streams, remedy=remedy, first_file=job.first_file)
+    event = {**job.settings, "outcome": total.outcome()}
+    count = partial(join_row_counts, root, tallies, summaries, first_file=job.first_file)
     for _ in range(_MAX_CONFLICTS):
         with contextlib.suppress(Conflict):
-            return ConversionResult(_publish_append(root, begun, summaries, event, streams, count), total)
+            return ConversionResult(_publish_append(job, summaries, event, count), total)
     raise changed_meanwhile(root)
 
 
 def _publish_append(
-    root: WritableLocation,
-    begun: dict[str, Any],
-    summaries: list[FileSummary],
-    event: dict[str, Any],
-    streams: int,
-    count: Callable[..., RecordCounts | None],
+    job: Job, summaries: list[FileSummary], event: dict[str, Any], count: Callable[..., RecordCounts | None]
 ) -> Manifest:
-    """Add the files of an append to the data set as it is now; Conflict if it is edited at the same moment.
+    """Add the files of an append to the dataset as it is now; Conflict if it is edited at the same moment.
 
-    ``count`` gives the counts of the new records, by their fields and relabelling.
+    ``count`` returns the counts of the new records, for the dataset's attachments and relabelling.
     """
-    dataset = Dataset(root)
+    root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest
-    if _is_published(old, begun):  # by another process that went on with the same append in an object store
+    if _is_published(old, job):  # Another process has continued the same append in an object store.
         return old
-    if begun["classes"][: len(old.classes)] != list(old.classes):
+    if names[: len(old.classes)] != list(old.classes):
         raise UsageError(f"the classes of {root} were changed since the append began; remove {root / UNFINISHED}")
     manifest, index = append_rows(
         old,
         dataset.rows,
         summaries,
-        streams=max(streams, old.streams),
-        classes=tuple(begun["classes"]),
+        streams=max(job.options.shape.streams, old.streams),
+        classes=tuple(names),
         provenance={**old.provenance, "appended": [*old.provenance.get("appended", ()), event]},
     )
     if manifest.edits is not None:
@@ -167,7 +144,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Add the counts of a data set and of new records, which may have labels in its columns already."""
+    """Add the counts of a dataset and of new records, which may already have labels in the dataset's columns."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)
@@ -179,28 +156,32 @@ def _count_appends(manifest: Manifest) -> int:
     return len(manifest.provenance.get("appended", ()))
 
 
-def _is_published(manifest: Manifest, begun: dict[str, Any]) -> bool:
-    """Whether the job's append has been published: there are more appends than at its start, and one runs at a time."""
-    return _count_appends(manifest) > int(begun.get("earlier_appends", 1 << 62))
+def _is_published(manifest: Manifest, job: Job) -> bool:
+    """Return whether an append has been published.
+
+    Since one append runs at a time, it has if there are more appends than when it began.
+    """
+    return _count_appends(manifest) > int(job.saved.get("earlier_appends", 1 << 62))
 
 
-def _read_append(root: Location, manifest: Manifest, inputs: int) -> ConversionResult:
-    """Read the result of the last append, which was finished before."""
-    return ConversionResult(manifest, ledger.tally_lines(_last_lines(root, inputs)))
+def _read_append(manifest: Manifest, job: Job) -> ConversionResult:
+    """Read the result of the last append, which has finished before."""
+    return ConversionResult(manifest, ledger.tally_lines(_last_lines(job)))
 
 
-def _last_lines(root: Location, inputs: int) -> list[ledger.LedgerLine]:
-    return list(deque(ledger.read_lines(root / LEDGER, skip_damaged=True), maxlen=inputs))
+def _last_lines(job: Job) -> list[ledger.LedgerLine]:
+    """Read as many of the ledger's last lines as the source has inputs."""
+    return list(deque(ledger.read_lines(job.root / LEDGER, skip_damaged=True), maxlen=len(job.listing.inputs)))
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
-    """Join the classes of a data set and of a source; return them, and the inputs with labels into them.
+    """Join the classes of a dataset and of a source; return them, and the inputs with their numbers as labels.
 
     UsageError if attachments or classes do not fit together.
     """
     if unknown := set(listing.attachments) - set(manifest.attachments):
         raise UsageError(
-            f"the source has attachments {min(unknown)!r}, the data set {list(manifest.attachments)}; "
+            f"the source has attachments {min(unknown)!r}, the dataset {list(manifest.attachments)}; "
             "append a source without further attachments"
         )
     old, new = manifest.classes, listing.classes
@@ -212,10 +193,10 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
             )
         _refuse_names_that_are_numbers(old, listing.inputs)
         return old, listing.inputs
-    # Labels of a data set without class names would become ambiguous; an empty data set has none.
+    # Labels of a dataset without class names would become ambiguous; an empty dataset has no labels.
     if not old and manifest.images:
         raise UsageError(
-            f"the source names its classes and the data set does not; append numbers as labels, instead of "
+            f"the source names its classes and the dataset does not; append numbers as labels, instead of "
             f"{reprlib.repr(list(new))}"
         )
     joined = JoinedNames(old)
@@ -226,7 +207,7 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
 
 
 def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Input]) -> None:
-    """Raise UsageError for a label without a name that is the number of one class and the name of another one."""
+    """Raise UsageError for a label without a name that is the number of one class and the name of another."""
     moved = {number_of_text(name) for number, name in enumerate(classes) if number_of_text(name) not in (None, number)}
     if moved and (label := next((one.label for one in inputs if one.label in moved), None)) is not None:
         raise UsageError(
@@ -235,17 +216,18 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
         )
 
 
-def _is_last_append(root: Location, manifest: Manifest, settings: dict[str, Any], listing: Listing) -> bool:
-    """Whether the last append had these settings and, by the sizes in the ledger, these images."""
+def _is_last_append(manifest: Manifest, job: Job) -> bool:
+    """Return whether the last append had the settings of a job and, by the sizes in the ledger, its images."""
     appended = manifest.provenance.get("appended", ())
-    if not appended or {**appended[-1], "outcome": None} != {**settings, "outcome": None}:
+    if not appended or {**appended[-1], "outcome": None} != {**job.settings, "outcome": None}:
         return False
     try:
-        lines = _last_lines(root, len(listing.inputs))
-    except NotADataset:  # a shuffled copy, which names the appends of its source and has no ledger
+        lines = _last_lines(job)
+    except NotADataset:  # A shuffled copy may name the appends of its source and have no ledger.
         return False
+    inputs = job.listing.inputs
     sizes = [lines[k].source_bytes for k in sample_numbers(len(lines))]
-    return len(lines) == len(listing.inputs) and same_images(sample_sizes(listing.inputs), sizes)
+    return len(lines) == len(inputs) and same_images(sample_sizes(inputs), sizes)
 
 
 def _next_file(root: Location, manifest: Manifest) -> int:

@@ -1,6 +1,6 @@
-"""Conversion driver: start the engine, begin or find the job, run its rows, finish the data set.
+"""Job of a conversion: begin it or find it, run its rows, and finish the dataset.
 
-``convert`` makes a new data set, or one shard of it. ``append`` and ``retry`` use the same driver, :func:`run_job`.
+``convert`` makes a new dataset, or one shard of it. ``append_images`` and ``retry`` run the same :class:`Job`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,20 +18,24 @@ import numpy as np
 
 from picstore._version import __version__
 from picstore.cores import count_cores
-from picstore.errors import UsageError
+from picstore.display.progress import Progress, begin_stage, progress_callback
+from picstore.errors import ImageError, UsageError
 from picstore.prepare.convert import ledger, resumable_job
 from picstore.prepare.convert.finish_dataset import ConversionResult, finish_dataset, read_result
+from picstore.prepare.convert.input_records import convert_sample
 from picstore.prepare.convert.kernel_warmup import start_fork_server
+from picstore.prepare.convert.row_division import DatasetShape, Shard, count_rows, row_slice
 from picstore.prepare.convert.row_reuse import find_reusable_rows, reuse_folder
-from picstore.prepare.convert.rows import RowTask, make_position_folder, run_rows, sample_mean_bytes
-from picstore.prepare.convert.source_samples import same_images, sample_sizes
+from picstore.prepare.convert.rows import RowTask, make_position_folder, run_rows
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.image.encode_settings import IMAGE_TIMEOUT, EncodeSettings
-from picstore.prepare.image.mozjpeg import require_mozjpeg
-from picstore.prepare.progress import Progress, begin_stage, progress_callback
-from picstore.prepare.sources.inputs import Input, Listing, Partition
+from picstore.prepare.image.libvips import require_mozjpeg
+from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.storage.format.layout import MAX_CONTAINER
 from picstore.storage.location.resolve import MANIFEST, Location, Where, WritableLocation, locate_writable
+
+# Largest number of inputs that stand for all inputs of a source.
+_SAMPLES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,98 +43,187 @@ class ConvertOptions:
     """Options that convert, append and retry share.
 
     Attributes:
-        workers: processes, or another engine; they do not change the result.
-        image_timeout: seconds for decoding and encoding an image, which fails if it takes longer; 0 is no limit.
+        workers: number of processes, or another engine; the result does not depend on it.
+        image_timeout: seconds for decoding and encoding an image, which fails if it takes longer; 0 for no limit.
         references: folder of the source's files, for an index, which refers to images below it; None to store them.
     """
 
     encode: EncodeSettings
-    shape: resumable_job.DatasetShape
+    shape: DatasetShape
     workers: int | worker_processes.Engine
     progress: Progress | None = None
     image_timeout: float = IMAGE_TIMEOUT
     references: Location | None = None
 
 
+# Makes the result of a conversion from the ledger fragments that ``run_rows`` returned.
+Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionResult]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowPlan:
-    """Division of a job's inputs into rows.
+class Job:
+    """Conversion of a source to rows of a dataset.
 
     Attributes:
-        rows: number of rows of the whole job, of which ``shard`` selects some.
-        duplicates: numbers of inputs that are left out, with the number of the input that each repeats.
-        attachments: names of the attachments that records may have.
-        first_id, first_file: id of input 0, and number of the files of row 0.
-        reuse: look for former files of rows, which a retry left.
-        partition: ids, containers and rows that the inputs have in their source.
+        root: folder of the dataset.
+        listing: source, with labels that are numbers of the dataset's classes.
+        settings: description of the job in the manifest's provenance. A job is resumed with equal settings only.
+        saved: content of the job file: ``settings``, and what was decided when the job began.
+        shard: part of the rows to make; None for all.
+        reuse: whether to look for former files of rows, which a retry left.
     """
 
-    inputs: Sequence[Input]
-    rows: int
-    duplicates: Mapping[int, int]
-    attachments: tuple[str, ...]
-    shard: resumable_job.Shard | None = None
-    first_id: int = 0
-    first_file: int = 0
+    root: WritableLocation
+    listing: Listing
+    options: ConvertOptions
+    settings: dict[str, Any]
+    saved: dict[str, Any] = field(default_factory=dict)
+    shard: Shard | None = None
     reuse: bool = False
-    partition: Partition | None = None
+
+    @classmethod
+    def describe(
+        cls, root: WritableLocation, listing: Listing, options: ConvertOptions, shard: Shard | None = None
+    ) -> Job:
+        """Make a job that has not begun."""
+        settings = {
+            "verb": "convert" if options.references is None else "index",
+            "picstore": __version__,
+            "source": listing.kind,
+            "inputs": len(listing.inputs),
+            "inputs_sha256": listing.digest(),
+            "encode": options.encode.to_json() if options.references is None else None,
+            "shape": asdict(options.shape),
+        }
+        if options.references is not None:
+            settings["references"] = str(options.references)
+        if listing.targets:
+            settings["targets"] = listing.targets
+        if listing.partition is not None:
+            settings["index"] = listing.partition.uuid
+        if listing.duplicates is not None:
+            settings["dedupe"] = True
+        return cls(root=root, listing=listing, options=options, settings=settings, shard=shard)
+
+    def begin(self, *, resume: bool) -> Job:
+        """Choose the number of rows, or continue a job that was begun; errors as of ``resumable_job.begin_job``."""
+        settings, inputs = self.settings, self.listing.inputs
+        if self.shard is not None:  # ``merge_shards`` reads what it needs from the job files.
+            names = {"classes": self.listing.classes, "attachments": list(self.listing.attachments)}
+            settings = {**settings, **names}
+        saved = resumable_job.begin_job(self.root, settings, resume=resume, shard=self.shard)
+        if "rows" in saved:
+            return replace(self, saved=saved, reuse=resume).require_same_images()
+        saved = {**saved, "rows": choose_rows(self.listing, self.options)}
+        if self.shard is None:
+            saved = resumable_job.new_job(**saved, samples=sample_sizes(inputs))
+        return replace(self, saved=saved, reuse=resume)
+
+    def require_same_images(self) -> Job:
+        """Return the job; UsageError if it was begun with another source, whose images have the same names."""
+        samples = self.saved.get("samples")
+        if samples is not None and not same_images(sample_sizes(self.listing.inputs), samples):
+            raise UsageError(
+                f"{self.root} was begun with other images of the same names; give the source that it was begun with"
+            )
+        return self
+
+    def hold(self) -> AbstractContextManager[bool]:
+        """Write the job file and lock it; see :func:`resumable_job.hold_job`."""
+        return resumable_job.hold_job(self.root, self.saved, self.shard)
+
+    def run(self, clock: StageClock, finish: Finish) -> ConversionResult:
+        """Run the unfinished rows, with the job held; unless they are a shard's, let ``finish`` make the dataset.
+
+        PicstoreError if a row dies again and again.
+        """
+        with make_position_folder(self.root) as position_folder:
+            if self.shard is None:
+                self.root.sweep()
+            tasks = self._make_tasks(position_folder)
+            total = sum(len(self._row_inputs(row)) for row in self._own_rows)
+            clock.begin_stage("rows", total, total - sum(len(task.inputs) for task in tasks))
+            engine = worker_processes.as_engine(self.options.workers)
+            written = run_rows(tasks, engine, progress_callback(self.options.progress))
+            clock.end_stage()
+            if self.shard is not None:
+                fragments = ledger.read_fragments(self.root, self._own_rows)
+                return ConversionResult(None, sum(map(ledger.tally_fragment, fragments), ledger.Tally()), clock.seconds)
+        clock.begin_stage("finishing")
+        result = finish(written)
+        resumable_job.remove_job(self.root)
+        clock.end_stage()
+        return replace(result, seconds=clock.seconds)
 
     @property
-    def own_rows(self) -> range:
-        """Numbers of the rows to make, finished or not."""
+    def rows(self) -> int:
+        """Number of rows of the whole job."""
+        return int(self.saved["rows"])
+
+    @property
+    def first_id(self) -> int:
+        """Id of the first input."""
+        return int(self.saved.get("first_id", 0))
+
+    @property
+    def first_file(self) -> int:
+        """Number of the file that row 0 writes in each stream."""
+        return int(self.saved.get("first_file", 0))
+
+    @property
+    def _own_rows(self) -> range:
         return range(self.rows) if self.shard is None else self.shard.rows(self.rows)
 
-    def row_inputs(self, row: int) -> range:
+    def _row_inputs(self, row: int) -> range:
         """Return the numbers of a row's inputs."""
-        if self.partition is not None:
-            return range(*self.partition.rows[row : row + 2])
-        return resumable_job.row_slice(len(self.inputs), self.rows, row)
+        if self.listing.partition is not None:
+            return range(*self.listing.partition.rows[row : row + 2])
+        return row_slice(len(self.listing.inputs), self.rows, row)
 
-    def make_tasks(self, root: WritableLocation, options: ConvertOptions, position_folder: Path) -> deque[RowTask]:
+    def _make_tasks(self, position_folder: Path) -> deque[RowTask]:
         """Make the tasks of all rows that are not finished."""
+        root, options, duplicates = self.root, self.options, self.listing.duplicates or {}
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
         # With a partition, only that ends containers.
-        shape = replace(options.shape, container_size=MAX_CONTAINER) if self.partition else options.shape
+        shape = replace(options.shape, container_size=MAX_CONTAINER) if self.listing.partition else options.shape
         return deque(
             RowTask(
                 root,
                 row,
                 self._ids(numbers),
-                self.inputs[numbers.start : numbers.stop],
+                self.listing.inputs[numbers.start : numbers.stop],
                 options.encode,
                 shape,
                 position_folder,
-                self.attachments,
+                self.listing.attachments,
                 image_timeout=options.image_timeout,
                 duplicates={
-                    self.first_id + k: self.first_id + self.duplicates[k]
-                    for k in (numbers if self.duplicates else ())
-                    if k in self.duplicates
+                    self.first_id + k: self.first_id + duplicates[k]
+                    for k in (numbers if duplicates else ())
+                    if k in duplicates
                 },
                 first_file=self.first_file,
                 reuse=reuse_folder(root, row) if row in reusable else None,
                 container_starts=self._container_starts(numbers),
                 references=options.references,
             )
-            for row in self.own_rows
+            for row in self._own_rows
             if row not in finished
-            for numbers in [self.row_inputs(row)]
+            for numbers in [self._row_inputs(row)]
         )
 
     def _ids(self, numbers: range) -> Sequence[int]:
-        if self.partition is not None:
-            return self.partition.ids[numbers.start : numbers.stop]
+        if self.listing.partition is not None:
+            return self.listing.partition.ids[numbers.start : numbers.stop]
         return range(self.first_id + numbers.start, self.first_id + numbers.stop)
 
     def _container_starts(self, numbers: range) -> frozenset[int]:
-        if self.partition is None:
+        partition = self.listing.partition
+        if partition is None:
             return frozenset()
-        first, stop = np.searchsorted(self.partition.containers, (numbers.start, numbers.stop))
-        return frozenset(self.partition.ids[k] for k in self.partition.containers[first:stop])
-
-
-Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionResult]  # of what run_rows returned
+        first, stop = np.searchsorted(partition.containers, (numbers.start, numbers.stop))
+        return frozenset(partition.ids[k] for k in partition.containers[first:stop])
 
 
 class StageClock:
@@ -159,92 +253,47 @@ def convert(
     options: ConvertOptions,
     *,
     resume: bool = False,
-    shard: resumable_job.Shard | None = None,
+    shard: Shard | None = None,
 ) -> ConversionResult:
-    """Convert every input of a source into a new data set; the ledger lists inputs that fail.
+    """Convert every input of a source into a new dataset; the ledger lists inputs that fail.
 
-    Args:
-        destination: a path or URL that does not exist or is empty, or, with ``resume``, where the same job was begun.
-        shard: convert only the rows of this shard, and make no data set of them; see ``merge_shards``.
-
-    Raises:
-        UsageError, NotADataset, Unfinished, Damage: the destination cannot be used, or another process is at work
-            there; see :mod:`resumable_job`. The job was begun with other images.
-        MissingDependency: the encoder asked for is not installed.
-        PicstoreError: a row dies again and again, or its files were lost.
+    Arguments and errors are those of :func:`picstore.convert`. Only the rows of a ``shard`` are converted, and no
+    dataset is made of them; see ``merge_shards``.
     """
     if listing.partition is not None:
         if shard is not None or listing.duplicates is not None:
             require_no_partition(listing)
         options = replace(options, shape=replace(options.shape, streams=1))
+    clock = begin_clock(options)
+    root = locate_writable(destination)
+    job = Job.describe(root, listing, options, shard)
+    if resume and (root / MANIFEST).is_file():
+        return read_result(root, job.settings)
+    job = job.begin(resume=resume)
+    classes, attachments = listing.classes, listing.attachments
+    finish = partial(finish_dataset, root, job.settings, rows=job.rows, classes=classes, attachments=attachments)
+    with job.hold():
+        resumable_job.require_free(root, shard)
+        return job.run(clock, finish)
+
+
+def begin_clock(options: ConvertOptions) -> StageClock:
+    """Begin the stage "sampling", and start the fork server; MissingDependency if the encoder is not installed."""
     clock = StageClock(options.progress)
     clock.begin_stage("sampling")
-    start_engine(options.encode)
-    root = locate_writable(destination)
-    settings = describe_job(listing, options)
-    outline = {**settings, "classes": listing.classes, "attachments": list(listing.attachments)}
-    if resume and (root / MANIFEST).is_file():
-        return read_result(root, settings)
-    begun = resumable_job.begin_job(root, settings if shard is None else outline, resume=resume, shard=shard)
-    if "rows" not in begun:
-        begun = {**begun, "rows": choose_rows(listing, options)}
-        begun = begun if shard else resumable_job.new_job(**begun, samples=sample_sizes(listing.inputs))
-    else:
-        require_same_images(root, begun, listing)
-    rows = int(begun["rows"])
-    plan = RowPlan(
-        inputs=listing.inputs,
-        rows=rows,
-        duplicates=listing.duplicates or {},
-        attachments=listing.attachments,
-        shard=shard,
-        reuse=resume,
-        partition=listing.partition,
-    )
-    with resumable_job.hold_job(root, begun, shard):
-        resumable_job.require_free(root, shard)
-        return run_job(root, plan, options, clock, partial(finish_dataset, root, {**outline, "rows": rows}))
-
-
-def start_engine(encode: EncodeSettings) -> None:
-    """Start the fork server; MissingDependency if the encoder is not installed."""
-    start_fork_server(encode)
-    if encode.encoder == "mozjpeg":
+    start_fork_server(options.encode)
+    if options.encode.encoder == "mozjpeg":
         require_mozjpeg()
-
-
-def describe_job(listing: Listing, options: ConvertOptions) -> dict[str, Any]:
-    """Describe a conversion as its manifest's provenance does; a resumed one must be described alike."""
-    settings = {
-        "verb": "convert" if options.references is None else "index",
-        "picstore": __version__,
-        "source": listing.kind,
-        "inputs": len(listing.inputs),
-        "inputs_sha256": listing.digest(),
-        "encode": options.encode.to_json() if options.references is None else None,
-        "shape": asdict(options.shape),
-    }
-    if options.references is not None:
-        settings["references"] = str(options.references)
-    if listing.targets:
-        settings["targets"] = listing.targets
-    if listing.partition is not None:
-        settings["index"] = listing.partition.uuid
-    return settings if listing.duplicates is None else {**settings, "dedupe": True}
+    return clock
 
 
 def require_no_partition(listing: Listing) -> None:
-    """Refuse an index as a source of rows that are divided anew; UsageError."""
+    """Raise UsageError for an index as the source of rows that are divided anew."""
     if listing.partition is not None:
         raise UsageError("an index is converted as a whole; leave out --append, --retry-failed, --shard and --dedupe")
 
 
-def require_same_images(root: Location, begun: dict[str, Any] | None, listing: Listing) -> None:
-    """Refuse to go on with the job of another source, whose images have the same names; UsageError."""
-    if begun and "samples" in begun and not same_images(sample_sizes(listing.inputs), begun["samples"]):
-        raise UsageError(
-            f"{root} was begun with other images of the same names; give the source that it was begun with"
-        )
+# --- Samples of a source's inputs ---------------------------------------------------------------------------------
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
@@ -254,34 +303,34 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
         return len(listing.partition.rows) - 1
     if options.references is not None:
         sizes = sample_sizes(inputs)
-        return resumable_job.count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
+        return count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
     engine = worker_processes.as_engine(options.workers)
-    if not isinstance(engine, worker_processes.LocalEngine):  # the sample of a cluster is converted here
+    if not isinstance(engine, worker_processes.LocalEngine):  # The sample of a cluster is converted here.
         engine = worker_processes.LocalEngine(count_cores())
-    mean_bytes = sample_mean_bytes(inputs, options.encode, engine, options.image_timeout)
-    return resumable_job.count_rows(len(inputs), mean_bytes, options.shape)
+    tasks = deque((k, inputs[k], options.encode, options.image_timeout) for k in sample_numbers(len(inputs)))
+    converted = [size for _, size in engine.run(convert_sample, tasks) if isinstance(size, int)]
+    return count_rows(len(inputs), sum(converted) / len(converted) if converted else 1.0, options.shape)
 
 
-def run_job(
-    root: WritableLocation, plan: RowPlan, options: ConvertOptions, clock: StageClock, finish: Finish
-) -> ConversionResult:
-    """Run the unfinished rows of a job; unless they are a shard's, ``finish`` then writes ledger, index and manifest.
+def sample_numbers(inputs: int) -> range:
+    """Return the numbers of up to ``_SAMPLES`` inputs, evenly spaced."""
+    step = max(1, inputs // _SAMPLES)
+    return range(0, min(inputs, step * _SAMPLES), step)
 
-    The caller holds the job. PicstoreError if a row dies again and again.
-    """
-    with make_position_folder(root) as position_folder:
-        if plan.shard is None:
-            root.sweep()
-        tasks = plan.make_tasks(root, options, position_folder)
-        total = sum(len(plan.row_inputs(row)) for row in plan.own_rows)
-        clock.begin_stage("rows", total, total - sum(len(task.inputs) for task in tasks))
-        written = run_rows(tasks, worker_processes.as_engine(options.workers), progress_callback(options.progress))
-        clock.end_stage()
-        if plan.shard is not None:
-            tally = sum(map(ledger.tally_fragment, ledger.read_fragments(root, plan.own_rows)), ledger.Tally())
-            return ConversionResult(None, tally, clock.seconds)
-    clock.begin_stage("finishing")
-    result = finish(written)
-    resumable_job.remove_job(root)
-    clock.end_stage()
-    return replace(result, seconds=clock.seconds)
+
+def sample_sizes(inputs: Sequence[Input]) -> list[int]:
+    """Read the sampled inputs; return their bytes, 0 for an input that cannot be read."""
+    return [_size(inputs[k]) for k in sample_numbers(len(inputs))]
+
+
+def _size(source: Input) -> int:
+    try:
+        return len(read_input(source))
+    except ImageError:
+        return 0
+
+
+def same_images(sizes: Sequence[int], others: Sequence[int]) -> bool:
+    """Return whether most samples that could be read both times kept their size; some may have been repaired."""
+    pairs = [(size, other) for size, other in zip(sizes, others, strict=True) if size and other]
+    return 2 * sum(size == other for size, other in pairs) >= len(pairs)

@@ -1,4 +1,4 @@
-"""End of a conversion: finished rows become a data set with ledger, index and manifest."""
+"""End of a conversion: finished rows become a dataset with ledger, index and manifest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, TooManyFailures, UsageError
 from picstore.prepare.convert import ledger, resumable_job
-from picstore.prepare.convert.row_counts import join_row_counts
+from picstore.prepare.convert.row_writer import join_row_counts
 from picstore.storage.format.container_index import FileSummary, read_summary
 from picstore.storage.location.resolve import LEDGER, Location, WritableLocation, map_concurrently
 from picstore.storage.manifest import Manifest, References, read_manifest
@@ -19,7 +19,7 @@ from picstore.storage.references import note_index
 
 @dataclass(frozen=True, slots=True)
 class ConversionResult:
-    """Result of a conversion: manifest, None for one shard of several; tally; seconds of each stage."""
+    """Result of a conversion: its manifest, None for one shard of several; its tally; seconds of each stage."""
 
     manifest: Manifest | None
     tally: ledger.Tally
@@ -27,15 +27,27 @@ class ConversionResult:
 
 
 def finish_dataset(
-    root: WritableLocation, outline: dict[str, Any], written: Mapping[int, ledger.WrittenFragment]
+    root: WritableLocation,
+    settings: Mapping[str, Any],
+    written: Mapping[int, ledger.WrittenFragment],
+    *,
+    rows: int,
+    classes: Sequence[str],
+    attachments: Sequence[str],
 ) -> ConversionResult:
     """Write ledger, index and manifest of a conversion whose rows are all finished.
 
-    ``outline`` has the settings of the job, ``rows``, and ``classes`` and ``attachments`` of its source; ``written``
-    is what :func:`rows.run_rows` returned. PicstoreError if the files do not hold the records of the ledger.
+    Args:
+        settings: settings of the job.
+        written: what :func:`rows.run_rows` returned.
+        rows: number of rows.
+        classes, attachments: names of the source's classes and attachments.
+
+    Raises:
+        TooManyFailures: no input became an image.
+        PicstoreError: the files do not hold the records of the ledger.
     """
-    provenance = dict(outline)
-    rows, classes, attachments = (provenance.pop(name) for name in ("rows", "classes", "attachments"))
+    provenance = dict(settings)
     encode, shape, folder = provenance.pop("encode"), provenance["shape"], provenance.get("references")
     root.sweep()
     tallies = ledger.write_ledger(root, rows, written)
@@ -43,7 +55,7 @@ def finish_dataset(
     if not total.images:
         ((_, reason), count), *_ = total.reasons.most_common(1) or [(("", "no input"), 0)]
         raise TooManyFailures(
-            f"none of {total.inputs:,} inputs became an image ({count:,}: {reason}), and no data set is made; see "
+            f"none of {total.inputs:,} inputs became an image ({count:,}: {reason}), and no dataset is made; see "
             f"{root / LEDGER}, remove {root} and convert again"
         )
     summaries = read_row_summaries(root, tallies, shape["streams"], remedy=f"remove {root} and convert again")
@@ -64,7 +76,7 @@ def finish_dataset(
 
 
 def read_result(root: WritableLocation, settings: dict[str, Any]) -> ConversionResult:
-    """Read the result of a conversion that is already finished; raises as :func:`read_own_manifest` does."""
+    """Read the result of a conversion that has finished before. Errors: see :func:`read_own_manifest`."""
     lines = ledger.read_lines(root / LEDGER, skip_damaged=True)
     manifest = read_own_manifest(root, settings)
     note_index(manifest)
@@ -75,13 +87,13 @@ def read_result(root: WritableLocation, settings: dict[str, Any]) -> ConversionR
 
 
 def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
-    """Read the manifest of a data set; UsageError if no conversion with these settings made it."""
+    """Read the manifest of a dataset; UsageError if it was not made by a conversion with these settings."""
     manifest = read_manifest(root)
     stored = {"encode": manifest.encode, **manifest.provenance}
     stored.pop("outcome", None)
     if stored != settings:
         raise UsageError(
-            f"{root} is already a data set, made of other inputs or with other settings; choose another destination"
+            f"{root} is already a dataset, made of other inputs or with other settings; choose another destination"
         )
     return manifest
 
@@ -91,14 +103,14 @@ def read_row_summaries(
 ) -> list[FileSummary]:
     """Read the footers of the files of all rows; PicstoreError, with ``remedy``, if records of a tally are missing.
 
-    Nothing is listed: a store may list files late.
+    Nothing is listed, because a store may list files late.
     """
     files = range(first_file, first_file + len(tallies))
 
     def read(address: tuple[int, int]) -> FileSummary | None:
         try:
             return read_summary(root, stream=address[0], file=address[1])
-        except NotADataset:  # a row with less records than streams
+        except NotADataset:  # The row has fewer records than there are streams.
             return None
 
     addresses = [(stream, file) for file in files for stream in range(streams)]

@@ -1,21 +1,45 @@
-"""Groups of a row's inputs: several are read, and made training JPEGs together where no loss is needed.
+"""Records of a conversion's inputs: each input becomes a training JPEG with its extra and attachments, or a reference.
 
-Together, two scans are read at a time, and Python's code stays in the CPU's caches from one image to the next.
+Several inputs are read, and made training JPEGs together if no loss is needed. Together, two scans are read at a time,
+and Python's code stays in the CPU's caches from one image to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
-from picstore.errors import ImageError
+from picstore import rng
+from picstore.display.progress import ProgressCallback
+from picstore.errors import ImageError, UsageError
+from picstore.prepare.convert.row_writer import make_record
+from picstore.prepare.engine import worker_processes
 from picstore.prepare.image.encode_settings import EncodeSettings
-from picstore.prepare.image.training_jpeg import TrainingJpeg, make_lossless
-from picstore.prepare.sources.inputs import Input
+from picstore.prepare.image.exif_orientation import CoordinateMap
+from picstore.prepare.image.targets_and_masks import map_targets, move_attachment
+from picstore.prepare.image.training_jpeg import (
+    TrainingJpeg,
+    index_image,
+    make_lossless,
+    make_training_jpeg,
+    reencode,
+)
+from picstore.prepare.sources.inputs import Input, Listing, read_input
+from picstore.storage.annotations import OWN, in_own_form, target_fields
+from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.record import Record, extra_to_json
+from picstore.storage.format.reference import Reference
+from picstore.storage.location.resolve import Location
+
+Read: TypeAlias = Callable[[Input], bytes]
 
 _MAX_INPUTS = 16
-_MAX_BYTES = 4 << 20  # of a group, before its last input
-_MAX_SIZE = 1 << 20  # of an input that is made together with others, which takes 3 ms and needs no time limit
+# A group ends with the input that takes it beyond this many bytes.
+_MAX_BYTES = 4 << 20
+# Inputs of at most this many bytes are converted in groups. Each takes 3 ms, so a group needs no time limit.
+_MAX_SIZE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +47,8 @@ class GroupedInput:
     """An input with its id, and what was made of it in its group.
 
     Attributes:
-        data: its bytes, or the error of reading them; None if it is to be read yet.
-        made: its training JPEG; or the reason why it cannot be made without loss; None if nobody tried.
+        data: bytes of the input, or the error of reading them; None if they are still to be read.
+        made: training JPEG; or the reason why it cannot be made without loss; None if that was not tried.
     """
 
     id: int
@@ -43,13 +67,13 @@ def group_inputs(
 
     Args:
         numbered: ids and inputs.
-        read: reads the bytes of an input, given also with its id.
-        skipped: whether the input of an id is not to be read.
+        read: function that reads the bytes of an input, given also its id.
+        skipped: function that tells whether the input of an id is not to be read.
     """
     group: list[tuple[int, Input, bytes | ImageError | None]] = []
     size = 0
     for id_, source in numbered:
-        data = None if skipped(id_) else _read(read, id_, source)
+        data = None if skipped(id_) else _try_read(read, id_, source)
         group.append((id_, source, data))
         size += len(data) if isinstance(data, bytes) else 0
         if len(group) == _MAX_INPUTS or size > _MAX_BYTES:
@@ -58,7 +82,7 @@ def group_inputs(
     yield from _make_group(group, settings)
 
 
-def _read(read: Callable[[int, Input], bytes], id_: int, source: Input) -> bytes | ImageError:
+def _try_read(read: Callable[[int, Input], bytes], id_: int, source: Input) -> bytes | ImageError:
     try:
         return read(id_, source)
     except ImageError as error:
@@ -72,3 +96,178 @@ def _make_group(
     made = dict(zip(small, make_lossless(list(small.values()), settings=settings), strict=True))
     for id_, source, data in group:
         yield GroupedInput(id_, source, data, made.pop(id_, None))
+
+
+@dataclass(frozen=True, slots=True)
+class InputRecord:
+    """Record of an input, and how it was made.
+
+    Attributes:
+        source_bytes: size of the input.
+        referenced: number of bytes that a record of an index refers to; 0 for other records.
+    """
+
+    record: Record
+    made: TrainingJpeg
+    source_bytes: int
+    referenced: int = 0
+
+
+def make_input_record(
+    each: GroupedInput, read: Read, *, encode: EncodeSettings, image_timeout: float, references: Location | None
+) -> InputRecord:
+    """Make the record of an input.
+
+    Args:
+        read: function that reads the bytes of the input, if its group has not, and of attachments.
+        image_timeout: seconds for decoding and encoding the image; 0 is no limit.
+        references: folder of the source's files, for a record that refers to its image; None to hold the image.
+
+    Raises:
+        ImageError: the image or an attachment cannot be read or converted.
+        UsageError: the extra is too large.
+    """
+    source = each.source
+    data = read(source) if each.data is None else each.data
+    if isinstance(data, ImageError):
+        raise data
+    if isinstance(each.made, TrainingJpeg):
+        made = each.made
+    else:
+        with worker_processes.time_limit(image_timeout):
+            made = _make_alone(data, each, encode, is_reference=references is not None)
+    attachments = _read_attachments(source, read)
+    if references is not None:
+        record = _make_reference(each.id, source, made, attachments, references)
+        return InputRecord(record, made, len(data), len(made.jpeg) + sum(map(len, attachments.values())))
+    image = _coordinates(source, made)
+    attachments = {name: move_attachment(name, blob, image) for name, blob in attachments.items()}
+    extra, label = _make_extra(source, made), source.label
+    record = make_record(made.jpeg, id=each.id, label=label, extra=extra, attachments=attachments, info=made.info)
+    return InputRecord(record, made, len(data))
+
+
+def _make_alone(data: bytes, each: GroupedInput, encode: EncodeSettings, *, is_reference: bool) -> TrainingJpeg:
+    name = each.source.name
+    if is_reference:
+        return index_image(data, settings=encode, name=name)
+    if isinstance(each.made, str):
+        return reencode(data, each.made, settings=encode, name=name)
+    return make_training_jpeg(data, settings=encode, name=name)
+
+
+def _coordinates(source: Input, made: TrainingJpeg) -> CoordinateMap:
+    return replace(made.coordinates, orientation=1) if source.upright else made.coordinates
+
+
+def _make_extra(source: Input, made: TrainingJpeg) -> Any:
+    """Make a record's extra: the input's path and fields, with targets in pixels of the stored image."""
+    extra = {"path": source.name}
+    if source.extra:
+        extra |= json.loads(source.extra)
+    elif source.annotated is None:
+        return extra
+    if not source.targets:
+        return extra
+    coordinates = _coordinates(source, made)
+    if source.targets != OWN:
+        own = in_own_form(extra, source.targets, coordinates.upright_size)
+        fields = target_fields(source.targets)
+        mapped = map_targets({name: own[name] for name in fields if name in own}, coordinates)
+        return {**own, **mapped}
+    return map_targets(extra, coordinates, annotated=source.annotated)
+
+
+def _read_attachments(source: Input, read: Read) -> dict[str, bytes]:
+    return {name: _read_attachment(name, attached, read) for name, attached in source.attachments}
+
+
+def _read_attachment(name: str, attached: Input, read: Read) -> bytes:
+    try:
+        return read(attached)
+    except ImageError as error:
+        raise ImageError(f"{name} {attached.name} {error}") from error
+
+
+def convert_sample(task: tuple[int, Input, EncodeSettings, float], _: ProgressCallback) -> int | None:
+    """Convert an input to learn its size; nothing is written.
+
+    Args:
+        task: number of the input, the input, settings, and the time limit in seconds.
+
+    Returns:
+        Bytes of the training JPEG and attachments, or None if the input fails.
+    """
+    _number, source, encode, image_timeout = task
+    try:
+        data = read_input(source)
+        with worker_processes.time_limit(image_timeout):
+            made = make_training_jpeg(data, settings=encode, name=source.name)
+        attachments = _read_attachments(source, read_input)
+    except ImageError:
+        return None
+    return len(made.jpeg) + sum(map(len, attachments.values()))
+
+
+# --- Records of an index, which refer to images where they lie ----------------------------------------------------
+
+
+def _make_reference(
+    id_: int, source: Input, made: TrainingJpeg, attachments: Mapping[str, bytes], root: Location
+) -> Record:
+    """Make the record that refers to an input's image and attachments.
+
+    ImageError if one of them is not a byte range of a file below ``root``.
+    """
+    extra = _make_extra(source, made)
+    names = dict(source.attachments)
+    blobs: dict[str, bytes | memoryview] = {
+        name: _refer(names[name], data, root) for name, data in attachments.items() if data
+    }
+    return Record(
+        id=id_,
+        label=source.label,
+        jpeg=_refer(source, made.jpeg, root),
+        info=made.info,
+        extra_json=extra_to_json(extra),
+        attachments=blobs,
+    )
+
+
+def _refer(source: Input, data: bytes, root: Location) -> bytes:
+    """Serialize a reference to an input's bytes, or to the first of them."""
+    if source.reader is not None:
+        raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
+    folder = str(root).rstrip("/") + "/"
+    if not source.path.startswith(folder):
+        raise ImageError(f"{source.path} is no file below {folder}")
+    try:
+        return Reference(source.path[len(folder) :], source.offset, len(data), crc32c(data)).pack()
+    except UsageError as error:
+        raise ImageError(f"cannot be indexed: {error}") from error
+
+
+def require_references(listing: Listing) -> None:
+    """Raise UsageError for a source without images that lie in files as they are."""
+    if all(one.reader is not None for one in listing.inputs):
+        text = "no image of this source lies in a file as it is; they are compressed, or in pages of a library"
+        raise UsageError(f"{text} (read as source {listing.kind}): use `picstore convert`")
+
+
+def references_root(source: Location, root: Location | None) -> Location:
+    """Choose the folder that references are relative to: ``root`` if it is given, else the source's."""
+    if root is not None:
+        return root.absolute()
+    return source if source.is_folder() else source.parent
+
+
+def shuffled(listing: Listing, seed: int) -> Listing:
+    """Mix the inputs of a listing, so that each container refers to images from everywhere."""
+    order = rng.permutation(rng.key(rng.DEAL, seed), len(listing.inputs))
+    inputs = list(listing.inputs)
+    return replace(listing, inputs=[inputs[k] for k in order.tolist()])
+
+
+def is_of_files(listing: Listing) -> bool:
+    """Return whether each image has a file of its own, so that no order reads faster than another."""
+    return all(one.size < 0 or not one.offset for one in listing.inputs)

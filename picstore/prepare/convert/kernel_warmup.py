@@ -1,25 +1,82 @@
-"""Loading of a conversion's code; imports little, so that a fork server starts before all else is imported."""
+"""Loading of a conversion's modules and compiled kernels before the first image, which takes each process 0.4 s.
+
+The module imports little, so that a fork server starts before all else is imported.
+"""
 
 from __future__ import annotations
 
-import importlib
+import functools
+from typing import Any
 
 from picstore.prepare.engine import worker_processes
-from picstore.prepare.image.encode_settings import EncodeSettings
+from picstore.prepare.image.encode_settings import EncodeSettings, Size
 
 
 def start_fork_server(encode: EncodeSettings) -> None:
     """Start the fork server, which loads, or on first use compiles, the code for these settings."""
-    worker_processes.start_fork_server(*_modules(encode))
+    loaders = [f"{__name__}:{load.__name__}" for load in _loaders(encode)]
+    worker_processes.start_fork_server("picstore.prepare.convert.rows", *loaders)
 
 
 def load_kernels(encode: EncodeSettings) -> None:
     """Load, or on first use compile, the code for these settings in this process."""
-    for name in _modules(encode):
-        importlib.import_module(name)
+    for load in _loaders(encode):
+        load()
 
 
-def _modules(encode: EncodeSettings) -> list[str]:
-    """Return the names of the modules whose import loads the code for some settings."""
-    names = ["warmup", "warmup_pixels"] if encode.resize is not None or encode.reencode else ["warmup"]
-    return [f"picstore.prepare.convert.{name}" for name in names]
+def _loaders(encode: EncodeSettings) -> list[Any]:
+    return [load_encoder, load_pixels] if encode.resize is not None or encode.reencode else [load_encoder]
+
+
+@functools.cache
+def load_encoder() -> None:
+    """Load the kernels of every conversion, because any source may hold an image that has to be encoded."""
+    from PIL import Image
+
+    from picstore.kernels.ahead import compile_ahead
+    from picstore.prepare.image.training_jpeg import encode, make_training_jpeg
+
+    compile_ahead(encoder_kernels())
+    make_training_jpeg(_jpeg(), settings=EncodeSettings())
+    encode(Image.new("RGB", (64, 16)), settings=EncodeSettings())
+
+
+@functools.cache
+def load_pixels() -> None:
+    """Load the kernels of ``--resize`` and ``--reencode``, whose compilation takes 10 s once on a machine."""
+    from picstore.kernels.ahead import compile_ahead
+    from picstore.prepare.image.training_jpeg import make_training_jpeg
+
+    compile_ahead(pixel_kernels())
+    make_training_jpeg(_jpeg(), settings=EncodeSettings(resize=Size.parse("32x8")))
+
+
+def encoder_kernels() -> list[Any]:
+    """Return the kernels that every conversion needs."""
+    from picstore.jpeg.bit_reader import unstuff
+    from picstore.jpeg.bit_writer import write_scan
+    from picstore.jpeg.block_starts import describe_scan, find_block_starts
+    from picstore.jpeg.encoder.symbols import choose_codes, find_symbols, write_symbols
+    from picstore.jpeg.restart_edits import find_edits
+    from picstore.jpeg.transcode_lookup import fill_tables
+
+    markers = [unstuff, fill_tables, describe_scan, find_block_starts, find_edits, write_scan]
+    return [*markers, find_symbols, choose_codes, write_symbols]
+
+
+def pixel_kernels() -> list[Any]:
+    """Return the kernels that ``--resize`` and ``--reencode`` need besides."""
+    from picstore.jpeg.decoder.decode_baseline import decode_rows, open_stream
+    from picstore.kernels.resample import resample_box
+
+    return [open_stream, decode_rows, resample_box]
+
+
+def _jpeg() -> bytes:
+    import io
+
+    from PIL import Image
+
+    jpeg = io.BytesIO()
+    Image.new("RGB", (64, 16)).save(jpeg, "JPEG")
+    return jpeg.getvalue()

@@ -1,6 +1,6 @@
 """Ledger, ``ledger.jsonl``: one line for each input of a conversion, with its status and the reason.
 
-While a data set is being made, each finished row has a fragment of the ledger in ``unfinished/``. It is written after
+While a dataset is being made, each finished row has a fragment of the ledger in ``unfinished/``. It is written after
 all files of the row, so it proves that the row is complete. The fragments become ``ledger.jsonl`` at the end.
 """
 
@@ -15,19 +15,21 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from picstore.errors import Corrupt, NotADataset
-from picstore.prepare.image.index_image import INDEXED
-from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
+from picstore.prepare.image.training_jpeg import INDEXED, LOSSLESS, REENCODED
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, WritableLocation, map_concurrently
 
 logger = logging.getLogger("picstore")
 
 _MAX_FRAGMENT_BYTES = 1 << 32  # a row of ten million inputs
-_LARGE_FRAGMENT = 1 << 20  # bytes, which take longer to read than a store takes to answer
+# Fragments of at least this many bytes take longer to read than a store takes to answer.
+_LARGE_FRAGMENT = 1 << 20
 
-_CRC = b', "crc32c": '  # last member of a line: the checksum of all bytes before it
+# Start of a line's last member: the checksum of all bytes before it.
+_CRC = b', "crc32c": '
 
-FAILED, DUPLICATE = "failed", "duplicate"  # training_jpeg and index_image have the others
+# Statuses of inputs without a record. ``training_jpeg`` has the statuses of images.
+FAILED, DUPLICATE = "failed", "duplicate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,10 @@ class LedgerLine:
     """Status of one input. The attributes are the keys of its JSON object (docs/cli.md, "picstore convert").
 
     Attributes:
-        reason: of the re-encoding or the failure.
-        source_bytes, bytes: of the source image and of its JPEG; both 0 for failed inputs and duplicates.
-        of: of a duplicate, the id of the first input with the same bytes.
-        lost: of a damaged file that states no number of samples, an estimate of the samples without lines.
+        reason: reason of the re-encoding or the failure.
+        source_bytes, bytes: sizes of the source image and of its JPEG; both 0 for failed inputs and duplicates.
+        of: for a duplicate, the id of the first input with the same bytes.
+        lost: for a damaged file that states no number of samples, an estimate of the samples without lines.
     """
 
     input: str
@@ -67,7 +69,7 @@ def source_format(status: str, reason: str) -> str:
 
 
 def duplicate_line(name: str, id_: int, first: int) -> LedgerLine:
-    """Make the line of an input that has the bytes of input ``first``."""
+    """Make the line of an input that repeats the bytes of input ``first``."""
     return LedgerLine(name, id_, DUPLICATE, "equal bytes", of=first)
 
 
@@ -90,7 +92,7 @@ class Tally:
 
     Attributes:
         status, reasons: numbers of inputs.
-        sources, jpegs: bytes of the source images and of their JPEGs.
+        sources, jpegs: bytes of the source images and of their JPEGs, by status and reason.
         lost: estimate of the samples that have no lines.
     """
 
@@ -140,7 +142,7 @@ class Tally:
 
     @property
     def foreign(self) -> int:
-        """Indexed images that are no upright JPEGs."""
+        """Number of indexed images that are not upright JPEGs."""
         return sum(count for (status, reason), count in self.reasons.items() if status == INDEXED and reason)
 
     @property
@@ -157,7 +159,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFragment:
-    """What the process that wrote a fragment knows of it: the tally of its lines, and the CRC-32C of its bytes."""
+    """Fragment as the process knows it that wrote it: the tally of its lines, and the CRC-32C of its bytes."""
 
     tally: Tally
     crc: int
@@ -204,7 +206,7 @@ def finished_rows(root: Location, rows: int) -> list[int]:
     def is_sound(row: int) -> bool:
         try:
             fragment = _read_fragment(root, row)
-        except NotADataset:  # a store may still list what was removed
+        except NotADataset:  # A store may still list removed fragments.
             return False
         return all(_parse(text) for text in fragment.splitlines(keepends=True))
 
@@ -214,7 +216,8 @@ def finished_rows(root: Location, rows: int) -> list[int]:
 def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[LedgerLine]:
     """Read the lines of a ledger or of a fragment.
 
-    ``skip_damaged`` leaves damaged lines out with a warning, for callers that only count. Without it Corrupt is raised.
+    With ``skip_damaged``, for callers that only count, damaged lines are left out with a warning. Otherwise Corrupt is
+    raised.
     """
     for number, text in enumerate(path.lines(), start=1):
         if (line := _parse(text)) is not None:
@@ -226,7 +229,7 @@ def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[Ledger
 
 
 def read_earlier_lines(path: Location, first_id: int) -> bytes:
-    """Read the lines before input ``first_id``'s, damaged ones too; empty where there is no ledger."""
+    """Read the lines before the line of input ``first_id``, damaged lines too; empty if there is no ledger."""
     texts = list(path.lines()) if path.is_file() else []
     later = (k for k, line in enumerate(map(_parse, texts)) if line is not None and line.id >= first_id)
     return b"".join(texts[: next(later, None)])
@@ -235,8 +238,8 @@ def read_earlier_lines(path: Location, first_id: int) -> bytes:
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
     """Read the fragments of finished rows as bytes.
 
-    Large ones are read one after the other: 32 fragments of 6 MB, several at a time, took 300 MiB. Rows have about as
-    many inputs each, so one large fragment tells of all others.
+    Large fragments are read one after the other: 32 fragments of 6 MB, several at a time, took 300 MiB. Rows have about
+    the same number of inputs, so if one fragment is large, all are.
     """
     waiting = iter(rows)
     for row in waiting:
@@ -252,7 +255,7 @@ def _read_fragment(root: Location, row: int) -> bytes:
 
 
 def copy_fragment(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy a row's fragment from one unfinished data set to another, after the row's files."""
+    """Copy a row's fragment from one unfinished dataset to another, after the row's files."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 
@@ -261,7 +264,7 @@ def write_ledger(
 ) -> list[Tally]:
     """Write ``ledger.jsonl``: the lines ``earlier``, then the fragments of all rows. Return a tally for each row.
 
-    Fragments ``written`` by processes of this run are not parsed while their bytes are the same: 7 µs a line.
+    Fragments ``written`` by processes of this run are not parsed if their bytes are unchanged, which saves 7 µs a line.
     """
     tallies = []
     out = (root / LEDGER).create()
@@ -286,7 +289,7 @@ def _encode(line: LedgerLine) -> bytes:
 
 
 def _parse(text: bytes) -> LedgerLine | None:
-    """Parse a line with its line end; None where its checksum or its JSON does not hold. Old lines have no checksum."""
+    """Parse a line with its line end; None if its checksum or its JSON is wrong. Old lines have no checksum."""
     head, mark, crc = text.rpartition(_CRC)
     if mark and crc != b"%d}\n" % crc32c(head):
         return None

@@ -1,4 +1,4 @@
-"""``picstore merge``: bring the shards of a conversion together and finish the data set.
+"""``picstore merge``: bring the shards of a conversion together and finish the dataset.
 
 A shard's rows have the bytes that any run would write, so merging is linking or copying files and
 :func:`finish_dataset`. This process links rows, 0.1 ms a file; tasks of the engine copy the rows that it cannot link.
@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from picstore.display.progress import ProgressCallback
 from picstore.errors import NotADataset, Unfinished, UsageError
 from picstore.prepare.convert import ledger, resumable_job
 from picstore.prepare.convert.finish_dataset import ConversionResult, finish_dataset, read_result
-from picstore.prepare.convert.row_counts import copy_row_counts
+from picstore.prepare.convert.row_division import Shard
+from picstore.prepare.convert.row_writer import copy_row_counts
 from picstore.prepare.engine import worker_processes
-from picstore.prepare.progress import ProgressCallback
 from picstore.storage.location.resolve import (
     MANIFEST,
     Location,
@@ -26,6 +27,9 @@ from picstore.storage.location.resolve import (
     locate_writable,
     map_concurrently,
 )
+
+# Further fields of a shard's job file.
+_NOT_SETTINGS = ("rows", "classes", "attachments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +45,9 @@ class RowCopy:
 def merge(
     destination: Where, sources: Sequence[Where] = (), *, workers: int | worker_processes.Engine
 ) -> ConversionResult:
-    """Make one data set of the shards of a conversion, with the bytes that one run would have written.
+    """Make one dataset of the shards of a conversion, with the bytes that one run would have written.
 
-    Args:
-        destination: where the data set is made; shards may have been converted there.
-        sources: locations of other shards. Their files are linked, or copied between file systems, and stay.
-        workers: number of processes that copy files, or an engine.
-
-    Raises:
-        Unfinished: rows are missing; files copied so far stay for the next call.
-        UsageError: the shards are of different jobs, one is still being converted, or the destination is another
-            data set.
-        NotADataset: a location holds no shard.
-        Damage: a job file cannot be read.
-        PicstoreError: files of a row were lost.
+    Arguments and errors are those of :func:`picstore.merge`; ``sources`` are its shards.
     """
     root = locate_writable(destination)
     begun = {location: _read_shards(location) for location in map(locate, sources)}
@@ -75,30 +68,33 @@ def merge(
             _copy_rows(list(_row_copies(location, root, rows - finished)), workers)
             finished |= rows
         _require_rows(root, finished, outline["rows"], next(iter(own)).count)
-        result = finish_dataset(root, outline, {})
+        rows, classes, attachments = (outline[name] for name in _NOT_SETTINGS)
+        result = finish_dataset(root, _settings(outline), {}, rows=rows, classes=classes, attachments=attachments)
         resumable_job.remove_job(root)
     return result
 
 
-def _read_shards(location: Location) -> dict[resumable_job.Shard, dict[str, Any]]:
+def _settings(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a shard's job file."""
+    return {name: value for name, value in document.items() if name not in _NOT_SETTINGS}
+
+
+def _read_shards(location: Location) -> dict[Shard, dict[str, Any]]:
     if shards := resumable_job.read_shards(location):
         return shards
     raise NotADataset(f"{location} holds no shard of a conversion; make one with `picstore convert --shard`")
 
 
-def _read_merged(
-    root: WritableLocation, begun: Iterable[dict[resumable_job.Shard, dict[str, Any]]]
-) -> ConversionResult:
+def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, Any]]]) -> ConversionResult:
     """Read the result of an earlier merge of the same shards, so that a merge may be repeated.
 
-    Their jobs are removed if that merge was killed before it did.
+    The shards' jobs are removed here if that merge was killed before it removed them.
     """
     own = resumable_job.read_shards(root)
     documents = [document for shards in (*begun, own) for document in shards.values()]
     if not documents:
-        raise UsageError(f"{root} is already a data set; name a folder with unmerged shards")
-    not_settings = ("rows", "classes", "attachments")
-    result = read_result(root, {name: value for name, value in documents[0].items() if name not in not_settings})
+        raise UsageError(f"{root} is already a dataset; name a folder with unmerged shards")
+    result = read_result(root, _settings(documents[0]))
     with contextlib.ExitStack() as held:
         for shard, document in own.items():
             held.enter_context(resumable_job.hold_job(root, document, shard))
@@ -107,8 +103,8 @@ def _read_merged(
     return result
 
 
-def _require_one_job(root: Location, shards: dict[resumable_job.Shard, dict[str, Any]]) -> dict[str, Any]:
-    """Return the job of all shards; shards that began at the same time have not been compared yet."""
+def _require_one_job(root: Location, shards: dict[Shard, dict[str, Any]]) -> dict[str, Any]:
+    """Return the job file of all shards. Shards that began at the same time have not been compared yet."""
     (first, outline), *others = shards.items()
     for shard, document in others:
         if shard.count != first.count:
@@ -123,7 +119,7 @@ def _require_one_job(root: Location, shards: dict[resumable_job.Shard, dict[str,
 
 
 def _require_rows(root: Location, finished: set[int], rows: int, count: int) -> None:
-    """Check that all rows are finished; the error names the shards of unfinished rows."""
+    """Raise Unfinished unless all rows are finished; the error names the shards of unfinished rows."""
     missing = sorted(set(range(rows)) - finished)
     if missing:
         late = sorted({row % count for row in missing})
@@ -147,11 +143,11 @@ def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine
     """Link rows in this process; tasks copy the rows whose files cannot be linked."""
     linked = map_concurrently(_link_row, copies)
     unlinked = [copy for copy, done in zip(copies, linked, strict=True) if not done]
-    worker_processes.run_all(copy_row, unlinked, workers=workers)
+    list(worker_processes.run_each(copy_row, unlinked, workers=workers))
 
 
 def _link_row(task: RowCopy) -> bool:
-    """Link the files of a row; returns False where a file cannot be linked."""
+    """Link the files of a row; return False if a file cannot be linked."""
     if not all((task.source / name).link_to(task.root / name) for name in task.files):
         return False
     _finish_row(task)
@@ -159,7 +155,7 @@ def _link_row(task: RowCopy) -> bool:
 
 
 def copy_row(task: RowCopy, _: ProgressCallback) -> None:
-    """Copy a row, 16 files at a time where they wait for a disk or a store."""
+    """Copy the files of a row, 16 at a time, which wait for a disk or a store."""
     for _copied in map_concurrently(lambda name: (task.source / name).copy_to(task.root / name), task.files):
         pass
     _finish_row(task)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from picstore.errors import Damage, NotADataset
 from picstore.prepare.convert import ledger
 from picstore.prepare.convert.row_writer import RowWriter
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.container_index import read_summary
 from picstore.storage.format.read_container import recover_containers, unpack_container
@@ -46,13 +46,14 @@ def save_for_reuse(
 ) -> None:
     """Save a row's files, then the ledger lines of its settled inputs, which need nothing from the source.
 
-    A file that differs from the manifest is left out. One with a damaged footer is saved, since records can be read.
+    A file that differs from the manifest is left out. A file with a damaged footer is saved, because its records can be
+    read.
     """
     folder = reuse_folder(root, row)
 
     def copy(entry: FileEntry) -> None:
         name = file_name(entry.stream, entry.file)
-        with suppress(NotADataset):  # the file is missing
+        with suppress(NotADataset):  # The file is missing.
             try:
                 if read_summary(root, stream=entry.stream, file=entry.file).crc != entry.crc32c:
                     return
@@ -74,7 +75,7 @@ def find_reusable_rows(root: Location) -> set[int]:
 class ReusableRow:
     """Settled inputs of a row, converted before or duplicates, with their records and ledger lines.
 
-    Holds one container of each former file in memory. ``folder`` is None for a row without former files. Records of
+    One container of each former file is held in memory. ``folder`` is None for a row without former files. Records of
     some ``settled_ids`` may turn out to be damaged.
     """
 
@@ -88,7 +89,11 @@ class ReusableRow:
         self.settled_ids = self._lines.keys()
 
     def copy_record(self, id_: int, writer: RowWriter) -> ledger.LedgerLine | None:
-        """Add the record of a settled input to the row; None for an input to convert. Call with ascending ids."""
+        """Copy the record of a settled input into the row, and return its ledger line. Call this with ascending ids.
+
+        Returns:
+            The ledger line, or None if the input must be converted.
+        """
         line = self._lines.get(id_)
         if line is None or line.status == ledger.DUPLICATE:
             return line
@@ -101,7 +106,7 @@ class ReusableRow:
 
 
 def _read_by_id(folder: Location, fields: tuple[str, ...]) -> Iterator[Record]:
-    """Yield the undamaged records of all files by ascending id, as they are in each file."""
+    """Yield the undamaged records of all files by ascending id, which is their order in each file."""
     found = (_FILE.fullmatch(name) for name, _ in sorted(folder.files()))
     addresses = [(int(match[1]), int(match[2])) for match in found if match is not None]
     records = (_read_records(folder, stream, file, fields) for stream, file in addresses)
@@ -113,7 +118,7 @@ def _read_records(folder: Location, stream: int, file: int, fields: tuple[str, .
         for k in range(len(container)):
             with suppress(Damage):
                 record = container.record(k)
-                if container.segment_table is None:  # damaged; the image tells its segments too
+                if container.segment_table is None:  # It is damaged. The image tells its segments too.
                     info = replace(parse_image_info(bytes(record.jpeg)), encode_path=record.info.encode_path)
                     record = replace(record, info=info)
                 yield record

@@ -1,24 +1,35 @@
-"""Row writer: makes records of training JPEGs, and deals the records of a row to one file of each stream."""
+"""Row writer: makes records of training JPEGs, deals a row's records to one file of each stream, and counts them.
+
+The counts of a row are kept in ``unfinished/`` beside its fragment of the ledger until the job ends. Without them the
+end of a conversion would read the indexes of all containers.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
+
 from picstore import rng
-from picstore.prepare.convert.resumable_job import DatasetShape
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.arrays import Bools
+from picstore.errors import Damage, NotADataset, UnsupportedVersion
+from picstore.prepare.convert.ledger import Tally
+from picstore.prepare.convert.row_division import DatasetShape
+from picstore.prepare.image.training_jpeg import parse_image_info
+from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.container_index import FileSummary
+from picstore.storage.format.container_index import FileSummary, index_rows
 from picstore.storage.format.container_writer import FileWriter
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
-from picstore.storage.location.resolve import WritableLocation, file_name
-from picstore.storage.record_counts import RecordCounts
+from picstore.storage.location.resolve import UNFINISHED, Location, WritableLocation, file_name, map_concurrently
+from picstore.storage.record_counts import RecordCounts, Relabel, count_records, counts_file, read_counts_file
 
-_CLOSING_THREADS = 4  # to wait for the disk
+# Number of threads that wait for the disk when a row's files are closed.
+_CLOSING_THREADS = 4
 
 
 def make_record(
@@ -30,7 +41,7 @@ def make_record(
     attachments: dict[str, bytes] | None = None,
     info: ImageInfo | None = None,
 ) -> Record:
-    """Make a record of a training JPEG, with its image info or, if that is None, with what its headers say.
+    """Make a record of a training JPEG. If ``info`` is None, it is read from the JPEG's headers.
 
     ImageError if the JPEG is damaged, UsageError if ``extra`` is not JSON or is too large.
     """
@@ -41,17 +52,19 @@ def make_record(
         info=info or parse_image_info(jpeg),
         extra_json=extra_to_json(extra),
         attachments=dict(attachments or {}),
-        crc=crc32c(jpeg),  # the JPEG is in the CPU cache here; when its container is written, this takes twice as long
+        # The JPEG is in the CPU cache here. When its container is written, the checksum takes twice as long.
+        crc=crc32c(jpeg),
     )
 
 
 class RowWriter:
     """Writes file ``row`` of every stream.
 
-    So far ``bytes`` sums JPEGs, extras and attachments, and ``counts`` counts the records.
-
     Each group of ``streams`` consecutive records is dealt one to each stream, by a permutation keyed by (seed, row,
-    group), so each file holds an even sample of the row. Holds one open container a stream in memory.
+    group), so each file holds an even sample of the row. One open container a stream is held in memory.
+
+    Attributes:
+        bytes: sum of JPEGs, extras and attachments so far.
     """
 
     def __init__(self, root: WritableLocation, *, row: int, shape: DatasetShape, fields: Sequence[str] = ()) -> None:
@@ -60,7 +73,7 @@ class RowWriter:
         self._labels: Counter[int] = Counter()
         self._root, self._row, self._seed = root, row, shape.seed
         self._writers: list[FileWriter] = []
-        with ExitStack() as opened:  # where one cannot be opened, the others leave nothing
+        with ExitStack() as opened:  # If one file cannot be opened, the others leave nothing behind.
             for stream in range(shape.streams):
                 size = shape.container_size
                 writer = FileWriter(root, stream=stream, file=row, container_size=size, fields=fields)
@@ -96,8 +109,9 @@ class RowWriter:
                 writer.abandon()
                 (self._root / file_name(writer.stream, writer.file)).remove()
         written = [writer for writer in self._writers if not writer.empty]
+        # Not in the threads, which would wait for Python's lock: a tenth of convert's time.
         for writer in written:
-            writer.end_container()  # in this thread: others would wait for Python's lock, a tenth of convert's time
+            writer.end_container()
         with ThreadPoolExecutor(_CLOSING_THREADS) as threads:
             return list(threads.map(FileWriter.close, written))
 
@@ -105,6 +119,76 @@ class RowWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as abandoned:  # all of them, even where one fails
+        with ExitStack() as abandoned:  # All are abandoned, even if one fails.
             for writer in self._writers:
                 abandoned.callback(writer.abandon)
+
+
+# --- Counts of a row's records ------------------------------------------------------------------------------------
+
+
+def write_row_counts(root: WritableLocation, row: int, counts: RecordCounts) -> None:
+    """Write the counts of a row. The row's fragment of the ledger, which declares it finished, must follow."""
+    (root / _name(row)).write(counts_file(counts))
+
+
+def copy_row_counts(source: Location, target: WritableLocation, row: int) -> None:
+    """Copy the counts of a row from one unfinished dataset to another, if the row has counts."""
+    if (counts := source / _name(row)).is_file():
+        counts.copy_to(target / _name(row))
+
+
+def join_row_counts(
+    root: Location,
+    tallies: Sequence[Tally],
+    summaries: Sequence[FileSummary],
+    *,
+    fields: tuple[str, ...],
+    first_file: int = 0,
+    relabel: Relabel | None = None,
+) -> RecordCounts | None:
+    """Add the counts of all rows. Rows without counts, such as those that a retry takes over, are read from files.
+
+    Args:
+        root: folder of the dataset.
+        tallies: tally of each row.
+        summaries: summaries of the files of all rows.
+        fields: names of the attachments.
+        first_file: number of the file of row 0.
+        relabel: gives labels other than the stored ones. All rows are then read.
+
+    Returns:
+        The counts, or None if a file that has to be read is damaged.
+    """
+
+    def read(row: int) -> RecordCounts | None:
+        try:
+            return None if relabel else read_counts_file(root / _name(row), records=tallies[row].images)
+        except (NotADataset, Damage, UnsupportedVersion):
+            return None
+
+    unknown: set[int] = set()
+
+    def known() -> Iterator[RecordCounts]:
+        for row, counts in enumerate(map_concurrently(read, range(len(tallies)))):
+            if counts is None:
+                unknown.add(first_file + row)
+            else:
+                yield counts
+
+    found = RecordCounts.join(known())
+    rows = index_rows([summary for summary in summaries if summary.file in unknown])
+    reader = ContainerReader(root, rows, fields)
+
+    def all_live(number: int) -> Bools:
+        return np.ones(int(rows["records"][number]), dtype=np.bool_)
+
+    try:
+        rest = count_records(range(len(rows)), reader.index, live=all_live, relabel=relabel)
+    except (Damage, NotADataset):
+        return None
+    return RecordCounts.join([found, rest])
+
+
+def _name(row: int) -> str:
+    return f"{UNFINISHED}/row-{row:06d}.counts"

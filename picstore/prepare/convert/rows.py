@@ -1,50 +1,40 @@
 """Rows of a conversion: the inputs of a row become one file of each stream and a fragment of the ledger.
 
-A row's bytes depend on its inputs and on the job only, so any number of workers writes the same data set, and a row
+A row's bytes depend on its inputs and on the job only, so any number of workers writes the same dataset, and a row
 whose process died runs again. This module also blames a process's death on an image, and applies ``--image-timeout``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from picstore.display.progress import ProgressCallback
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import ledger
-from picstore.prepare.convert.input_records import GroupedInput, group_inputs
+from picstore.prepare.convert.input_records import GroupedInput, group_inputs, make_input_record
 from picstore.prepare.convert.kernel_warmup import start_fork_server
-from picstore.prepare.convert.reference_records import make_reference_record
-from picstore.prepare.convert.resumable_job import DatasetShape
-from picstore.prepare.convert.row_counts import write_row_counts
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.convert.row_reuse import ReusableRow
-from picstore.prepare.convert.row_writer import RowWriter, make_record
-from picstore.prepare.convert.source_samples import sample_numbers
+from picstore.prepare.convert.row_writer import RowWriter, write_row_counts
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.image.encode_settings import EncodeSettings
-from picstore.prepare.image.exif_orientation import CoordinateMap, map_targets
-from picstore.prepare.image.index_image import index_image
-from picstore.prepare.image.targets_and_masks import move_attachment
-from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg, reencode
-from picstore.prepare.progress import ProgressCallback
-from picstore.prepare.sources.inputs import Input, ReadAhead, read_input
-from picstore.storage.annotations import OWN, in_own_form, target_fields
+from picstore.prepare.sources.inputs import Input, ReadAhead
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import UNFINISHED, Location, WritableLocation
 
 
 @dataclass(frozen=True, slots=True)
 class RowTask:
-    """Everything that one row is made from.
+    """Task to convert a row, with everything that the row is made from.
 
     Attributes:
-        ids: of its inputs.
+        ids: ids of the inputs.
         attachments: names of the attachments that records may have.
         blamed: ids of inputs that ended their process, with the reason.
         image_timeout: seconds for decoding and encoding an image; 0 is no limit.
@@ -53,7 +43,7 @@ class RowTask:
         reuse: folder of the row's former files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
         container_starts: ids of the inputs that begin a container.
         references: folder of the source's files, for records that refer to images instead of holding them.
-        one_by_one: whether no input is read before the one before it is done, so that a death has one suspect.
+        one_by_one: whether to read no input before the previous one is done, so that a death has one suspect.
     """
 
     root: WritableLocation
@@ -99,10 +89,11 @@ def run_rows(
 ) -> dict[int, ledger.WrittenFragment]:
     """Convert rows. A row whose process died runs again; an input that ends its process twice is blamed and left out.
 
-    An input that exceeds ``image_timeout`` is left out at once. PicstoreError if a row dies at one that is left out.
+    An input that exceeds ``image_timeout`` is left out at once. PicstoreError if a row dies at an input that was left
+    out.
 
     Returns:
-        By number of the row what is known of its fragment.
+        For each row number what is known of its fragment of the ledger.
     """
     written: dict[int, ledger.WrittenFragment] = {}
     suspects: set[int] = set()
@@ -141,8 +132,8 @@ def _read_position(task: RowTask) -> int:
 def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
     """Write one file of each stream, then the row's ledger fragment.
 
-    Holds one container a stream and one image, or a group of small ones, in memory, and one more container a stream
-    where it reuses records.
+    One container a stream and one image, or a group of small ones, are held in memory, and one more container a stream
+    if records are reused.
     """
     lines = []
     reusable = ReusableRow(task.reuse, task.attachments)
@@ -179,95 +170,18 @@ def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenF
 
 
 def _convert_input(each: GroupedInput, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.LedgerLine:
+    """Add the record of an input to the row, unless the input is left out or fails; return its line of the ledger."""
     source, id_ = each.source, each.id
     if id_ in task.duplicates:
         return ledger.duplicate_line(source.name, id_, task.duplicates[id_])
     if id_ in task.blamed:
         return ledger.LedgerLine(source.name, id_, ledger.FAILED, task.blamed[id_])
     try:
-        data = ahead.read(source) if each.data is None else each.data
-        if isinstance(data, ImageError):
-            raise data
-        made = each.made if isinstance(each.made, TrainingJpeg) else _make(data, each, task)
-        attachments = _read_attachments(source, ahead.read)
-        if task.references is None:
-            image = _coordinates(source, made)
-            attachments = {name: move_attachment(name, blob, image) for name, blob in attachments.items()}
-        extra = _make_extra(source, made)
-        if task.references is not None:
-            record, referenced = make_reference_record(
-                source, made, attachments, id=id_, extra=extra, root=task.references
-            )
-            writer.add(record, referenced=referenced)
-        else:
-            label, info = source.label, made.info
-            writer.add(make_record(made.jpeg, id=id_, label=label, extra=extra, attachments=attachments, info=info))
-    except (ImageError, UsageError) as error:  # UsageError: the extra is too large
+        found = make_input_record(
+            each, ahead.read, encode=task.encode, image_timeout=task.image_timeout, references=task.references
+        )
+        writer.add(found.record, referenced=found.referenced)
+    except (ImageError, UsageError) as error:
         return ledger.LedgerLine(source.name, id_, ledger.FAILED, str(error), lost=source.lost or None)
-    return ledger.LedgerLine(source.name, id_, made.status, made.reason, len(data), len(made.jpeg))
-
-
-def _make(data: bytes, each: GroupedInput, task: RowTask) -> TrainingJpeg:
-    """Make an input's training JPEG by itself, within the time limit."""
-    settings, name = task.encode, each.source.name
-    with worker_processes.time_limit(task.image_timeout):
-        if task.references is not None:
-            return index_image(data, settings=settings, name=name)
-        if isinstance(each.made, str):
-            return reencode(data, each.made, settings=settings, name=name)
-        return make_training_jpeg(data, settings=settings, name=name)
-
-
-def _coordinates(source: Input, made: TrainingJpeg) -> CoordinateMap:
-    return replace(made.coordinates, orientation=1) if source.upright else made.coordinates
-
-
-def _make_extra(source: Input, made: TrainingJpeg) -> Any:
-    """Make a record's extra: the input's path and fields, with targets in pixels of the stored image."""
-    extra = {"path": source.name}
-    if source.extra:
-        extra |= json.loads(source.extra)
-    elif source.annotated is None:
-        return extra
-    if not source.targets:
-        return extra
-    coordinates = _coordinates(source, made)
-    if source.targets != OWN:
-        own = in_own_form(extra, source.targets, coordinates.upright_size)
-        fields = target_fields(source.targets)
-        mapped = map_targets({name: own[name] for name in fields if name in own}, coordinates)
-        return {**own, **mapped}
-    return map_targets(extra, coordinates, annotated=source.annotated)
-
-
-def _read_attachments(source: Input, read: Callable[[Input], bytes]) -> dict[str, bytes]:
-    return {name: _read_attachment(name, attached, read) for name, attached in source.attachments}
-
-
-def _read_attachment(name: str, attached: Input, read: Callable[[Input], bytes]) -> bytes:
-    try:
-        return read(attached)
-    except ImageError as error:
-        raise ImageError(f"{name} {attached.name} {error}") from error
-
-
-def sample_mean_bytes(
-    inputs: Sequence[Input], encode: EncodeSettings, engine: worker_processes.Engine, image_timeout: float
-) -> float:
-    """Estimate the mean bytes of the converted images from the sampled ones; 1.0 if all fail."""
-    tasks = deque((k, inputs[k], encode, image_timeout) for k in sample_numbers(len(inputs)))
-    sizes = [size for _, size in engine.run(convert_sample, tasks) if isinstance(size, int)]
-    return sum(sizes) / len(sizes) if sizes else 1.0
-
-
-def convert_sample(task: tuple[int, Input, EncodeSettings, float], _: ProgressCallback) -> int | None:
-    """Convert an input, given with its id; return the bytes of training JPEG and attachments, None if that fails."""
-    _id, source, encode, image_timeout = task
-    try:
-        data = read_input(source)
-        with worker_processes.time_limit(image_timeout):
-            made = make_training_jpeg(data, settings=encode, name=source.name)
-        attachments = _read_attachments(source, read_input)
-    except ImageError:
-        return None
-    return len(made.jpeg) + sum(map(len, attachments.values()))
+    made = found.made
+    return ledger.LedgerLine(source.name, id_, made.status, made.reason, found.source_bytes, len(made.jpeg))

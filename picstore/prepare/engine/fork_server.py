@@ -1,4 +1,4 @@
-"""The fork server: a process that has imported what tasks need, and forks for each process of the engine.
+"""Fork server: a process that has imported the modules that tasks need, and forks each worker process.
 
 Starting a Python and importing takes 0.5 s, a fork 30 ms. Unlike multiprocessing's, this server and its children import
 neither from the working directory (``helper_process.py``) nor the user's main module.
@@ -35,7 +35,7 @@ _NUMBER = struct.Struct("q")
 
 
 class Forked:
-    """A process that the server has forked, with this side of its socket."""
+    """Process that the server has forked, with this side of its socket."""
 
     def __init__(self, connection: Connection, status: int) -> None:
         self.connection, self._status = connection, status
@@ -43,32 +43,36 @@ class Forked:
         self._exitcode: int | None = None
 
     def kill(self) -> None:
-        """Kill it, if it runs."""
+        """Kill the process, if it runs."""
         if self._exitcode is None and not select.select([self._status], [], [], 0)[0]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait for its end: its exit status, negative for a signal."""
+        """Wait for the end of the process; return its exit status, negative for a signal."""
         if self._exitcode is None:
             try:
                 self._exitcode = _read_number(self._status)
-            except EOFError:  # the server was killed
+            except EOFError:  # The server was killed.
                 self._exitcode = 255
             os.close(self._status)
         return self._exitcode
 
     def close(self) -> None:
-        """Kill it, and wait for its end."""
+        """Kill the process, and wait for its end."""
         self.kill()
         self.wait()
         self.connection.close()
 
 
 class ForkServer:
-    """A server that has imported modules, or is about to."""
+    """Server that has loaded code, or is about to.
 
-    def __init__(self, *modules: str) -> None:
+    Args:
+        loaded: modules to import, as ``module``, and functions to call, as ``module:function``.
+    """
+
+    def __init__(self, *loaded: str) -> None:
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self._line, theirs = socket.socketpair()
@@ -78,7 +82,7 @@ class ForkServer:
             self._process = start_helper(
                 main,
                 theirs.fileno(),
-                *modules,
+                *loaded,
                 descriptors=[theirs.fileno()],
                 without=NUMBA_EXTRAS,
                 stdin=subprocess.DEVNULL,
@@ -87,11 +91,11 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether this process can use the server: a fork needs a server of its own."""
+        """Whether this process can use the server; a fork of the process that started it cannot."""
         return self.pid == os.getpid() and self._process.poll() is None
 
     def fork(self, function: Any) -> Forked:
-        """Have a process forked that calls a module's function with its side of a socket, in this working directory.
+        """Fork a process that calls a module's function with its side of a socket, in this working directory.
 
         Raises:
             PicstoreError: the server has ended.
@@ -110,12 +114,13 @@ class ForkServer:
             ours.close()
             text = "the process that forks workers has ended; stderr says why, or it was killed, for want of memory"
             raise PicstoreError(text) from error
-        with contextlib.suppress(OSError):  # a process that has died already, as its first message will tell
+        # If the process has already died, its first message will tell.
+        with contextlib.suppress(OSError):
             ours.send((str(Path.cwd()), function))
         return forked
 
     def wait(self) -> None:
-        """Wait until the server has imported its modules."""
+        """Wait until the server has loaded its code."""
         self.fork(id).close()
 
     def close(self) -> None:
@@ -126,7 +131,7 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
         else:
-            self._process.returncode = 0  # a child of another process
+            self._process.returncode = 0  # It is a child of another process.
 
 
 def _read_number(descriptor: int) -> int:
@@ -137,20 +142,17 @@ def _read_number(descriptor: int) -> int:
 
 
 def serve_forks() -> None:
-    """Import the modules that the arguments name, and fork whenever descriptors come; the server's main function."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    for name in sys.argv[2:]:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    for name in NUMBA_EXTRAS:  # tasks may import them
-        if sys.modules.get(name) is None:
-            sys.modules.pop(name, None)
-    gc.freeze()  # else the first collection in a child writes to every object, which copies the shared memory
+    """Load the code that the arguments name, and fork whenever descriptors come; the server's main function."""
+    # Ctrl-C reaches the whole group of processes. The parent decides what happens.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _load(sys.argv[2:])
+    # Otherwise the first collection in a child writes to every object, which copies the shared memory.
+    gc.freeze()
     gc.enable()
     line = socket.socket(fileno=int(sys.argv[1]))
     running: dict[int, int] = {}
-    # A handler in Python runs between two system calls: a signal just before one that waits was told with the next
-    # fork, and who waited for that process waited for ever. The pipe is written as the signal comes.
+    # A handler in Python runs between two system calls. The end of a child just before ``select`` would be reported
+    # with the next fork, and its parent would wait for it for ever. The pipe is written as the signal comes.
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -178,8 +180,21 @@ def serve_forks() -> None:
         os.close(connection)
 
 
+def _load(names: list[str]) -> None:
+    """Import modules, ``module``, and call functions, ``module:function``."""
+    for name in names:
+        module, _, function = name.partition(":")
+        with contextlib.suppress(ImportError):
+            imported = importlib.import_module(module)
+            if function:
+                getattr(imported, function)()
+    for name in NUMBA_EXTRAS:  # Tasks may import them.
+        if sys.modules.get(name) is None:
+            sys.modules.pop(name, None)
+
+
 def _tell(descriptor: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+    with contextlib.suppress(BrokenPipeError):  # The parent does not wait any more.
         os.write(descriptor, _NUMBER.pack(number))
 
 
@@ -195,7 +210,7 @@ def _report_ends(running: dict[int, int]) -> None:
 
 
 def _run_child(connection: Connection) -> None:
-    """Call the function that the socket names; never returns."""
+    """Call the function that the socket names, and end this process."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -204,9 +219,9 @@ def _run_child(connection: Connection) -> None:
             os.chdir(folder)
         function(connection)
         code = 0
-    except EOFError:  # this side has been closed
+    except EOFError:  # The parent has closed its side.
         pass
-    except BaseException:  # of whatever kind, it must not reach the server's loop
+    except BaseException:  # No exception must reach the server's loop.
         sys.excepthook(*sys.exc_info())
     finally:
         with contextlib.suppress(OSError, ValueError):

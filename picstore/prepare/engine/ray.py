@@ -1,4 +1,4 @@
-"""Ray engine: runs each task as a Ray task on a cluster, which remote workers of a loader join too.
+"""Ray engine, which runs each task as a Ray task on a cluster. Remote workers of a loader join a cluster by it too.
 
 Only tasks and results pass through Ray; tasks read and write at locations that all nodes see.
 """
@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from picstore.display.progress import ProgressCallback
 from picstore.errors import PicstoreError, missing_extra
 from picstore.prepare.engine.worker_processes import Died, R, T
-from picstore.prepare.progress import ProgressCallback
 
-MAX_ATTEMPTS = 4  # of a task that loses its worker or node; nodes of clouds are taken away
+# Attempts to run a task that loses its worker or node. Nodes of clouds are taken away.
+MAX_ATTEMPTS = 4
 
-
-# Ray's variable; "0" makes this machine's address 127.0.0.1.
+# Variable of Ray. "0" makes this machine's address 127.0.0.1.
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @dataclass(frozen=True, slots=True)
 class RayEngine:
-    """Engine of the cluster that this process is connected to, with at most ``workers`` tasks at a time."""
+    """Engine on the cluster to which this process is connected, with at most ``workers`` tasks at a time."""
 
     workers: int
 
@@ -39,10 +39,10 @@ class RayEngine:
         *,
         on_progress: ProgressCallback = lambda _: None,
     ) -> Iterator[tuple[T, R | Died]]:
-        """Run tasks as :func:`picstore.prepare.engine.worker_processes.run` does.
+        """Run tasks as :func:`picstore.prepare.engine.worker_processes.Engine.run` says.
 
-        A task that loses its worker runs again on another; PicstoreError if it loses ``MAX_ATTEMPTS`` or has a bug.
-        ``on_progress`` is called once a task, when it ends.
+        A task that loses its worker runs again on another one. PicstoreError if it loses ``MAX_ATTEMPTS`` workers, or
+        has a bug. ``on_progress`` is called once for each task, at its end.
         """
         ray = import_ray()
         remote = ray.remote(num_cpus=1, max_retries=0)(run_task)
@@ -77,9 +77,9 @@ class RayEngine:
 
 
 def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str) -> tuple[R | Exception, int, bool]:
-    """Run one task on a node: its result or error, the sum of its progress, and whether it is an error.
+    """Run one task on a node; return its result or error, the sum of its progress, and whether it failed.
 
-    The working directory becomes the driver's where the node has it, as sources may be relative paths.
+    If the node has the driver's working directory, the task runs there, because sources may be relative paths.
     """
     with contextlib.suppress(OSError):
         os.chdir(folder)
@@ -91,9 +91,10 @@ def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str)
 
 
 def join_cluster() -> bool:
-    """Connect this process as :func:`connect` does, and leave it so; returns whether it was not connected before."""
+    """Connect this process as :func:`connect` does, and keep it connected; return whether this call connected it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # unset, Ray warns of a future change
+    # Without this variable Ray warns of a future change.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     ray = import_ray()
     if ray.is_initialized():
         return False
@@ -113,8 +114,8 @@ def join_cluster() -> bool:
 def _on_loopback() -> Iterator[None]:
     """Have Ray start a cluster whose servers listen on 127.0.0.1 alone, as it does on macOS and Windows.
 
-    ``ray.init`` takes no such address: it replaces 127.0.0.1 by the machine's, with which all servers listen on every
-    interface. The variable is for Ray's processes; this one may have imported Ray, and so read it, before.
+    ``ray.init`` replaces the address 127.0.0.1 by the machine's, and then all servers listen on every interface. The
+    variable is for Ray's processes. This process may have imported Ray, and so read the variable, before.
     """
     from ray._private import ray_constants
 
@@ -131,7 +132,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _require_loopback() -> None:
-    """Stop the cluster that was started here, with PicstoreError, unless it has the address 127.0.0.1."""
+    """Stop the cluster that was started here, and raise PicstoreError, unless its address is 127.0.0.1."""
     ray = import_ray()
     if (address := ray.util.get_node_ip_address()) != "127.0.0.1":
         ray.shutdown()
@@ -142,7 +143,7 @@ def _require_loopback() -> None:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return what the cluster has of each resource: ``"CPU"``, bytes of ``"object_store_memory"`` and others."""
+    """Return the cluster's amount of each resource: ``"CPU"``, bytes of ``"object_store_memory"`` and others."""
     with _reaching_cluster():
         return dict(import_ray().cluster_resources())
 
@@ -151,7 +152,7 @@ def cluster_resources() -> dict[str, float]:
 def _reaching_cluster() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # a node that does not start in time raises nothing more specific
+    except Exception as error:  # Ray raises no specific type if a node does not start in time.
         raise PicstoreError(f"the Ray cluster cannot be reached; check RAY_ADDRESS: {first_line(error)}") from error
 
 
@@ -177,7 +178,7 @@ def connect(workers: int | None = None) -> Iterator[RayEngine]:
 
 
 def import_ray(of: str = "--engine ray") -> Any:
-    """Import Ray; MissingDependency, of what needs it, where it is not installed."""
+    """Import Ray; MissingDependency, naming the feature ``of`` that needs it, if it is not installed."""
     try:
         import ray.exceptions
     except ImportError as error:
@@ -186,5 +187,5 @@ def import_ray(of: str = "--engine ray") -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of one of Ray's errors, which have many."""
+    """Return the first line of an error of Ray, whose texts have many lines."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -1,8 +1,8 @@
-"""Process engine: runs independent tasks in processes of this machine, one at a time in each.
+"""Worker processes of this machine, which run independent tasks, each process one at a time.
 
-Each process has its own pipe and one task. A decoder that crashes or is killed ends its own task only, and the exit
-code tells the cause. A process runs tasks for ``_MAX_LIFE_SECONDS``, since starting one takes 30 ms even from the fork
-server (``fork_server.py``), which has the imports ready; then it ends, which returns the memory that libraries leak.
+Each process has its own pipe. A decoder that crashes or is killed ends its own task only, and the exit code tells the
+cause. A process takes tasks for ``_MAX_LIFE_SECONDS``, because starting one takes 30 ms even from the fork server
+(``fork_server.py``), which has the imports ready. Then it ends, which frees the memory that libraries leak.
 """
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, Protocol, TypeVar
 
+from picstore.display.progress import ProgressCallback, progress_callback
 from picstore.errors import PicstoreError
-from picstore.prepare.engine import stderr_capture
 from picstore.prepare.engine.fork_server import Forked, ForkServer
-from picstore.prepare.progress import ProgressCallback, progress_callback
+from picstore.prepare.engine.library_errors import capture_stderr
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+# Seconds between two messages of progress, each of which costs both sides 50 µs.
 _PROGRESS_SECONDS = 0.1
+# Seconds after its start in which a process is given further tasks.
 _MAX_LIFE_SECONDS = 10.0
 _IGNORE_PROGRESS = progress_callback(None)
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """Outcome of a task whose process ended without a result: killed, out of memory, or crashed in a library."""
+    """Outcome of a task whose process was killed, ran out of memory, or crashed in a library."""
 
     exitcode: int
 
     @property
     def timed_out(self) -> bool:
-        """Whether :func:`time_limit` ended the process."""
+        """Whether the process exceeded a :func:`time_limit`."""
         return self.exitcode == -signal.SIGALRM
 
     def __str__(self) -> str:
@@ -52,16 +54,26 @@ class Died:
 
 
 class Engine(Protocol):
-    """Runs tasks on this machine (:class:`LocalEngine`) or on a Ray cluster (``engine.ray.RayEngine``)."""
+    """Runner of tasks, on this machine (:class:`LocalEngine`) or on a Ray cluster (``engine.ray.RayEngine``)."""
 
     @property
     def workers(self) -> int:
-        """The number of tasks at a time."""
+        """Number of tasks at a time."""
 
     def run(
         self, function: Callable[[T, ProgressCallback], R], tasks: deque[T], *, on_progress: ProgressCallback = ...
     ) -> Iterator[tuple[T, R | Died]]:
-        """Run tasks as :func:`run` does."""
+        """Run ``function(task, on_progress)`` for each task; yield (task, result or :class:`Died`) as tasks end.
+
+        At most ``workers`` tasks run at a time, from the left of ``tasks``; the caller may append to them meanwhile.
+
+        Args:
+            function: a module's function; task and result must be picklable.
+            on_progress: called in this process with the counts that tasks report, a few times a second.
+
+        Raises:
+            PicstoreError, OSError: the error that a task raised.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +88,39 @@ class LocalEngine:
         tasks: deque[T],
         *,
         on_progress: ProgressCallback = _IGNORE_PROGRESS,
-    ) -> Iterator[tuple[T, R | Died]]:
-        return run(function, tasks, workers=self.workers, on_progress=on_progress)
+    ) -> Generator[tuple[T, R | Died], None, None]:
+        """Run tasks; see :class:`Engine`. The processes end with the iteration."""
+        running: list[_Worker[T]] = []
+        idle: list[_Worker[T]] = []
+        try:
+            while True:
+                while tasks and len(running) < self.workers:
+                    running.append(_start_task(function, tasks.popleft(), idle))
+                if not running:
+                    return
+                wait([worker.process.connection for worker in running])
+                for worker in list(running):
+                    if not worker.process.connection.poll():
+                        continue
+                    ended, outcome = _receive_message(worker, on_progress)
+                    if ended:
+                        running.remove(worker)
+                        if not isinstance(outcome, Died):
+                            idle.append(worker)
+                        yield worker.task, outcome
+        finally:
+            for worker in running + idle:
+                worker.process.close()
 
 
 def as_engine(workers: int | Engine) -> Engine:
-    """Return an engine as it is, and a :class:`LocalEngine` for a number of processes."""
+    """Return an engine unchanged, or a :class:`LocalEngine` for a number of processes."""
     return LocalEngine(workers) if isinstance(workers, int) else workers
 
 
 @dataclass(slots=True, eq=False)
 class _Worker(Generic[T]):
-    """Process, its start by the monotonic clock, and the task that it runs."""
+    """Worker process, its start by the monotonic clock, and its task."""
 
     process: Forked
     started: float
@@ -97,20 +130,20 @@ class _Worker(Generic[T]):
 _server: ForkServer | None = None
 
 
-def start_fork_server(*modules: str) -> ForkServer:
-    """Start the fork server, which imports ``modules`` in the background, and return at once.
+def start_fork_server(*loaded: str) -> ForkServer:
+    """Start the fork server, which loads code in the background (see :class:`ForkServer`), and return at once.
 
-    Only the first call in a process has an effect, until the server ends; :func:`run` makes one too.
+    Only the first call in a process has an effect, until the server ends; :class:`LocalEngine` makes such a call too.
     """
     global _server
     if _server is None or not _server.alive:
         stop_fork_server()
-        _server = ForkServer(*modules)
+        _server = ForkServer(*loaded)
     return _server
 
 
 def stop_fork_server() -> None:
-    """End the fork server; the next one sees what the environment is then."""
+    """End the fork server; the next server takes the environment of its start."""
     global _server
     if _server is not None:
         _server.close()
@@ -118,64 +151,22 @@ def stop_fork_server() -> None:
 
 
 def wait_for_fork_server() -> None:
-    """Wait until the fork server has imported its modules, which may show on stderr that they compile kernels."""
+    """Wait until the fork server has loaded its code; a compilation of kernels shows on stderr."""
     start_fork_server().wait()
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End this process by SIGALRM if the block takes longer; 0 is no limit. For tasks of :func:`run`.
+    """End this process by SIGALRM if the block takes longer; 0 sets no limit. For tasks of an engine.
 
-    The kernel ends it, so C code that never returns to Python ends too, with or without the GIL. A block costs two
-    system calls (6 µs; an empty context manager takes 1.3).
+    The kernel ends the process, so C code that does not return to Python ends too, with or without the GIL. A block
+    costs two system calls: 6 µs, where an empty context manager takes 1.3.
     """
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def run(
-    function: Callable[[T, ProgressCallback], R],
-    tasks: deque[T],
-    *,
-    workers: int,
-    on_progress: ProgressCallback = _IGNORE_PROGRESS,
-) -> Generator[tuple[T, R | Died], None, None]:
-    """Run ``function(task, on_progress)`` for each task; yield (task, result or :class:`Died`) as tasks end.
-
-    At most ``workers`` tasks run at a time, from the left of ``tasks``; the caller may append to it while iterating.
-    An end of the iteration ends the processes.
-
-    Args:
-        function: a module's function; task and result must be picklable.
-        on_progress: called in this process with the counts that tasks report, a few times a second.
-
-    Raises:
-        PicstoreError, OSError: as a task raised it.
-    """
-    running: list[_Worker[T]] = []
-    idle: list[_Worker[T]] = []
-    try:
-        while True:
-            while tasks and len(running) < workers:
-                running.append(_start_task(function, tasks.popleft(), idle))
-            if not running:
-                return
-            wait([worker.process.connection for worker in running])
-            for worker in list(running):
-                if not worker.process.connection.poll():
-                    continue
-                ended, outcome = _receive_message(worker, on_progress)
-                if ended:
-                    running.remove(worker)
-                    if not isinstance(outcome, Died):
-                        idle.append(worker)
-                    yield worker.task, outcome
-    finally:
-        for worker in running + idle:
-            worker.process.close()
 
 
 def _start_task(function: Callable[[T, ProgressCallback], R], task: T, idle: list[_Worker[T]]) -> _Worker[T]:
@@ -189,13 +180,14 @@ def _start_task(function: Callable[[T, ProgressCallback], R], task: T, idle: lis
     else:
         process = start_fork_server(function.__module__).fork(functools.partial(_serve_tasks, function))
         worker = _Worker(process, time.monotonic(), task)
-    with contextlib.suppress(OSError):  # a dead process closes its end of the socket; _receive_message notices
+    # A dead process has closed its end of the socket, which ``_receive_message`` notices.
+    with contextlib.suppress(OSError):
         worker.process.connection.send(task)
     return worker
 
 
 def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple[bool, Any]:
-    """Receive one message: whether the task has ended, and its result."""
+    """Receive one message of a worker; return whether its task has ended, and the result."""
     try:
         kind, value = worker.process.connection.recv()
     except (EOFError, OSError):
@@ -211,9 +203,11 @@ def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple
 
 def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Connection) -> None:
     """Run tasks from a pipe; the main function of a worker process."""
-    stderr_capture.capture_stderr()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a user's program may ignore it, which would disable time limits
+    capture_stderr()
+    # Ctrl-C reaches the whole group of processes. The parent decides what happens.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A user's program may ignore SIGALRM, which would disable time limits.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     tasks: queue.SimpleQueue[T] = queue.SimpleQueue()
     threading.Thread(target=_receive_tasks, args=(connection, tasks), daemon=True).start()
     meter = _ProgressMeter(connection)
@@ -227,7 +221,7 @@ def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Conne
 
 
 class _ProgressMeter:
-    """Sends progress at most ten times a second: a message costs both sides 50 µs."""
+    """Sender of progress, at most once in ``_PROGRESS_SECONDS``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -248,28 +242,17 @@ class _ProgressMeter:
 def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
     """Queue tasks from the pipe, and end this process when the parent ends, even by SIGKILL.
 
-    An orphan would write files that a resumed run writes too. A task that cannot be unpickled is an error of its own.
+    An orphan would write files that a resumed run writes too. A task that cannot be unpickled is reported as an error.
     """
     try:
         while True:
             tasks.put(connection.recv())
     except (OSError, EOFError):
         pass
-    except Exception as error:  # the main thread waits for a task, and sends nothing
+    except Exception as error:  # The main thread waits for a task meanwhile, and sends nothing.
         with contextlib.suppress(OSError):
             connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))
     os._exit(1)
-
-
-def run_all(
-    function: Callable[[T, ProgressCallback], R],
-    tasks: Iterable[T],
-    *,
-    workers: int | Engine,
-    on_progress: ProgressCallback = _IGNORE_PROGRESS,
-) -> list[tuple[T, R]]:
-    """Return what :func:`run_each` yields."""
-    return list(run_each(function, tasks, workers=workers, on_progress=on_progress))
 
 
 def run_each(
@@ -279,7 +262,7 @@ def run_each(
     workers: int | Engine,
     on_progress: ProgressCallback = _IGNORE_PROGRESS,
 ) -> Iterator[tuple[T, R]]:
-    """Run tasks as :func:`run` does, once more if their process died; PicstoreError if one dies twice."""
+    """Yield (task, result) as tasks end. A task whose process died runs again; PicstoreError if it dies twice."""
     pending = deque(tasks)
     for attempt in (1, 2):
         died: list[T] = []

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import I64
+from picstore.display.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.exports.export_format import (
@@ -32,7 +33,6 @@ from picstore.prepare.exports.write_folder import FolderFormat
 from picstore.prepare.exports.write_mds import MdsFormat
 from picstore.prepare.exports.write_parquet import ParquetFormat
 from picstore.prepare.exports.write_webdataset import WebDatasetFormat
-from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.storage.format.record import Record, extra_to_json
@@ -128,7 +128,7 @@ def _write_records(
     outlines = _read_outlines(dataset, format, engine, on_progress)
     tasks = list(_write_tasks(dataset, format, outlines))
     begin_stage(progress, "writing", len(dataset))
-    done = worker_processes.run_all(write_parts, tasks, workers=engine, on_progress=on_progress)
+    done = list(worker_processes.run_each(write_parts, tasks, workers=engine, on_progress=on_progress))
     written = [of_task for _, of_task in sorted(done, key=lambda each: each[0].parts[0].number)]
     begin_stage(progress, "finishing")
     remarks = format.close([result for each in written for result in each.results])
@@ -144,7 +144,7 @@ def _read_outlines(
     live = np.flatnonzero(dataset.live.counts)
     chunks = np.array_split(live, min(len(live), _TASKS_A_WORKER * engine.workers)) if len(live) else []
     tasks = [OutlineTask(dataset, tuple(chunk.tolist()), format) for chunk in chunks]
-    done = worker_processes.run_all(outline_containers, tasks, workers=engine, on_progress=on_progress)
+    done = list(worker_processes.run_each(outline_containers, tasks, workers=engine, on_progress=on_progress))
     return join_outlines([outlines for _, outlines in sorted(done, key=lambda each: each[0].containers)])
 
 

@@ -1,9 +1,9 @@
-"""Decoding of one image at a time in a process that the kernel ends after ``SECONDS`` or beyond a limit of memory.
+"""Decoding of one image, in this process or in a decoder process, whose time and memory the kernel limits.
 
-For decoders that may take any time or crash, where no engine limits their process: in the user's own program, and for
-drawings anywhere. A process is kept for the next image; a second thread gets one of its own.
+Decoders that may take any time or crash run in a decoder process if no engine limits theirs: all but Pillow's in the
+user's own program, and drawings everywhere. A process is kept for the next image; a second thread gets another one.
 
-    this process                                       decoder process (``decoder_process_main.py``)
+    this process                                       decoder process (``main``)
     {"name", "max_pixels", "background"}, the file  →
                                                     ←  {"error"}, or {"mode", "size", …} and the pixels
 """
@@ -12,113 +12,93 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
+import gc
 import json
 import os
 import signal
 import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
+from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.helper_process import NUMBA_EXTRAS, start_helper
+from picstore.prepare.engine import library_errors
+from picstore.prepare.image.decode_image import Decoded, decode_here, decode_opened, resize_upright
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.exif_orientation import CoordinateMap
-from picstore.prepare.image.size_limits import check_size
+from picstore.prepare.image.format_decoders import neither_hangs_nor_crashes
+from picstore.prepare.image.size_limits import check_size, limit_memory
+from picstore.prepare.image.svg import is_svg
 
 # Seconds that decoding one image may take.
 SECONDS = 60
-_KEPT = 4  # idle processes, of 60 MB each
+# Number of idle processes to keep, which take 60 MB each.
+_KEPT = 4
 _MODES = {"L": 1, "RGB": 3}  # bytes a pixel
 _MAX_HEADER = 1 << 16
-_MAIN = "picstore.prepare.image.decoder_process_main:main"
-
-# Whether this is a decoder process.
-_inside = False
 
 
-def enter() -> None:
-    """Make this process a decoder process, which decodes all files itself."""
-    global _inside
-    _inside = True
+def decode_any(
+    source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "", bounded: bool = False
+) -> Decoded:
+    """Decode any source to upright pixels in grey or RGB, of the size that ``settings.resize`` asks for.
 
-
-def is_inside() -> bool:
-    """Whether this is a decoder process."""
-    return _inside
-
-
-class _DecoderProcess:
-    """A decoder process, and this side of its socket."""
-
-    def __init__(self) -> None:
-        self.connection, theirs = Pipe()
-        with theirs:
-            descriptor = theirs.fileno()
-            self._process = start_helper(
-                _MAIN,
-                descriptor,
-                SECONDS,
-                descriptors=[descriptor],
-                without=NUMBA_EXTRAS,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-
-    def ask(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], Connection]:
-        """Send a file; return the reply's header, and the connection from which its pixels can be received."""
-        self.connection.send_bytes(json.dumps(request).encode())
-        self.connection.send_bytes(data)
-        reply: dict[str, Any] = json.loads(self.connection.recv_bytes(_MAX_HEADER))
-        return reply, self.connection
-
-    def close(self) -> int:
-        """Kill it, and return its exit status."""
-        self.connection.close()
-        self._process.kill()
-        return self._process.wait()
-
-    def wait(self) -> int:
-        """Wait for the end of a process that has closed its socket, and return its exit status."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-        return self.close()
-
-
-_idle: list[_DecoderProcess] = []
-_lock = threading.Lock()
-
-
-@atexit.register
-def _close_all() -> None:
-    while _idle:
-        _idle.pop().close()
-
-
-def _forget_all() -> None:
-    """Forget the processes of the program that this one is a fork of."""
-    global _idle, _lock
-    for process in _idle:
-        process.connection.close()
-        process._process.returncode = 0  # a child of another process
-    _idle, _lock = [], threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_all)
-
-
-def decode(data: bytes, *, settings: EncodeSettings, name: str) -> tuple[Image.Image, str, CoordinateMap]:
-    """Decode a file as :func:`picstore.prepare.image.decode_image.decode_file` does, but do not resize it.
-
-    Returns:
-        The image in mode "L" or "RGB", the kind of its source, and the map from the source's pixels.
+    Args:
+        source: a file's bytes in any format that docs/formats.md lists; or a PIL image; or a uint8 array of shape
+            (H, W), (H, W, 1), (H, W, 3) or, with alpha, (H, W, 4).
+        settings: ``resize``, ``background`` and ``max_pixels`` are used.
+        name: the file's name; its extension identifies formats without a magic number.
+        bounded: decode a file as :func:`decode_bounded` does.
 
     Raises:
-        ImageError: as ``decode_file``; or the file takes more than ``SECONDS`` or the memory of its pixels, or crashes
-            its decoder.
+        ImageError: the source is not an image, is damaged, too large, or of a kind that cannot be read.
     """
+    if isinstance(source, np.ndarray):
+        return decode_opened(_from_array(source), origin="array", settings=settings)
+    if isinstance(source, Image.Image):
+        return decode_opened(source, origin="PIL image", settings=settings)
+    return (decode_bounded if bounded else decode_file)(source, settings=settings, name=name)
+
+
+def _from_array(array: U8) -> Image.Image:
+    shape = array.shape
+    if array.dtype != np.uint8:
+        raise ImageError(f"array of dtype {array.dtype}; images are uint8")
+    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3, 4)) or 0 in shape:
+        raise ImageError(f"array of shape {shape}; images are (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)")
+    if len(shape) == 3 and shape[2] == 1:
+        array = array[:, :, 0]
+    return Image.fromarray(array)
+
+
+def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
+    """Decode a file here, in a process that can be ended; a drawing, whose memory has to be limited, apart."""
+    return (decode_apart if is_svg(data) else decode_here)(data, settings=settings, name=name)
+
+
+def decode_bounded(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
+    """Decode a file in a program that must neither hang nor crash: Pillow's formats here, all others apart."""
+    here = neither_hangs_nor_crashes(data, max_pixels=settings.max_pixels)
+    return (decode_here if here else decode_apart)(data, settings=settings, name=name)
+
+
+def decode_apart(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
+    """Decode a file in a decoder process.
+
+    Raises:
+        ImageError: an error of :func:`decode_here`; or the file takes more than ``SECONDS`` or the memory of its
+            pixels, or crashes its decoder.
+    """
+    if not data:
+        raise ImageError("empty file")
     request = {"name": name, "max_pixels": settings.max_pixels, "background": list(settings.background)}
     with _lock:
         process = _idle.pop() if _idle else None
@@ -142,12 +122,10 @@ def decode(data: bytes, *, settings: EncodeSettings, name: str) -> tuple[Image.I
         process.close()
     if "error" in reply:
         raise ImageError(str(reply["error"]))
-    upright, stored = tuple(reply["upright_size"]), (width, height)
-    return (
-        Image.frombytes(reply["mode"], stored, pixels),
-        str(reply["origin"]),
-        CoordinateMap(reply["orientation"], (upright[0], upright[1]), stored),
-    )
+    upright = tuple(reply["upright_size"])
+    coordinates = CoordinateMap(reply["orientation"], (upright[0], upright[1]), (width, height))
+    image = Image.frombytes(reply["mode"], (width, height), pixels)
+    return resize_upright(image, coordinates, origin=str(reply["origin"]), settings=settings)
 
 
 def _describe_end(status: int) -> str:
@@ -157,3 +135,127 @@ def _describe_end(status: int) -> str:
         with contextlib.suppress(ValueError):
             return f"crashed its decoder, or took too much memory ({signal.Signals(-status).name})"
     return f"crashed its decoder (exit code {status})"
+
+
+class _DecoderProcess:
+    """A decoder process, and this side of its socket."""
+
+    def __init__(self) -> None:
+        self.connection, theirs = Pipe()
+        with theirs:
+            descriptor = theirs.fileno()
+            self._process = start_helper(
+                f"{__name__}:main",
+                descriptor,
+                SECONDS,
+                descriptors=[descriptor],
+                without=NUMBA_EXTRAS,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+
+    def ask(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], Connection]:
+        """Send a file; return the reply's header, and the connection from which its pixels can be received."""
+        self.connection.send_bytes(json.dumps(request).encode())
+        self.connection.send_bytes(data)
+        reply: dict[str, Any] = json.loads(self.connection.recv_bytes(_MAX_HEADER))
+        return reply, self.connection
+
+    def close(self) -> int:
+        """Kill the process, and return its exit status."""
+        self.connection.close()
+        self._process.kill()
+        return self._process.wait()
+
+    def wait(self) -> int:
+        """Wait for the end of a process that has closed its socket, and return its exit status."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        return self.close()
+
+
+_idle: list[_DecoderProcess] = []
+_lock = threading.Lock()
+
+
+@atexit.register
+def _close_all() -> None:
+    while _idle:
+        _idle.pop().close()
+
+
+def _forget_all() -> None:
+    """Forget the processes of the program that this process is a fork of."""
+    global _idle, _lock
+    for process in _idle:
+        process.connection.close()
+        process._process.returncode = 0  # It is a child of another process.
+    _idle, _lock = [], threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+# --- The other side: in a decoder process -------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Decode the files that come by the socket; arguments: its descriptor, and the seconds that a file may take."""
+    connection, seconds = Connection(int(sys.argv[1])), float(sys.argv[2])
+    # Ctrl-C reaches the whole group of processes. The parent decides what happens.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGALRM, signal.SIGIO, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    library_errors.capture_stderr()
+    os.chdir("/")
+    gc.enable()
+    with contextlib.suppress(EOFError, OSError):  # The parent has ended.
+        while True:
+            request, data = json.loads(connection.recv_bytes()), connection.recv_bytes()
+            with _bounded(connection, seconds):
+                reply, pixels = _answer(request, data)
+            connection.send_bytes(json.dumps(reply).encode())
+            if "error" not in reply:
+                connection.send_bytes(pixels)
+
+
+@contextlib.contextmanager
+def _bounded(connection: Connection, seconds: float) -> Iterator[None]:
+    """Have the kernel end this process after a time, or when the parent dies, even while C code does not return.
+
+    While the parent waits for its answer, its socket can only tell that it was closed. The signal for that, SIGIO, ends
+    a process that does not handle it.
+    """
+    flags = fcntl.fcntl(connection, fcntl.F_GETFL)
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        if connection.poll():  # The socket was closed before.
+            raise EOFError
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        fcntl.fcntl(connection, fcntl.F_SETFL, flags)
+
+
+def _answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+    limit_memory(request["max_pixels"])
+    settings = EncodeSettings(max_pixels=request["max_pixels"], background=tuple(request["background"]))
+    try:
+        decoded = decode_here(data, settings=settings, name=request["name"])
+    except ImageError as error:
+        return {"error": str(error)}, b""
+    except MemoryError:
+        return {"error": "not enough memory"}, b""
+    image = decoded.image
+    if isinstance(image, np.ndarray):
+        image = Image.fromarray(image)
+    reply = {
+        "mode": image.mode,
+        "size": image.size,
+        "origin": decoded.origin,
+        "orientation": decoded.coordinates.orientation,
+        "upright_size": decoded.coordinates.upright_size,
+    }
+    return reply, image.tobytes()

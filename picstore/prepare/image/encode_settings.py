@@ -11,13 +11,16 @@ from typing import Any, Literal, TypedDict
 
 from picstore.errors import UsageError
 
-MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION; T.81 allows 65,535
+# Pixels of a side: libjpeg's JPEG_MAX_DIMENSION. T.81 allows 65,535.
+MAX_SIDE = 65_500
 
-# Seconds. Lossless JPEG 2000 of 268 megapixels, the default of --max-pixels, took 134 s.
+# Seconds for decoding and encoding an image. Lossless JPEG 2000 of 268 megapixels, the default of --max-pixels, took
+# 134 s.
 IMAGE_TIMEOUT = 300.0
 
 ENCODERS = ("turbo", "mozjpeg")
-SUBSAMPLINGS = ("444", "422", "420")  # as written; 440 is only read
+# Chroma subsamplings of written JPEGs. 440 is only read.
+SUBSAMPLINGS = ("444", "422", "420")
 
 _SIZE = re.compile(r"(?:(shorter|longer):([0-9]{1,5})|([0-9]{1,5})x([0-9]{1,5}))")
 
@@ -75,7 +78,7 @@ class Size:
 
 
 def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
-    """Parse ``ffffff`` or ``#ffffff`` to red, green and blue, and return such a tuple as it is.
+    """Parse ``ffffff`` or ``#ffffff`` to red, green and blue; return a tuple unchanged.
 
     Raises:
         UsageError: the text has another form.
@@ -90,7 +93,7 @@ def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 class EncodeOptions(TypedDict, total=False):
-    """Attributes of EncodeSettings as a user writes them."""
+    """Attributes of :class:`EncodeSettings` in the form in which a user writes them."""
 
     resize: str | None
     quality: int
@@ -107,11 +110,11 @@ class EncodeSettings:
 
     Attributes:
         resize: target size; None keeps the size.
-        quality: libjpeg's scale, 1 … 100.
-        subsampling: of the chroma, "444", "422" or "420"; grey images have none.
+        quality: quality on libjpeg's scale, 1 … 100.
+        subsampling: chroma subsampling, "444", "422" or "420"; not used for grey images.
         background: red, green and blue, 0 … 255, under transparent pixels.
-        max_pixels: an image whose header announces more is refused before it is decoded.
-        reencode: re-encode also JPEGs that could be kept without loss.
+        max_pixels: largest number of pixels of an image; a larger one is refused by its header, before it is decoded.
+        reencode: whether to re-encode also JPEGs that could be kept without loss.
         encoder: "turbo" (libjpeg-turbo) or "mozjpeg", which has no subsampling "422".
 
     Raises:

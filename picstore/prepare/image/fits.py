@@ -1,4 +1,4 @@
-"""FITS decoded as its header says (FITS standard 4.0): Pillow and ImageMagick ignore or misread BSCALE and BZERO."""
+"""FITS, decoded as its header says (FITS standard 4.0); Pillow and ImageMagick ignore or misread BSCALE and BZERO."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from PIL import Image
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
-from picstore.prepare.image.pixel_conversion import integer_top, largest_usual, scale
+from picstore.prepare.image.pixel_conversion import integer_top, largest_usual, scale, strip_boxes
 from picstore.prepare.image.size_limits import check_size
-from picstore.prepare.image.strips import strip_boxes
 
 START = b"SIMPLE  ="
 
@@ -27,7 +26,7 @@ _STORED = {8: "u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Header of a FITS file's unit: its cards, and the offset of its data."""
+    """Unit of a FITS file: the cards of its header, and the offset of its data."""
 
     cards: dict[str, str]
     data: int
@@ -53,7 +52,7 @@ class _Unit:
 
     @property
     def axes(self) -> list[int]:
-        """Lengths of the axes, the one that varies fastest first."""
+        """Lengths of the axes; the axis that varies fastest comes first."""
         count = self.integer("NAXIS")
         if not 0 <= count <= _MAX_AXES:
             raise ImageError(f"damaged FITS: {count} axes")
@@ -64,9 +63,9 @@ class _Unit:
 
 
 def read_image(data: bytes, *, max_pixels: int) -> Image.Image:
-    """Read the first picture of a FITS file, of a cube its first plane, in mode "L"; its first row is the lowest.
+    """Read the first picture of a FITS file, or the first plane of a cube, in mode "L"; the file's first row is lowest.
 
-    Values are BZERO + BSCALE × what is stored, as astropy computes them; BLANK is black. ImageError for damage, for
+    Values are BZERO + BSCALE × stored value, as astropy computes them; BLANK is black. ImageError for damage, for
     compressed pictures, and for more than ``max_pixels``.
     """
     unit = next((each for each in _iterate_units(data) if 0 not in each.axes and each.axes), None)
@@ -116,7 +115,7 @@ def _iterate_units(data: bytes) -> Iterator[_Unit]:
 
 
 def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[tuple[int, int], U8]]:
-    """Yield left and top of each strip, and its values reduced to 8 bits."""
+    """Yield the left and top of each strip, and its values reduced to 8 bits."""
     factor, zero = unit.real("BSCALE", 1), unit.real("BZERO", 0)
     blank = unit.integer("BLANK") if bits > 0 and "BLANK" in unit.cards else None
     size = stored.shape[1], stored.shape[0]
@@ -126,14 +125,14 @@ def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[
         if bits < 0 or not whole:
             scaled: npt.NDArray[Any] = strip * np.float64(factor) + zero
         else:
-            # Python's integers would not fit: the sum wraps within 64 bits, as the convention for uint64 needs it.
+            # The sum wraps within 64 bits, as the convention for uint64 needs it. Python's integers would not fit.
             scaled = strip.astype(np.int64) + np.int64(int(zero) if zero < 2**63 else -(2**63))
             scaled = scaled.view(np.uint64) if zero == 2**63 else scaled
         if blank is not None:
             scaled[strip == blank] = 0
         return scaled
 
-    # BZERO makes signed integers unsigned, and bytes signed; any other scaling makes real numbers.
+    # BZERO may make signed integers unsigned, and bytes signed. Any other scaling makes real numbers.
     unsigned = zero == (2.0 ** (bits - 1) if bits > 8 else 0)
     whole = bits > 0 and factor == 1 and (zero in (0, -128) if bits == 8 else zero == 0 or unsigned)
     boxes = list(strip_boxes(size))

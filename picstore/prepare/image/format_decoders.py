@@ -1,22 +1,144 @@
-"""Decoding of formats by libraries that come as wheels (the extra ``formats``): HEIC, JPEG XL and cameras' raw files.
+"""The library that decodes each format (docs/formats.md), and the files that a library is known to read wrongly.
 
-They read what the machine's ImageMagick reads or lacks, without a system package. Each is imported for the first file
-of its format: importing all of them takes 0.3 s.
+picstore reads FITS and most layouts of TIFF itself, resvg draws SVG, and Pillow reads all else that it can. The extra
+``formats`` reads HEIC, JPEG XL and raw files of cameras, without a system package, and ImageMagick the rest. Each
+library is imported for the first file of its format: importing all of them takes 0.3 s.
 """
 
 from __future__ import annotations
 
 import io
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from PIL import Image
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
-from picstore.prepare.image.size_limits import check_jpeg_xl, check_size
+from picstore.errors import ImageError
+from picstore.prepare.engine.library_errors import foreign_errors
+from picstore.prepare.image import fits, imagemagick, svg, tiff
+from picstore.prepare.image.mend_files import leave_out_metadata
+from picstore.prepare.image.size_limits import check_jpeg_xl, check_size, check_webp, open_by_pillow
+
+# Formats that Pillow is not asked for. EPS would start Ghostscript. The plugin of JXL decodes before it tells the size,
+# so it is called below. Pillow decodes no picture of the others, or passes it to a system library.
+EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
+
+# Formats that Pillow decodes without releasing Python's lock, for 6 s at 64 million pixels, or in Python, for 170 s.
+_HOLDS_LOCK = frozenset({"JPEG2000", "QOI"})
+
+_TIFF_SUBFILE_TYPE, _TIFF_SUB_IFDS, _DNG_VERSION = 254, 330, 50706
+_PAM_FIELD = re.compile(rb"^(MAXVAL|TUPLTYPE)[ \t]+(\S+)", re.MULTILINE)
+_BITFIELDS = 3  # compression of a BMP
+# The SIZ segment of a JPEG 2000 codestream, which is the file or a box of it (ISO/IEC 15444-1, A.5.1).
+_SIZ = re.compile(rb"(?:\A|jp2c|jp2c.{8})\xff\x4f\xff\x51.{38}", re.DOTALL)
+_JP2 = (b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
+_UNKNOWN = "not an image that Pillow or ImageMagick reads"
 
 
-def read_image(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | None:
-    """Read an image of ImageMagick's coder "heic", "jxl" or "dng"; None for others, or where no library is installed.
+def open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
+    """Open an image file by the library that decodes its format; Pillow's images are not loaded yet.
 
-    Raises ImageError for too many pixels, before they are decoded, and any error of the library for damage.
+    Args:
+        name: the file's name; its extension identifies formats without a magic number.
+
+    Raises:
+        ImageError: the file is not an image, is damaged or known to be read wrongly, or no library is installed for it.
+    """
+    check_webp(data, max_pixels=max_pixels)
+    if svg.is_svg(data):
+        return svg.draw(data, max_pixels=max_pixels)
+    if data.startswith(tiff.STARTS):
+        return _open_tiff(data, name=name, max_pixels=max_pixels)
+    if data.startswith(fits.START):
+        with foreign_errors("damaged FITS"):
+            return fits.read_image(data, max_pixels=max_pixels)
+    if _is_misread_by_pillow(data):
+        return _open_elsewhere(data, name=name, max_pixels=max_pixels)
+    formats = _pillow_formats()
+    try:
+        return open_by_pillow(data, formats)
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"more pixels than --max-pixels allows ({max_pixels:,})") from error
+    except Exception as error:
+        if imagemagick.find_coder(data, name=name) is None:
+            raise ImageError(_explain(data, formats, error)) from error
+    return _open_elsewhere(data, name=name, max_pixels=max_pixels)
+
+
+def neither_hangs_nor_crashes(data: bytes, *, max_pixels: int) -> bool:
+    """Return whether Pillow decodes a file of at most ``max_pixels``, and releases Python's lock meanwhile."""
+    try:
+        bare = leave_out_metadata(data).data
+        image = open_by_pillow(bare, _pillow_formats(but=_HOLDS_LOCK))
+        # Above Pillow's own limit, images inside images have to be bounded by another process.
+        check_size(*image.size, max_pixels=min(max_pixels, Image.MAX_IMAGE_PIXELS or max_pixels))
+        camera_raw = data.startswith(tiff.STARTS) and _is_camera_raw(tiff.read_tags(data), data)
+        return not camera_raw and not _is_misread_by_pillow(bare)
+    except Exception:  # The decoder process says what is wrong with the file.
+        return False
+
+
+def _open_tiff(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
+    """Open a TIFF by its tags, or develop a camera's raw file, of which Pillow reads only the thumbnail."""
+    raw_by_name = imagemagick.find_coder(data, name=name) == "dng"
+    with foreign_errors("damaged TIFF"):
+        if _is_camera_raw(tiff.read_tags(data), data):
+            if not raw_by_name:
+                raise ImageError("raw file of a camera, whose name does not end in that camera's extension")
+            return _open_elsewhere(data, name=name, max_pixels=max_pixels)
+        try:
+            image = tiff.decode_layout(data, max_pixels=max_pixels)
+            return image or TiffImagePlugin.TiffImageFile(io.BytesIO(data))
+        except Exception:
+            if not raw_by_name:
+                raise
+    return _open_elsewhere(data, name=name, max_pixels=max_pixels)
+
+
+def _is_camera_raw(tags: Mapping[int, Any], data: bytes) -> bool:
+    thumbnail_first = _TIFF_SUB_IFDS in tags and tags.get(_TIFF_SUBFILE_TYPE) == 1
+    return _DNG_VERSION in tags or thumbnail_first or data[8:10] == b"CR"
+
+
+def _pillow_formats(*, but: Iterable[str] = ()) -> list[str]:
+    Image.init()
+    excluded = EXCLUDED_FROM_PILLOW.union(but)
+    return [each for each in Image.ID if each not in excluded]
+
+
+def _explain(data: bytes, formats: list[str], error: Exception) -> str:
+    """Explain why Pillow opened nothing: the file has none of its formats, or its header is damaged."""
+    for each in formats:
+        accept = Image.OPEN[each][1]
+        if accept is not None and accept(data[:16].ljust(16, b"\0")) is True:
+            detail = "" if isinstance(error, UnidentifiedImageError) else f": {error}"
+            return f"damaged or truncated {each}: its header cannot be read{detail}"
+    return _UNKNOWN
+
+
+# --- Formats that Pillow does not read ----------------------------------------------------------------------------
+
+
+def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
+    """Read an image by a wheel of the extra ``formats``, or by ImageMagick."""
+    coder = imagemagick.find_coder(data, name=name) or ""
+    _refuse_misread(data, coder)
+    with foreign_errors(f"damaged {coder.upper()}"):
+        by_wheel = read_by_wheel(data, coder=coder, max_pixels=max_pixels)
+    return by_wheel or imagemagick.read_image(data, name=name, max_pixels=max_pixels)
+
+
+def read_by_wheel(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | None:
+    """Read an image of ImageMagick's coder "heic", "jxl" or "dng" by a library that comes as a wheel.
+
+    Returns:
+        The image, or None for another coder, or if the library is not installed.
+
+    Raises:
+        ImageError: the image has more than ``max_pixels``, which is checked before they are decoded.
+        Exception: any error of the library, for a damaged file.
     """
     reader = {"heic": _read_heic, "jxl": _read_jpeg_xl, "dng": _read_raw}.get(coder)
     if reader is None:
@@ -32,7 +154,7 @@ def read_image(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | Non
 def _read_heic(data: bytes, max_pixels: int) -> Image.Image:
     import pillow_heif
 
-    pillow_heif.options.DECODE_THREADS = 1  # the workers are processes
+    pillow_heif.options.DECODE_THREADS = 1  # The workers are processes.
     image: Image.Image = pillow_heif.HeifImageFile(io.BytesIO(data))  # type: ignore[no-untyped-call]
     check_size(*image.size, max_pixels=max_pixels)
     return _without_exif(image)
@@ -42,7 +164,7 @@ def _read_jpeg_xl(data: bytes, max_pixels: int) -> Image.Image:
     from pillow_jxl import JpegXLImagePlugin
 
     JpegXLImagePlugin.DECODE_THREADS = 0
-    check_jpeg_xl(data, max_pixels=max_pixels)  # opening decodes
+    check_jpeg_xl(data, max_pixels=max_pixels)  # Opening the file decodes it.
     image: Image.Image = JpegXLImagePlugin.JXLImageFile(io.BytesIO(data))
     return _without_exif(image)
 
@@ -59,3 +181,36 @@ def _without_exif(image: Image.Image) -> Image.Image:
     """Drop the EXIF: the decoder has applied the file's own orientation, which overrides the EXIF's."""
     image.info.pop("exif", None)
     return image
+
+
+# --- Files that a library reads wrongly ---------------------------------------------------------------------------
+
+
+def _is_misread_by_pillow(data: bytes) -> bool:
+    """Return whether ImageMagick has to read a file, a JPEG 2000; ImageError if it reads it wrongly too.
+
+    In pictures of two to four components Pillow rounds samples of more than 8 bits up to 256, so that white becomes
+    black. It shifts samples of fewer bits, so that white becomes grey.
+    """
+    siz = _SIZ.search(data) if data.startswith(_JP2) else None
+    if siz is None:
+        return False
+    (count,) = struct.unpack_from(">H", data, siz.end() - 2)
+    depths = set(data[siz.end() : siz.end() + 3 * count : 3])  # bits − 1
+    if depths == {7} or (count == 1 and depths <= {9, 11, 13, 15}):
+        return False
+    if len(depths) > 1 or max(depths, default=0) & 0x80 or count not in (1, 3, 4):
+        raise ImageError("JPEG 2000 of signed samples, or of 2 or over 4 components in other depths than 8 bits")
+    return True
+
+
+def _refuse_misread(data: bytes, coder: str) -> None:
+    """Raise ImageError for a file that ImageMagick is known to read wrongly."""
+    if coder == "pam":
+        fields = dict(_PAM_FIELD.findall(data[: data.find(b"ENDHDR") + 1]))
+        if b"ALPHA" in fields.get(b"TUPLTYPE", b"") and fields.get(b"MAXVAL") not in (b"255", b"65535"):
+            raise ImageError("PAM with alpha is only read with a MAXVAL of 255 or 65,535")
+    if coder == "bmp" and len(data) >= 34:
+        bits, compression = struct.unpack_from("<HI", data, 28)
+        if bits == 16 and compression == _BITFIELDS:
+            raise ImageError("BMP of 16 bits is only read with 5, 6 and 5 or 5, 5 and 5 bits of red, green and blue")

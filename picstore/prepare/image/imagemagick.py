@@ -2,8 +2,8 @@
 
 ImageMagick also runs scripts (MSL, MVG), fetches URLs, reads other files and starts Ghostscript. So it never guesses a
 file's format: a coder (ImageMagick's word for the code of a format) is chosen here from ``_MAGIC`` and ``_EXTENSIONS``
-and forced by an explicit prefix; formats that are not listed are not read. What a coder may do then is bounded by a
-policy of picstore's own, which does not depend on the machine's.
+and forced by an explicit prefix. Formats that are not listed are not read. A policy of picstore's own, which does not
+depend on the machine's, limits what a coder may do.
 """
 
 from __future__ import annotations
@@ -19,51 +19,32 @@ from typing import TYPE_CHECKING, Any, Literal
 from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.prepare.image import svg
 from picstore.prepare.image.size_limits import check_jbig, check_size
 from picstore.prepare.image.tiff import STARTS as TIFF_STARTS
 
 if TYPE_CHECKING:
     from wand.image import Image as WandImage
 
-# (coder, offset, bytes at the offset); the first match counts.
+# fmt: off
+# Coder, offset, and bytes at the offset. The first match counts.
 _MAGIC: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
-    ("psd", 0, (b"8BPS",)),
-    ("exr", 0, (b"\x76\x2f\x31\x01",)),
-    ("hdr", 0, (b"#?RADIANCE", b"#?RGBE")),
+    ("psd", 0, (b"8BPS",)), ("exr", 0, (b"\x76\x2f\x31\x01",)), ("hdr", 0, (b"#?RADIANCE", b"#?RGBE")),
     ("jxl", 0, (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")),
-    ("jp2", 0, (b"\0\0\0\x0cjP  \r\n\x87\n",)),
-    ("j2k", 0, (b"\xff\x4f\xff\x51",)),
+    ("jp2", 0, (b"\0\0\0\x0cjP  \r\n\x87\n",)), ("j2k", 0, (b"\xff\x4f\xff\x51",)),
     ("avif", 4, (b"ftypavif", b"ftypavis")),
     ("heic", 4, (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1")),
-    ("dpx", 0, (b"SDPX", b"XPDS")),
-    ("cin", 0, (b"\x80\x2a\x5f\xd7", b"\xd7\x5f\x2a\x80")),
-    ("xcf", 0, (b"gimp xcf ",)),
-    ("miff", 0, (b"id=ImageMagick",)),
-    ("sgi", 0, (b"\x01\xda",)),
-    ("sun", 0, (b"\x59\xa6\x6a\x95",)),
-    ("wpg", 0, (b"\xffWPC",)),
-    ("xpm", 0, (b"/* XPM */",)),
-    ("dcm", 128, (b"DICM",)),
-    ("viff", 0, (b"\xab\x01",)),
-    ("mng", 0, (b"\x8aMNG\r\n\x1a\n",)),
-    ("jng", 0, (b"\x8bJNG\r\n\x1a\n",)),
-    ("djvu", 0, (b"AT&TFORM",)),
-    ("pam", 0, (b"P7\n",)),
-    ("pfm", 0, (b"PF\n", b"Pf\n")),
-    ("vicar", 0, (b"LBLSIZE=",)),
-    ("vips", 0, (b"\xb6\xa6\xf2\x08", b"\x08\xf2\xa6\xb6")),
-    ("pgx", 0, (b"PG ML", b"PG LM")),
-    ("rle", 0, (b"\x52\xcc",)),
-    ("sfw", 0, (b"SFW9",)),
-    ("bmp", 0, (b"BM",)),
-    ("dds", 0, (b"DDS ",)),
-    ("xwd", 4, (b"\0\0\0\x07",)),
-    ("cals", 0, (b"srcdocid:",)),
+    ("dpx", 0, (b"SDPX", b"XPDS")), ("cin", 0, (b"\x80\x2a\x5f\xd7", b"\xd7\x5f\x2a\x80")),
+    ("xcf", 0, (b"gimp xcf ",)), ("miff", 0, (b"id=ImageMagick",)), ("sgi", 0, (b"\x01\xda",)),
+    ("sun", 0, (b"\x59\xa6\x6a\x95",)), ("wpg", 0, (b"\xffWPC",)), ("xpm", 0, (b"/* XPM */",)),
+    ("dcm", 128, (b"DICM",)), ("viff", 0, (b"\xab\x01",)), ("mng", 0, (b"\x8aMNG\r\n\x1a\n",)),
+    ("jng", 0, (b"\x8bJNG\r\n\x1a\n",)), ("djvu", 0, (b"AT&TFORM",)), ("pam", 0, (b"P7\n",)),
+    ("pfm", 0, (b"PF\n", b"Pf\n")), ("vicar", 0, (b"LBLSIZE=",)),
+    ("vips", 0, (b"\xb6\xa6\xf2\x08", b"\x08\xf2\xa6\xb6")), ("pgx", 0, (b"PG ML", b"PG LM")),
+    ("rle", 0, (b"\x52\xcc",)), ("sfw", 0, (b"SFW9",)), ("bmp", 0, (b"BM",)), ("dds", 0, (b"DDS ",)),
+    ("xwd", 4, (b"\0\0\0\x07",)), ("cals", 0, (b"srcdocid:",)),
     ("pict", 522, (b"\x00\x11\x02\xff\x0c\x00", b"\x11\x01")),
 )
 
-# fmt: off
 _RAW = frozenset({
     "3fr", "arw", "cr2", "cr3", "crw", "dcr", "dng", "erf", "iiq", "k25", "kdc", "mef", "mrw", "nef", "nrw",
     "orf", "pef", "raf", "rw2", "sr2", "srf", "x3f",
@@ -80,13 +61,13 @@ _EXTENSIONS = {
     **dict.fromkeys(("jbig", "jbg", "bie"), "jbig"),
 }
 
-# Formats whose orientation is applied here. HEIC and AVIF are rotated by their decoder, and their EXIF keeps its value.
+# Coders whose orientation is applied here. HEIC and AVIF are rotated by their decoder, and their EXIF keeps its value.
 _ORIENTED = frozenset({"dpx", "miff", "tga"})
 
 # Coders that read from a file, not from memory.
 _FROM_FILE = frozenset({"dng", "exr"})
 
-# Formats whose first image is a layer; PSD's first is the flattened picture.
+# Coders whose first image is a layer. The first image of a PSD is the flattened picture.
 _LAYERED = frozenset({"xcf"})
 
 # Folder of the policy.xml that ImageMagick is started with.
@@ -94,7 +75,7 @@ POLICY = Path(__file__).parent / "imagemagick_policy"
 _CONFIGURE_PATH = "MAGICK_CONFIGURE_PATH"
 _CODER, _DELEGATE, _PATH = 1, 2, 4  # PolicyDomain of MagickCore/policy.h
 _READ, _EXECUTE = 1, 4  # PolicyRights
-# What must be refused: external programs, other files, and coders that name files or addresses.
+# Rights that the policy must refuse: external programs, other files, and coders that name files or addresses.
 _FORBIDDEN = (
     (_DELEGATE, _EXECUTE, "any"),
     (_PATH, _READ, "/any"),
@@ -104,34 +85,31 @@ _FORBIDDEN = (
 
 _DPX_TRANSFER = "dpx:image.element[0].transfer-characteristic"
 
-# Bytes of the copies that ImageMagick 6 (8 bytes a pixel) and 7 (16 or 20) hold at a time, and of one more.
+# Enough for the copies that ImageMagick 6 (8 bytes a pixel) and 7 (16 or 20) hold at a time, and for one more.
 _BYTES_PER_PIXEL = 64
 
 
 def find_coder(data: bytes, *, name: str = "") -> str | None:
-    """Find the coder of a file by its first bytes or its name; None if the format is not read here.
-
-    "svg" is none of ImageMagick's (:mod:`picstore.prepare.image.svg`).
-    """
+    """Find the coder of a file by its first bytes or its name; None if ImageMagick is not asked for the format."""
     extension = PurePath(name).suffix[1:].lower()
     if data.startswith(TIFF_STARTS):
         return "dng" if extension in _RAW or data[8:10] == b"CR" else None
     for coder, offset, magics in _MAGIC:
         if data.startswith(magics, offset):
             return coder
-    if svg.is_svg(data):
-        return "svg"
     return _EXTENSIONS.get(extension)
 
 
 def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
-    """Read the first frame, or the flattened picture of a layered file: mode "L", "LA", "RGB" or "RGBA", in sRGB.
+    """Read the first frame, or the flattened picture of a layered file, in mode "L", "LA", "RGB" or "RGBA", in sRGB.
 
-    ImageError if the format is not listed, ImageMagick's library or its support of the format is missing, the image is
-    damaged or has more than ``max_pixels``; these are refused before they are decoded if the header states the size.
+    Raises:
+        ImageError: the format is not listed, ImageMagick's library or its support of the format is missing, or the
+            image is damaged or has more than ``max_pixels``, which is checked before decoding if the header states the
+            size.
     """
     coder = find_coder(data, name=name)
-    if coder is None or coder == "svg":
+    if coder is None:
         raise ImageError("not an image that Pillow or ImageMagick reads")
     wand_image, wand_errors, wand_warning = _wand(coder)
     _set_resource_limits(max_pixels)
@@ -140,11 +118,12 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     image: WandImage
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wand_warning)  # about metadata
+            warnings.simplefilter("ignore", wand_warning)  # Warnings are about metadata.
             with wand_image() as image:
                 _load("Ping", image, data, coder)
                 width, height = image.size
-            check_size(max(1, width), max(1, height), max_pixels=max_pixels)  # Ping gives 0 × 0 for some HEIC files
+            # Ping gives 0 × 0 for some HEIC files.
+            check_size(max(1, width), max(1, height), max_pixels=max_pixels)
             with wand_image() as image:
                 if coder in _LAYERED:
                     image.background_color = "transparent"
@@ -158,7 +137,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 
 
 def _wand(coder: str) -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
-    """Import wand; return its Image, the types of error that it raises, and the type of its warnings."""
+    """Import wand; return its Image, the types of its errors, and the type of its warnings."""
     try:
         start_library()
         from wand.exceptions import BaseWarning, WandException
@@ -175,8 +154,8 @@ def _wand(coder: str) -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
 def start_library() -> None:
     """Start ImageMagick's library under picstore's policy; ImportError without the library.
 
-    A process has one policy, read when the library starts. ImageError if another user of the library started it first
-    under a policy that allows more.
+    A process has one policy, which is read when the library starts. ImageError if other code in this process started
+    the library under a policy that allows more.
     """
     own = os.environ.get(_CONFIGURE_PATH)
     os.environ[_CONFIGURE_PATH] = f"{POLICY}{os.pathsep}{own}" if own else str(POLICY)
@@ -208,18 +187,20 @@ def _set_resource_limits(max_pixels: int) -> None:
     most_bytes = max_pixels * _BYTES_PER_PIXEL
     for resource in ("memory", "map", "disk"):
         limits[resource] = most_bytes
-    for resource in ("area", "width", "height"):  # the header that Ping reads may differ from the one that counts
+    # The header that Ping reads may differ from the header that decides.
+    for resource in ("area", "width", "height"):
         limits[resource] = max_pixels
     limits["thread"] = 1
 
 
 def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: str) -> None:
-    """Read an image, or ping its header, with the coder forced; wand's ``format=`` lets the content override it."""
+    """Read an image, or only its header, by a forced coder; the content of a file overrides wand's ``format=``."""
     from wand.api import library
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"
     if coder in _FROM_FILE:
-        with tempfile.NamedTemporaryFile(prefix="picstore-imagemagick-") as file:  # a name that the policy allows
+        # The policy allows such a name.
+        with tempfile.NamedTemporaryFile(prefix="picstore-imagemagick-") as file:
             file.write(data)
             file.flush()
             loaded = getattr(library, f"Magick{verb}Image")(image.wand, f"{coder}:{file.name}{frame}".encode())
@@ -235,7 +216,8 @@ def _convert_pixels(image: WandImage, coder: str) -> Image.Image:
     if coder in _ORIENTED:
         image.auto_orient()
     if coder == "dpx" and image.metadata.get(_DPX_TRANSFER) != "Linear" and image.colorspace == "rgb":
-        image.colorspace = "srgb"  # only the label: ImageMagick takes all DPX that is not logarithmic for linear light
+        # Only the label changes: ImageMagick takes all DPX that is not logarithmic for linear light.
+        image.colorspace = "srgb"
     grey = image.colorspace == "gray"
     if not grey and image.colorspace != "srgb":
         image.transform_colorspace("srgb")
@@ -258,5 +240,5 @@ def _reason(coder: str, error: Exception) -> str:
 
 
 def _or_wheels(coder: str) -> str:
-    """Say what to install instead of ImageMagick; it is asked for these formats only where their wheels are missing."""
+    """Say what to install instead of ImageMagick, which is asked for these formats only if their wheels are missing."""
     return "; or run: pip install 'picstore[formats]'" if coder in ("heic", "jxl", "dng") else ""

@@ -1,14 +1,22 @@
-"""Metadata of PNG and JPEG left out before a file is decoded, so that it never decides whether pixels are read.
+"""Changes to a file before it is decoded, so that neither its metadata nor a fault of a library decides about pixels.
 
 Pillow refuses a PNG for a text or a profile of over 1 MiB, also behind the pixels, and for a wrong CRC of either; and a
 JPEG for a short APP0, APP2 or APP14 segment. Its limits are global to the process, so they are not changed.
+
+Files that Pillow is known to read wrongly are mended here, or the image that it opened is. Each case was found by files
+of known pixels, tests/prepare/image/test_known_pixels.py; ``format_decoders`` refuses the files that cannot be mended.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from PIL import Image, ImageFile
 
 from picstore.errors import ImageError
 from picstore.jpeg.headers import find_orientation
@@ -18,8 +26,14 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _APP2, _APP15, _COM = 0xE2, 0xEF, 0xFE
 _COLORS = b"tRNS"  # ancillary, but changes pixels
-_EXIF_TEXT = b"Raw profile type exif\0"  # keyword of the text in which ImageMagick writes EXIF
-_MAX_EXIF_TEXT = 1 << 18  # bytes, also inflated: twice the 64 KiB of EXIF in hexadecimal digits, and lines
+# Keyword of the text in which ImageMagick writes EXIF.
+_EXIF_TEXT = b"Raw profile type exif\0"
+# Bytes of such a text, also inflated: the 64 KiB of EXIF in hexadecimal digits and lines take half of it.
+_MAX_EXIF_TEXT = 1 << 18
+
+_XPM = b"/* XPM */"
+_XPM_HEAD = re.compile(rb'^"(\d+) +(\d+) +(\d+) +(\d+)', re.MULTILINE)
+_XPM_COLOR = re.compile(rb"(\sc\s+#)([0-9A-Fa-f]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +41,9 @@ class Bare:
     """A file without its metadata.
 
     Attributes:
-        data: the file, with nothing but what decides about pixels and orientation.
-        orientation: of a JPEG's EXIF, 1 … 8; None if it is still to be read in ``data``.
-        remark: what was damaged in the metadata, empty for nothing.
+        data: the file, with nothing but the parts that decide about pixels and orientation.
+        orientation: orientation in a JPEG's EXIF, 1 … 8; None if it is still to be read in ``data``.
+        remark: damage of the metadata, empty for none.
     """
 
     data: bytes
@@ -37,8 +51,38 @@ class Bare:
     remark: str = ""
 
 
+class Chunk(NamedTuple):
+    """A chunk of a PNG: its type, its data, and its checksum as stored; from ``start`` to ``end`` of the file."""
+
+    kind: bytes
+    body: memoryview
+    crc: int
+    start: int
+    end: int
+
+    def is_sound(self) -> bool:
+        """Return whether the checksum is right."""
+        return zlib.crc32(self.body, zlib.crc32(self.kind)) == self.crc
+
+
+def iterate_chunks(png: bytes) -> Iterator[Chunk]:
+    """Yield the chunks of a PNG up to IEND, or up to the first chunk that the end of the file cuts off."""
+    start, kind = len(_PNG), b""
+    while kind != b"IEND" and start + 12 <= len(png):
+        length, kind = struct.unpack_from(">I4s", png, start)
+        end = start + 12 + length
+        if end > len(png):
+            return
+        body = memoryview(png)[start + 8 : end - 4]
+        yield Chunk(kind, body, int.from_bytes(png[end - 4 : end], "big"), start, end)
+        start = end
+
+
 def leave_out_metadata(data: bytes) -> Bare:
-    """Leave out the metadata of a PNG or a JPEG; any other file, and one that cannot be parsed, is returned itself."""
+    """Leave out the metadata of a PNG or a JPEG.
+
+    A file of another format is returned unchanged, and so is one that cannot be parsed.
+    """
     if data.startswith(_PNG):
         return _bare_png(data)
     if data.startswith(_JPEG):
@@ -47,34 +91,31 @@ def leave_out_metadata(data: bytes) -> Bare:
 
 
 def _bare_png(data: bytes) -> Bare:
-    kept, damaged, at, start = [], [], len(_PNG), 0
+    kept, damaged, copied = [], set(), 0
     exif: set[bytes] = set()
-    while at + 12 <= len(data):
-        length, kind = struct.unpack_from(">I4s", data, at)
-        end = at + 12 + length
-        if end > len(data) or not kind.isalpha():
-            break  # its decoder says what is damaged
-        if kind[0] & 0x20 and kind != _COLORS:  # ancillary
-            body = memoryview(data)[at + 8 : end - 4]
-            sound = zlib.crc32(body, zlib.crc32(kind)) == int.from_bytes(data[end - 4 : end], "big")
-            if not sound:
-                damaged.append(kind.decode())
-            if sound and kind not in exif and _holds_exif(kind, body):
-                exif.add(kind)  # one of a kind
-            else:
-                kept.append(data[start:at])
-                start = end
-        at = end
-        if kind == b"IEND":
-            break
+    for chunk in iterate_chunks(data):
+        if not chunk.kind.isalpha():
+            break  # The decoder says what is damaged.
+        is_ancillary = chunk.kind[0] & 0x20
+        if not is_ancillary or chunk.kind == _COLORS:
+            continue
+        sound = chunk.is_sound()
+        if not sound:
+            damaged.add(chunk.kind.decode())
+        if sound and chunk.kind not in exif and _holds_exif(chunk):
+            exif.add(chunk.kind)  # Only the first chunk of each kind is kept.
+        else:
+            kept.append(data[copied : chunk.start])
+            copied = chunk.end
     if not kept:
         return Bare(data)
-    remark = f"wrong checksum of {', '.join(sorted(set(damaged))[:4])}" if damaged else ""
-    return Bare(b"".join((*kept, data[start:])), remark=remark)
+    remark = f"wrong checksum of {', '.join(sorted(damaged)[:4])}" if damaged else ""
+    return Bare(b"".join((*kept, data[copied:])), remark=remark)
 
 
-def _holds_exif(kind: bytes, body: memoryview) -> bool:
-    """Test whether an ancillary chunk of PNG holds EXIF, and so little that Pillow reads it."""
+def _holds_exif(chunk: Chunk) -> bool:
+    """Return whether an ancillary chunk holds EXIF, and so little that Pillow reads it."""
+    kind, body = chunk.kind, chunk.body
     if kind == b"eXIf":
         return True
     if kind not in (b"tEXt", b"zTXt") or bytes(body[: len(_EXIF_TEXT)]) != _EXIF_TEXT or len(body) > _MAX_EXIF_TEXT:
@@ -98,12 +139,12 @@ def _bare_jpeg(data: bytes) -> Bare:
             if _decides_about_pixels(marker, body):
                 kept.append(struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body)
     except ImageError:
-        return Bare(data)  # libjpeg also reads files with bytes between their segments
+        return Bare(data)  # libjpeg also reads files with bytes between their segments.
     return Bare(b"".join((*kept, data[rest:])), find_orientation(exif))
 
 
 def _decides_about_pixels(marker: int, body: bytes) -> bool:
-    """Test whether a segment is none of the application, or one that libjpeg or the conversion of CMYK reads."""
+    """Return whether libjpeg or the conversion of CMYK needs a marker segment."""
     if marker == APP0:
         return body.startswith(b"JFIF\0") and len(body) >= 14
     if marker == APP14:
@@ -111,3 +152,53 @@ def _decides_about_pixels(marker: int, body: bytes) -> bool:
     if marker == _APP2:
         return body.startswith(b"ICC_PROFILE\0") and len(body) > 14
     return marker != _COM and not APP0 <= marker <= _APP15
+
+
+def mend_data(data: bytes) -> bytes:
+    """Rewrite the colors of an XPM with two digits a channel; return a file of another format unchanged.
+
+    Pillow takes the last six digits of a color, however many it has. Of more than two digits a channel, the upper two
+    are kept. One digit a channel counts 17 times, so that ``#fff`` is white.
+    """
+    if not data.startswith(_XPM):
+        return data
+    head = _XPM_HEAD.search(data)
+    if head is None or len(head[3]) > 6:
+        return data
+    start = data.find(b"\n", head.end()) + 1
+    *colors, rest = data[start:].split(b"\n", int(head[3])) if start else [data]
+    # Length of the quotation mark and of a pixel's characters, which may look like a color.
+    key = 1 + int(head[4][:3])
+    mended = [line[:key] + _XPM_COLOR.sub(_two_digits, line[key:]) for line in colors]
+    return data[:start] + b"\n".join((*mended, rest))
+
+
+def _two_digits(match: re.Match[bytes]) -> bytes:
+    digits = match[2]
+    if len(digits) % 3 or not 3 <= len(digits) <= 12:
+        raise ImageError(f"damaged XPM: a color of {len(digits)} digits")
+    each = len(digits) // 3
+    channels = [digits[k : k + each] for k in range(0, len(digits), each)]
+    return match[1] + b"".join(channel[:2] if each > 1 else 2 * channel for channel in channels)
+
+
+def mend_image(image: Image.Image) -> Image.Image:
+    """Correct an image that Pillow opened: the transparent color of a PNG, and the alpha of a TGA of 16 bits.
+
+    Pillow scales a PNG's samples to 8 bits, but not its transparent color. The sixteenth bit of a TGA means opaque to
+    some programs and transparent to others, so it is ignored.
+    """
+    if not isinstance(image, ImageFile.ImageFile) or not image.tile:
+        return image
+    rawmode = image.tile[0][3]
+    if image.format == "TGA" and isinstance(rawmode, tuple) and rawmode[0] == "BGRA;15Z":
+        return image.convert("RGB")
+    value = image.info.get("transparency")
+    if image.format == "PNG" and value is not None:
+        if rawmode == "RGB;16B":
+            image.info["transparency"] = tuple(each >> 8 for each in value)
+        elif rawmode in ("L;2", "L;4"):
+            image.info["transparency"] = value * (85 if rawmode == "L;2" else 17)
+        elif rawmode == "1":
+            image.info["transparency"] = 255 if value else 0
+    return image

@@ -15,13 +15,14 @@ from picstore.errors import ImageError
 
 # ISO/IEC 11544, 6.2: first and last layer, planes, a filler, width, height, lines a stripe, largest shifts, options.
 _JBIG = struct.Struct(">BBBBIIIBBBB")
-_JBIG_LAYERS = 31  # with more, a dot of the lowest layer is more than 2**31 dots of the highest
-# ISO/IEC 18181-1, size header: at most 68 bits after the signature, from the lowest on.
+# With more layers, a dot of the lowest layer would be more than 2**31 dots of the highest.
+_JBIG_LAYERS = 31
+# Bytes of the signature and of the size header (ISO/IEC 18181-1), which has at most 68 bits, from the lowest on.
 _JPEG_XL_HEADER = 11
-# Width to height by the number of a ratio; with 0 the header states the width.
+# Width to height by the number of a ratio. With number 0 the header states the width.
 _JPEG_XL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
-# Address space of a decoder: of its libraries and stacks, and of copies of the image and its layers.
+# Address space of a decoder: for its libraries and stacks, and for copies of the image and its layers.
 _DECODER_BYTES = 512 << 20
 _DECODER_BYTES_PER_PIXEL = 64
 
@@ -37,7 +38,7 @@ def check_size(width: int, height: int, *, max_pixels: int) -> None:
 
 
 def limit_memory(pixels: int) -> None:
-    """Limit the address space of this process to what it has and what decoding ``pixels`` may add; on Linux only."""
+    """Limit the address space of this process to its present size and what decoding ``pixels`` may add; Linux only."""
     if sys.platform == "linux":
         held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         _, most = resource.getrlimit(resource.RLIMIT_AS)
@@ -48,17 +49,18 @@ def limit_memory(pixels: int) -> None:
 def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
     """Open an image as ``Image.open`` does, without its limit on pixels.
 
-    That limit and its warnings are settings of the whole process, which may be the user's, and threads share them. The
-    caller checks the size. It still applies to images inside images, such as the PNG in an icon.
+    Pillow's limit and its warnings are settings of the whole process, which may be the user's, and threads share them.
+    The caller checks the size. The limit still applies to images inside images, such as the PNG in an icon.
     """
     Image.init()
     for each in formats:
         factory, accept = Image.OPEN[each]
         try:
             accepted = accept is None or accept(data[:16])
-            if accepted and not isinstance(accepted, str):  # a text says what is missing
+            if accepted and not isinstance(accepted, str):  # A text says what is missing.
                 return factory(io.BytesIO(data), "")
-        except (SyntaxError, IndexError, TypeError, struct.error):  # not of this format, or its header is damaged
+        # The file has another format, or its header is damaged.
+        except (SyntaxError, IndexError, TypeError, struct.error):
             continue
     raise UnidentifiedImageError
 
@@ -66,8 +68,8 @@ def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
 def check_jbig(data: bytes, *, max_pixels: int) -> None:
     """Raise ImageError if a JBIG header is damaged or states too many pixels; ImageMagick decodes before it checks.
 
-    A file of 239 bytes that claimed 268,435,520 × 48 pixels kept a core busy for minutes. In 60 s of flipping bits all
-    files that did so claimed too many pixels.
+    A file of 239 bytes that claimed 268,435,520 × 48 pixels kept a core busy for minutes. In 60 s of flipping bits, all
+    files that took long claimed too many pixels.
     """
     if len(data) < _JBIG.size:
         raise ImageError("truncated JBIG: its header is 20 bytes")
@@ -125,8 +127,9 @@ def _jpeg_xl_codestream(data: bytes) -> bytes:
         if length == 1:
             (length,), header = struct.unpack_from(">Q", data, position + 8), 16
         end = position + length if length else len(data)
-        if kind in (b"jxlc", b"jxlp"):  # whole, or parts of which the first may be of four bytes
-            start = position + header + 4 * (kind == b"jxlp")  # a part begins with its number
+        # The codestream is whole, or in parts, of which the first may have four bytes. A part begins with its number.
+        if kind in (b"jxlc", b"jxlp"):
+            start = position + header + 4 * (kind == b"jxlp")
             found += data[start : min(end, start + _JPEG_XL_HEADER)]
         position = max(end, position + header)
     return found

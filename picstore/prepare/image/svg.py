@@ -1,7 +1,7 @@
-"""SVG documents recognized, checked and drawn, by resvg (the extra ``formats``).
+"""SVG documents, which are recognized, checked, and drawn by resvg (the extra ``formats``).
 
-resvg runs no script and opens no address, but it reads the image files that a document names by a path. So a document
-is parsed here first, and refused if it refers to anything outside itself. Both parsers get the same text.
+resvg runs no script and opens no address, but it reads image files that a document names by a path. So a document is
+parsed here first, and refused if it refers to anything outside itself. Both parsers get the same text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from picstore.prepare.image.size_limits import check_size, limit_memory
 
 _MAX_BYTES = 32 << 20
 _MAX_DEPTH = 256
-_PROLOG = 65_536  # bytes in which the first element must begin
+# Bytes at the start of a file in which the first element must begin.
+_PROLOG = 65_536
 _DEFAULT_SIZE = (300.0, 150.0)  # CSS 2.1, 10.3.2: a replaced element without a size
 _UNITS = {"px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
 _MAX_NUMBER = 40  # characters
@@ -31,11 +32,11 @@ _FONTS = ("Liberation Sans", "DejaVu Sans", "Noto Sans", "Arial", "Helvetica", "
 
 
 class _FirstElement(Exception):
-    """The parser has reached an element, of this local name."""
+    """Signal that the parser has reached an element; its text is the local name."""
 
 
 def is_svg(data: bytes) -> bool:
-    """Test for an XML document whose first element is ``svg``, after a prolog, comments and a DOCTYPE."""
+    """Return whether a file is an XML document whose first element, after prolog and DOCTYPE, is ``svg``."""
     if data[:1] not in (b"<", b"\xef", b"\xfe", b"\xff", b" ", b"\t", b"\r", b"\n"):
         return False
 
@@ -55,10 +56,10 @@ def is_svg(data: bytes) -> bool:
 
 
 def draw(data: bytes, *, max_pixels: int) -> Image.Image:
-    """Draw a document in mode RGBA, in a process whose memory this bounds.
+    """Draw a document in mode RGBA, and limit the memory of this process for that.
 
-    ImageError if it is not well-formed, refers to anything outside itself, declares entities, is too large, or if resvg
-    is missing.
+    ImageError if the document is not well-formed, refers to anything outside itself, declares entities or is too large,
+    or if resvg is missing.
     """
     document, (width, height), has_text = check_document(data, max_pixels=max_pixels)
     resvg = _import_resvg()
@@ -87,7 +88,7 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
     document = _decode_text(data)
     parser = expat.ParserCreate(namespace_separator=" ")
     checker = _Checker(parser)
-    parser.buffer_text = True  # a reference in two pieces would pass
+    parser.buffer_text = True  # A reference in two pieces would pass.
     parser.buffer_size = 4 * len(document) + 1
     parser.StartElementHandler = checker.start_element
     parser.EndElementHandler = checker.end_element
@@ -100,7 +101,7 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
     size, is_complete = _size(checker.root)
     width, height = (max(1, math.floor(min(each, 1e9) + 0.5)) for each in size)
     check_size(width, height, max_pixels=max_pixels)
-    if not is_complete:  # resvg would take the size of what is drawn
+    if not is_complete:  # resvg would take the size of the drawn elements.
         root = document.encode()[checker.root_offset :].decode()
         document = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{root}</svg>'
     return document, (width, height), checker.has_text
@@ -114,7 +115,7 @@ def _decode_text(data: bytes) -> str:
         declared: list[str] = []
         parser = expat.ParserCreate()
         parser.XmlDeclHandler = lambda _, encoding, __: declared.append(encoding or "")
-        with contextlib.suppress(expat.ExpatError, ValueError, LookupError):  # the whole is parsed later
+        with contextlib.suppress(expat.ExpatError, ValueError, LookupError):  # The whole document is parsed later.
             parser.Parse(data[:1024].lstrip(), False)
         encoding = (declared[0] if declared else "").lower() or "utf-8"
         if encoding not in _ENCODINGS:
@@ -126,7 +127,7 @@ def _decode_text(data: bytes) -> str:
 
 
 class _Checker:
-    """Handler of the parser's events that refuses references to anything outside the document."""
+    """Handler of the parser's events, which refuses references to anything outside the document."""
 
     def __init__(self, parser: expat.XMLParserType) -> None:
         self.root: dict[str, str] = {}
@@ -160,7 +161,7 @@ def _refuse_entity(*_: object) -> None:
 
 
 def _check_address(tag: str, address: str) -> None:
-    """Refuse what an element would bring in; a link (``a``) brings in nothing."""
+    """Refuse an address from which an element would load something; a link (``a``) loads nothing."""
     address = address.strip()
     allowed = address.startswith("#") or tag == "a"
     if tag in ("image", "feImage"):
@@ -180,7 +181,11 @@ def _refuse_references(text: str) -> None:
 def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
     """Compute width and height in pixels from the root's attributes, its viewBox, or CSS's default.
 
-    Returns them and whether the root states all of it; ImageError if it states a length that cannot be read.
+    Returns:
+        The size, and whether the root states all of it.
+
+    Raises:
+        ImageError: the root states a length that cannot be read.
     """
     numbers = root.get("viewBox", "")[: 4 * _MAX_NUMBER].replace(",", " ").split()
     box = [_number(each) or 0.0 for each in numbers[2:4]] if len(numbers) == 4 else []
@@ -196,7 +201,7 @@ def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
 
 
 def _pixels(length: str, full: float) -> float | None:
-    """Convert a length to pixels; a percentage is one of ``full``. None for the automatic one."""
+    """Convert a length to pixels, with a percentage of ``full``; return None for the automatic length."""
     length = length.strip()
     if length in ("", "auto"):
         return None
@@ -210,7 +215,7 @@ def _pixels(length: str, full: float) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    """Convert a number; None if it is not finite and above 0."""
+    """Convert a text to a number; return None if it is not finite and above 0."""
     try:
         number = float(text) if len(text) <= _MAX_NUMBER and "_" not in text else math.nan
     except ValueError:
@@ -228,7 +233,7 @@ def _import_resvg() -> Any:
 
 @functools.cache
 def _find_font() -> str:
-    """Find a font of the machine; without one, text would be left out in silence."""
+    """Find a font of the machine. Without a font, text would be left out in silence."""
     resvg = _import_resvg()
     drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><text y="9">{}</text></svg>'
     empty = resvg.svg_to_bytes(svg_string=drawing.format(""))

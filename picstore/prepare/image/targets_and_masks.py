@@ -1,33 +1,82 @@
-"""Attachments that lie on the pixels of their image, such as masks: turned and resized with it, and their sizes."""
+"""Targets and attachments of an image, such as boxes and masks: turned and resized with it, and checked."""
 
 from __future__ import annotations
 
 import io
+from typing import Any
 
+import numpy as np
 from PIL import Image
 
+from picstore.arrays import F64
 from picstore.errors import ImageError
-from picstore.prepare.image.decode_image import TO_UPRIGHT, foreign_errors
-from picstore.prepare.image.exif_orientation import CoordinateMap
+from picstore.prepare.engine.library_errors import foreign_errors
+from picstore.prepare.image.exif_orientation import DECIMALS, TO_UPRIGHT, CoordinateMap
 from picstore.prepare.image.size_limits import open_by_pillow
+from picstore.storage.annotations import read_objects
 
 _LOSSLESS = ("PNG", "TIFF", "BMP", "GIF")
-_INDEXED = ("1", "L", "P", "I", "I;16", "I;16B")  # modes of masks, whose values are never mixed
+# Pillow's modes of masks, whose values are never mixed.
+_INDEXED = ("1", "L", "P", "I", "I;16", "I;16B")
 _MAGIC = (b"\x89PNG", b"II*\0", b"MM\0*", b"BM", b"GIF8", b"\xff\xd8\xff")
 _CANNOT_FOLLOW = "cannot be turned or resized with its image"
 # JPEG quality of an attached JPEG that is resized.
 _QUALITY = 95
 
 
+def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int, int] | None = None) -> Any:
+    """Check ``boxes``, ``polygons`` and ``keypoints`` of an extra, and map them to the pixels of the stored image.
+
+    Args:
+        extra: any JSON value; all but targets stays as it is.
+        coordinates: map of the image.
+        annotated: width and height of the annotated image: the upright image, or the raw image if the annotating
+            program ignored the orientation. None means the upright image.
+
+    Returns:
+        The same extra if its coordinates need no mapping, else a changed copy.
+
+    Raises:
+        ImageError: a target is malformed, or ``annotated`` is the size of another image.
+    """
+    objects = read_objects(extra)
+    rotate = annotated is not None and annotated != coordinates.upright_size
+    if rotate and annotated != coordinates.raw_size:
+        (width, height), (real_width, real_height) = annotated or (0, 0), coordinates.upright_size
+        raise ImageError(f"annotated as {width} × {height} pixels, but it has {real_width} × {real_height}")
+    if not rotate and coordinates.stored_size == coordinates.upright_size:
+        return extra
+    mapped = dict(extra) if isinstance(extra, dict) else extra
+    if objects.boxes is not None:
+        corners = coordinates.map_points(objects.boxes.reshape(-1, 2), rotate=rotate).reshape(-1, 2, 2)
+        mapped["boxes"] = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1).tolist()
+    if objects.polygons is not None:
+        mapped["polygons"] = [
+            [coordinates.map_points(outline, rotate=rotate).ravel().tolist() for outline in each]
+            for each in objects.polygons
+        ]
+    if objects.keypoints is not None:
+        mapped["keypoints"] = [_map_keypoints(points, coordinates, rotate=rotate) for points in objects.keypoints]
+    return mapped
+
+
+def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> list[list[float]]:
+    """Map keypoints, which count from the center of the first pixel; [0, 0, 0] is unmarked and stays."""
+    centers = coordinates.map_points(points[:, :2] + 0.5, rotate=rotate) - 0.5
+    marked = (points != 0).any(axis=1, keepdims=True)
+    rows = np.round(np.where(marked, centers, 0.0), DECIMALS).tolist()
+    return [[x, y, int(v)] for (x, y), v in zip(rows, points[:, 2].tolist(), strict=True)]
+
+
 def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
     """Turn and resize an attachment as its image was, if it has the size of the image before that.
 
-    A size that only the pixels of the file have, before it is rotated upright, tells that the attachment is to be
-    rotated too. A JPEG may also be smaller than its image by a whole factor. Grey and palette images take
-    the value of the nearest pixel. A mask of the stored image's size, and what is not a mask, is returned as it is.
+    An attachment of the file's size before rotation is rotated too. A JPEG may also be smaller than its image by a
+    whole factor. Grey and palette images take the value of the nearest pixel. A mask of the stored image's size, and
+    data that are not a mask, are returned unchanged.
 
     Args:
-        name: of the attachment, in messages.
+        name: name of the attachment, for messages.
         image: how the image was turned and resized.
 
     Raises:
@@ -51,7 +100,7 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
 
 
 def _factor(size: tuple[int, int], image: CoordinateMap, kind: str) -> int:
-    """By how much an attachment is smaller than its image, 0 if it does not lie on the image's pixels."""
+    """Return by how much an attachment is smaller than its image; 0 if it does not lie on the image's pixels."""
     if size in (image.upright_size, image.raw_size):
         return 1
     for whole in (image.upright_size, image.raw_size):
@@ -62,7 +111,7 @@ def _factor(size: tuple[int, int], image: CoordinateMap, kind: str) -> int:
 
 
 def _require_follower(opened: Image.Image, image: CoordinateMap, factor: int) -> None:
-    """Raise ImageError for a mask that would lie elsewhere than on its image, and for frames that would be lost."""
+    """Raise ImageError for a mask that does not lie on its image, and for frames that would be lost."""
     if not factor and _is_mask(opened) and opened.size != image.stored_size:
         raise ImageError(f"{_CANNOT_FOLLOW}: {_sizes(opened.size, image.upright_size)}")
     if factor and opened.format in _LOSSLESS and (frames := getattr(opened, "n_frames", 1)) > 1:
@@ -70,7 +119,7 @@ def _require_follower(opened: Image.Image, image: CoordinateMap, factor: int) ->
 
 
 def _moved(opened: Image.Image, image: CoordinateMap, factor: int) -> Image.Image | None:
-    """The attachment in the pixels of the stored image; None if it needs no change."""
+    """Turn and resize an attachment to the pixels of the stored image; return None if it needs no change."""
     upright = tuple(-(-side // factor) for side in image.upright_size)
     turn = TO_UPRIGHT[image.orientation] if opened.size != upright else None
     turned = opened if turn is None else opened.transpose(turn)
@@ -88,7 +137,7 @@ def _encoded(moved: Image.Image, kind: str) -> bytes:
 
 
 def mask_problem(name: str, data: bytes, size: tuple[int, int]) -> str:
-    """Say that an attachment is a mask of another size than its image; empty if it is none, or of that size."""
+    """Return a message if an attachment is a mask whose size is not its image's ``size``, else an empty text."""
     if not data.startswith(_MAGIC):
         return ""
     try:

@@ -1,8 +1,8 @@
-"""TIFF decoded by what its tags say (TIFF 6.0, BigTIFF): docs/formats.md, "TIFF", lists what was proven.
+"""TIFF, decoded as its tags say (TIFF 6.0, BigTIFF). docs/formats.md, "TIFF", lists the layouts that were proven.
 
 A mode of Pillow says less than the tags: it is the same for 12 and 16 bits, for WhiteIsZero and BlackIsZero, and for
-signed and unsigned integers. So Pillow converts only the layouts of ``_is_exact_in_pillow``. Of the other layouts it
-only undoes the compression, of each strip or tile as if that were a picture of bytes; NumPy makes samples of the bytes.
+signed and unsigned integers. So Pillow converts only the layouts of ``_is_exact_in_pillow``. For other layouts it only
+decompresses each strip or tile, as if that were a picture of bytes, and NumPy makes samples of the bytes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from PIL import Image, TiffImagePlugin
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
-from picstore.prepare.image.pixel_conversion import integer_top, largest_usual, scale
+from picstore.prepare.image.pixel_conversion import integer_top, largest_usual, scale, strip_boxes
 from picstore.prepare.image.size_limits import check_size
-from picstore.prepare.image.strips import strip_boxes
 
-# First bytes of TIFF, of BigTIFF, and of files by writers that swap the magic number.
+# First bytes of TIFF and BigTIFF files, also by writers that swap the magic number.
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"MM*\0", b"II\0*")
 
 _Samples = npt.NDArray[Any]
@@ -47,11 +46,11 @@ _ASSOCIATED, _UNASSOCIATED = 1, 2
 
 _UNCOMPRESSED, _JPEG = 1, frozenset({6, 7})
 _FAX = frozenset({2, 3, 4})
-# LZW, Deflate (two numbers), PackBits, LZMA and Zstandard, which know nothing of samples.
+# Compressions that do not depend on the samples: none, LZW, Deflate (two numbers), PackBits, LZMA and Zstandard.
 _BYTE_CODERS = frozenset({_UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000})
-# Without compression and in PackBits libtiff ignores a predictor; other programs undo it.
+# Compressions for which libtiff ignores a predictor; other programs undo it.
 _WITHOUT_PREDICTOR = frozenset({_UNCOMPRESSED, 32773})
-# By meaning and bits of unsigned samples in one plane, the extra samples with which Pillow is exact.
+# Extra samples with which Pillow is exact, by meaning and bits of unsigned samples in one plane.
 _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     **{(meaning, bits): ((),) for meaning in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _PALETTE) for bits in (1, 2, 4, 8)},
     **dict.fromkeys(((_BLACK_IS_ZERO, 16), (_CMYK, 8), (_CMYK, 16), (_YCBCR, 8), (_LAB, 8)), ((),)),
@@ -59,7 +58,7 @@ _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     (_RGB, 16): ((), (0,), (_UNASSOCIATED,)),
 }
 _PILLOW_COMPRESSIONS = _BYTE_CODERS | _JPEG | _FAX
-# Bits of a pixel in a file; 64 bytes a pixel are what ImageMagick may take too.
+# Bits of a pixel in a file. ImageMagick may take 64 bytes a pixel too.
 _MAX_PIXEL_BITS = 512
 _LONG = 4  # type of a value
 _DIRECTORY = struct.Struct("<H" + 9 * "HHII" + "I")
@@ -110,9 +109,9 @@ class Layout:
 
 
 def read_tags(data: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
-    """Read the tags of a TIFF's first picture; values are read as they are asked for, within the file."""
+    """Read the tags of a TIFF's first picture. Values are read on access, within the file."""
     big = data[2:4] in (b"+\0", b"\0+")
-    # Pillow knows BigTIFF by its number in little-endian order alone.
+    # Pillow recognizes the number of a BigTIFF in little-endian order only.
     header = b"II+\0" + data[4:16] if big else data[:8]
     tags = TiffImagePlugin.ImageFileDirectory_v2(header, prefix=data[:2])
     file = io.BytesIO(data)
@@ -122,10 +121,14 @@ def read_tags(data: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
 
 
 def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
-    """Decode a TIFF whose layout Pillow does not convert exactly; None for one that it does.
+    """Decode a TIFF whose layout Pillow does not convert exactly.
 
-    The result has the mode "L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr" or "LAB", and is not rotated.
-    ImageError for a layout that was not proven, for damage, and for more than ``max_pixels``.
+    Returns:
+        An image of mode "L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr" or "LAB", which is not rotated; or None
+        if Pillow converts the layout exactly.
+
+    Raises:
+        ImageError: the layout was not proven, the file is damaged, or has more than ``max_pixels``.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")
@@ -166,7 +169,7 @@ def read_layout(tags: TiffImagePlugin.ImageFileDirectory_v2, order: Literal["<",
         raise ImageError(f"TIFF: {samples} samples a pixel of {bits} bits in {_NAMES[photometric]}")
     extra = _numbers(tags, _EXTRA_SAMPLES, ())[:count]
     if not extra and count == 1 and photometric == _RGB:
-        extra = (_UNASSOCIATED,)  # as Pillow takes it
+        extra = (_UNASSOCIATED,)  # Pillow's choice.
     if len(extra) < count:
         raise ImageError(
             f"TIFF: {samples} samples a pixel in {_NAMES[photometric]}; ExtraSamples does not explain them"
@@ -179,7 +182,7 @@ def read_layout(tags: TiffImagePlugin.ImageFileDirectory_v2, order: Literal["<",
 
 
 def _is_exact_in_pillow(layout: Layout, tags: TiffImagePlugin.ImageFileDirectory_v2) -> bool:
-    """Test whether Pillow gives the pixels of a layout; tests/prepare/image/test_tiff.py compares them."""
+    """Return whether Pillow converts a layout exactly, as tests/prepare/image/test_tiff.py proves."""
     bits, meaning, extra = layout.bits, layout.photometric, layout.extra
     separate = layout.planar and (layout.samples > 1 or layout.compression in _BYTE_CODERS)
     if separate or layout.compression not in _PILLOW_COMPRESSIONS:
@@ -197,7 +200,7 @@ def _is_exact_in_pillow(layout: Layout, tags: TiffImagePlugin.ImageFileDirectory
 
 
 def _is_readable(layout: Layout, tags: TiffImagePlugin.ImageFileDirectory_v2) -> bool:
-    """Test whether the samples of a layout can be read here and have a meaning."""
+    """Return whether the samples of a layout can be read here and have a known meaning."""
     bits, meaning, alpha = layout.bits, layout.photometric, layout.alpha
     depths = {_UNSIGNED: {*range(1, 17), 24, 32, 64}, _SIGNED: {8, 16, 32, 64}, _FLOAT: {16, 32, 64}}
     predictors = {1: True, 2: layout.kind != _FLOAT and bits in (8, 16, 32, 64), 3: layout.kind == _FLOAT}
@@ -229,7 +232,7 @@ def _is_subsampled(tags: TiffImagePlugin.ImageFileDirectory_v2) -> bool:
 def _read_samples(
     data: bytes, tags: TiffImagePlugin.ImageFileDirectory_v2, layout: Layout, *, max_pixels: int
 ) -> _Samples:
-    """Read all samples, (height, width, samples), in the smallest type of the machine that holds them."""
+    """Read all samples, (height, width, samples), in the smallest machine type that holds them."""
     width, height = layout.size
     tiled = _TILE_WIDTH in tags
     if tiled:
@@ -275,7 +278,8 @@ def _decompress(segment: bytes, size: tuple[int, int], compression: int) -> U8:
     places = (_STRIP_OFFSETS, start), (_SAMPLES, 1), (_ROWS, rows), (_STRIP_COUNTS, len(segment))
     entries = [field for tag, value in (*tags, *places) for field in (tag, _LONG, 1, value)]
     header = struct.pack("<2sHI", b"II", 42, 8) + _DIRECTORY.pack(len(entries) // 4, *entries, 0)
-    picture = TiffImagePlugin.TiffImageFile(io.BytesIO(header + segment))  # has no limit of pixels of its own
+    # Opened in this way, Pillow does not limit the number of pixels.
+    picture = TiffImagePlugin.TiffImageFile(io.BytesIO(header + segment))
     return np.asarray(picture)
 
 
@@ -285,11 +289,11 @@ def _sample_type(layout: Layout) -> np.dtype[Any]:
 
 
 def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Samples:
-    """Make samples (rows, width, channels) of the bytes of a strip or tile, and undo the predictor."""
+    """Convert the bytes of a strip or tile to samples (rows, width, channels), and undo the predictor."""
     samples: _Samples
     if layout.predictor == 3:
-        # Adobe's technote 3: of each row first all the highest bytes, and each byte as its difference to the one a
-        # pixel before it.
+        # Adobe's technote 3: a row has all highest bytes first, and each byte is the difference to the byte one pixel
+        # before it.
         differences = rows.reshape(shape[0], -1, shape[2])
         bytes_ = np.cumsum(differences, axis=1, dtype=np.uint8).reshape(shape[0], layout.bits // 8, -1)
         return np.ascontiguousarray(bytes_.swapaxes(1, 2)).view(f">f{layout.bits // 8}").reshape(shape)
@@ -306,7 +310,7 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
 
 
 def _unpack(rows: U8, count: int, bits: int) -> npt.NDArray[np.uint16]:
-    """Unpack ``count`` samples of 1 to 16 bits a row, the highest bit first; in three bytes lies any of them."""
+    """Unpack ``count`` samples of 1 to 16 bits a row, the highest bit first. Three bytes hold any of them."""
     first = np.arange(count) * bits
     padded = np.pad(rows, ((0, 0), (0, 2)))
     unpacked = np.empty((len(rows), count), np.uint16)
@@ -349,7 +353,7 @@ def _to_image(samples: _Samples, layout: Layout, tags: TiffImagePlugin.ImageFile
 
 
 def _top(samples: _Samples, layout: Layout) -> float:
-    """Find the value that becomes white."""
+    """Choose the value that becomes white."""
     if layout.kind == _UNSIGNED and layout.bits <= 16:
         return (1 << layout.bits) - 1
     strips = (samples[upper:lower] for _, upper, _, lower in strip_boxes(layout.size))
@@ -360,7 +364,8 @@ def _top(samples: _Samples, layout: Layout) -> float:
 
 def _reduce(samples: _Samples, layout: Layout, top: float) -> U8:
     if layout.kind == _UNSIGNED and (layout.bits == 8 or (layout.bits == 16 and samples.shape[2] > 1)):
-        upper: U8 = (samples >> layout.bits - 8).astype(np.uint8)  # as Pillow takes the upper bits of 16-bit RGB
+        # Pillow takes the upper bits of 16-bit RGB too.
+        upper: U8 = (samples >> layout.bits - 8).astype(np.uint8)
         return upper
     return scale(samples, top)
 

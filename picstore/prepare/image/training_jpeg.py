@@ -1,39 +1,60 @@
-"""Training JPEG of any image: lossless if possible, else re-encoded (docs/design.md, "Training JPEG")."""
+"""Training JPEG of any image (docs/design.md, "Training JPEG"), and its entry in the index of a container.
+
+A JPEG that qualifies only gets restart markers, without loss. Any other image is decoded and encoded. For an index in
+place, the image stays in its file and is described as it is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from PIL import Image
 
-from picstore.arrays import U8
-from picstore.errors import NotTranscodable
+from picstore.arrays import I64, U8
+from picstore.errors import ImageError, NotTranscodable
 from picstore.jpeg.encoder.encode_baseline import encode_strips
-from picstore.jpeg.markers import Header
+from picstore.jpeg.headers import read_coding_parameters
+from picstore.jpeg.markers import (
+    Header,
+    find_restart_segments,
+    header_from_segments,
+    iterate_marker_segments,
+    parse_header,
+)
+from picstore.jpeg.tiles import entry_interval
 from picstore.jpeg.transcode import TranscodedJpeg, read_marker_segments, transcode_all
-from picstore.prepare.image.encode import decode_any, encode
+from picstore.prepare.engine.library_errors import foreign_errors
+from picstore.prepare.image.decoder_process import decode_any
 from picstore.prepare.image.encode_settings import MAX_SIDE, EncodeSettings
 from picstore.prepare.image.exif_orientation import CoordinateMap
-from picstore.prepare.image.image_info import make_transcoded_info
-from picstore.prepare.image.libvips import FaultFound, open_large_image
-from picstore.storage.format.record import ImageInfo
+from picstore.prepare.image.libvips import FaultFound, encode_by_mozjpeg, open_large_image
+from picstore.prepare.image.pixel_conversion import iterate_strips, size_of
+from picstore.storage.format.layout import SEGMENT
+from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
+from picstore.storage.format.segment_table import make_entries
 
-LOSSLESS, REENCODED = "lossless", "reencoded"  # statuses
+# Statuses of an input in the ledger. FAILED and DUPLICATE are the ledger's own.
+LOSSLESS, REENCODED, INDEXED = "lossless", "reencoded", "indexed"
 
 _START = b"\xff\xd8\xff"  # SOI, and the first byte of another marker
-_END = b"\xff\xd9"  # EOI; entropy-coded data cannot hold it (T.81, B.1.1.5)
+# EOI. Entropy-coded data cannot hold it (T.81, B.1.1.5).
+_END = b"\xff\xd9"
+# Coding processes of JPEGs that libjpeg-turbo decodes at any scale.
+_PROCESSES = ("baseline", "extended", "progressive")
+_MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # Looking it up takes 9 us.
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJpeg:
-    """A training JPEG, its image info, and how it was made.
+    """A training JPEG, or the image of an index in place, and how it was made.
 
     Attributes:
-        info: its entry in the index of a container.
-        coordinates: map from the source's pixels to its own.
-        status: ``LOSSLESS`` or ``REENCODED``.
-        reason: to re-encode it; empty if lossless.
+        info: size, sampling and restart segments, for the index of a container (docs/format.md).
+        coordinates: map from the source's pixels to the pixels of the training JPEG.
+        status: ``LOSSLESS``, ``REENCODED`` or ``INDEXED``.
+        reason: reason to re-encode the image, or for which an indexed image is foreign; empty if there is none.
     """
 
     jpeg: bytes
@@ -48,30 +69,23 @@ def make_training_jpeg(
 ) -> TrainingJpeg:
     """Make a training JPEG: add restart markers to a JPEG, or re-encode the image if that is impossible.
 
-    Args:
-        source: as in :func:`picstore.prepare.image.encode.decode_any`.
-        settings: ``reencode`` forces re-encoding, and so does ``resize`` for images whose size it changes.
-        name: the file's name; its extension identifies formats without a magic number.
-        bounded: decode a file as :func:`picstore.prepare.image.decode_image.decode_bounded` does.
-
-    Raises:
-        ImageError: the source is no image, is damaged, too large, or of a kind that cannot be read.
+    ``settings.reencode`` forces re-encoding, and so does ``resize`` for images whose size it changes. The other
+    arguments and the errors are those of :func:`decode_any`.
     """
     made: TrainingJpeg | str = ""
     if isinstance(source, bytes):
         (made,) = make_lossless([source], settings=settings)
-    return (
-        made
-        if isinstance(made, TrainingJpeg)
-        else reencode(source, made, settings=settings, name=name, bounded=bounded)
-    )
+    if isinstance(made, TrainingJpeg):
+        return made
+    return reencode(source, made, settings=settings, name=name, bounded=bounded)
 
 
 def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list[TrainingJpeg | str]:
     """Make training JPEGs by adding restart markers.
 
     Returns:
-        For each source its training JPEG, or the reason why it must be re-encoded, empty if it is not the JPEG's.
+        For each source its training JPEG, or the reason to re-encode it, which is empty if the settings ask for it or
+        the source is not a JPEG.
     """
     made: list[TrainingJpeg | str] = [""] * len(sources)
     parsed = {}
@@ -79,11 +93,12 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
         if source.startswith(_START) and not settings.reencode:
             try:
                 segments, header = read_marker_segments(source)
-                _require_end(source, header)
             except NotTranscodable as error:
                 made[k] = str(error)
                 continue
-            if _fits_unchanged((header.width, header.height), settings):
+            if source.rfind(_END, header.length) < 0:
+                made[k] = "damaged JPEG: its end is missing"  # Pillow decides whether it is truncated.
+            elif _fits_unchanged((header.width, header.height), settings):
                 parsed[k] = source, segments, header
     for k, transcoded in zip(parsed, transcode_all(parsed.values()), strict=True):
         made[k] = str(transcoded) if isinstance(transcoded, NotTranscodable) else _describe(transcoded)
@@ -91,7 +106,7 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
 
 
 def _describe(transcoded: TranscodedJpeg) -> TrainingJpeg:
-    info = replace(make_transcoded_info(transcoded), encode_path=LOSSLESS)
+    info = _info_of(transcoded, LOSSLESS)
     size = info.width, info.height
     return TrainingJpeg(transcoded.jpeg, info, CoordinateMap(1, size, size), LOSSLESS)
 
@@ -99,19 +114,19 @@ def _describe(transcoded: TranscodedJpeg) -> TrainingJpeg:
 def reencode(
     source: bytes | Image.Image | U8, reason: str, *, settings: EncodeSettings, name: str = "", bounded: bool = False
 ) -> TrainingJpeg:
-    """Make a training JPEG as :func:`make_training_jpeg`, of a source for which :func:`make_lossless` gave a reason."""
+    """Decode and encode a source for which :func:`make_lossless` gave a reason; see :func:`make_training_jpeg`."""
     if isinstance(source, bytes) and (large := _encode_large(source, settings)) is not None:
         return large
     decoded = decode_any(source, settings=settings, name=name, bounded=bounded)
     made = encode(decoded.image, settings=settings, origin=decoded.origin)
-    info = replace(make_transcoded_info(made), encode_path=REENCODED)
+    info = _info_of(made, REENCODED)
     if settings.reencode and decoded.origin == "JPEG":
         reason = "--reencode"
     return TrainingJpeg(made.jpeg, info, decoded.coordinates, REENCODED, reason or decoded.origin)
 
 
 def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | None:
-    """Encode a large image strip by strip while it is decoded; None for images that are read as a whole."""
+    """Encode a large image strip by strip while it is decoded; return None for images that are read as a whole."""
     if settings.resize is not None or settings.encoder != "turbo":
         return None
     large = open_large_image(source, settings=settings)
@@ -120,18 +135,102 @@ def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | Non
     try:
         made = encode_strips(large.strips, size=large.size, quality=settings.quality, subsampling=settings.subsampling)
     except FaultFound:
-        return None  # Pillow says what it is, or reads it
-    info = replace(make_transcoded_info(made), encode_path=REENCODED)
+        return None  # Pillow reads the image, or says what is wrong.
+    info = _info_of(made, REENCODED)
     return TrainingJpeg(made.jpeg, info, CoordinateMap(1, large.size, large.size), REENCODED, large.origin)
 
 
-def _require_end(jpeg: bytes, header: Header) -> None:
-    """Raise NotTranscodable if EOI is missing; Pillow then decides whether the image is truncated."""
-    if jpeg.rfind(_END, header.length) < 0:
-        raise NotTranscodable("damaged JPEG: its end is missing")
+def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "image") -> TranscodedJpeg:
+    """Encode pixels as a training JPEG: baseline, a DRI of one tile, JFIF, and no other metadata.
+
+    Restart markers stand at every ``jpeg.tiles.restart_interval``; Huffman tables are optimal.
+
+    Args:
+        image: an image in mode "L" or "RGB", or RGB as uint8 (height, width, 3).
+        origin: kind of the source, for messages.
+
+    Raises:
+        ImageError: the image cannot be encoded.
+    """
+    with foreign_errors(f"cannot encode {origin}"):
+        quality, subsampling = settings.quality, settings.subsampling
+        if settings.encoder == "mozjpeg":
+            picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+            return encode_by_mozjpeg(picture, quality=quality, subsampling=subsampling)
+        return encode_strips(iterate_strips(image), size=size_of(image), quality=quality, subsampling=subsampling)
 
 
 def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
-    """Test whether the settings leave a JPEG its size. Otherwise decoding resizes or refuses it."""
+    """Return whether the settings leave a JPEG its size. Otherwise decoding resizes or refuses it."""
     allowed = max(size) <= MAX_SIDE and size[0] * size[1] <= settings.max_pixels
     return allowed and (settings.resize is None or settings.resize.target(*size) == size)
+
+
+# --- Images that stay in their files ------------------------------------------------------------------------------
+
+
+def index_image(data: bytes, *, settings: EncodeSettings, name: str = "", bounded: bool = False) -> TrainingJpeg:
+    """Describe an image for training in place, and return the bytes to refer to, with the status ``INDEXED``.
+
+    An upright JPEG of 8 bits is taken as it is, up to its EOI, and not decoded. Any other file is decoded, so that its
+    upright size is known, and so that it fails now and not during training. Arguments and errors are those of
+    :func:`make_training_jpeg`, but only ``max_pixels`` and ``background`` of the settings are used.
+    """
+    try:
+        return _index_jpeg(data, settings)
+    except ImageError:
+        decoded = decode_any(data, settings=settings, name=name, bounded=bounded)
+        info = ImageInfo(*decoded.coordinates.upright_size, foreign=True)
+        return TrainingJpeg(data, info, decoded.coordinates, INDEXED, decoded.origin)
+
+
+def _index_jpeg(data: bytes, settings: EncodeSettings) -> TrainingJpeg:
+    """Describe an upright JPEG by its headers and restart markers; ImageError for all others."""
+    segments = tuple(iterate_marker_segments(data))
+    header = header_from_segments(segments)
+    size = header.width, header.height
+    usual = header.process in _PROCESSES and header.precision == 8 and header.sampling
+    if not usual or max(size) > MAX_SIDE or size[0] * size[1] > settings.max_pixels:
+        raise ImageError("an unusual JPEG")
+    if read_coding_parameters(segments).orientation != 1:
+        raise ImageError("rotated by EXIF")
+    info, end = _find_end(data, header)
+    return TrainingJpeg(data[:end], info, CoordinateMap(1, size, size), INDEXED)
+
+
+def _find_end(data: bytes, header: Header) -> tuple[ImageInfo, int]:
+    """Find the restart segments and the offset behind EOI; for several scans, the end of the file."""
+    if header.process == "progressive" or header.scan_components < len(header.components):
+        if data.rfind(_END, header.length) < 0:
+            raise ImageError("its end is missing")
+        return ImageInfo(header.width, header.height, header.sampling, header_length=header.length), len(data)
+    starts, ends = find_restart_segments(data, header)
+    return make_image_info(header, ends - starts), int(ends[-1]) + len(_END)
+
+
+# --- Image info ---------------------------------------------------------------------------------------------------
+
+
+def parse_image_info(jpeg: bytes) -> ImageInfo:
+    """Read the image info of a training JPEG from its headers and restart markers; ImageError if they are damaged."""
+    header = parse_header(jpeg)
+    starts, ends = find_restart_segments(jpeg, header)
+    return make_image_info(header, ends - starts)
+
+
+def make_image_info(header: Header, lengths: I64) -> ImageInfo:
+    """Make the image info of a training JPEG from its header and the lengths of its segments in bytes."""
+    segments = NO_SEGMENTS
+    if header.restart_interval and int(lengths.max()) <= _MAX_LENGTH:
+        segments = lengths.astype(SEGMENT)
+    size = header.width, header.height
+    return ImageInfo(*size, header.sampling, header.restart_interval, header.length, segments)
+
+
+def _info_of(made: TranscodedJpeg, status: str) -> ImageInfo:
+    """Make the image info of a JPEG that got restart markers, or was encoded with them."""
+    info = replace(make_image_info(made.header, made.lengths), encode_path=status)
+    if made.entry_points is None or not len(info.segments):
+        return info
+    step = entry_interval(info.restart_interval, made.header.mcu_size[0])
+    return replace(info, entry_points=make_entries(step, made.entry_points))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from picstore.display.progress import ProgressCallback
 from picstore.errors import ImageError, NotADataset
 from picstore.prepare.engine import worker_processes
-from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, Listing, is_fetchable, is_remote, read_input
 from picstore.storage.location.resolve import locate, map_concurrently
 
@@ -47,7 +47,7 @@ def _run(
     """Return fingerprints by id, without the inputs of tasks whose process died."""
     tasks = deque(candidates[k : k + _INPUTS_PER_TASK] for k in range(0, len(candidates), _INPUTS_PER_TASK))
     found: dict[int, Fingerprint] = {}
-    for _, outcome in worker_processes.run(function, tasks, workers=workers):
+    for _, outcome in worker_processes.LocalEngine(workers).run(function, tasks):
         if not isinstance(outcome, worker_processes.Died):
             found.update(outcome)
     return found

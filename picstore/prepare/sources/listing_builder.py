@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
+from picstore.display.progress import ProgressCallback
 from picstore.errors import UsageError
 from picstore.prepare.engine.worker_processes import Engine, run_each
-from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.input_table import InputTable, InputView, PackedInputs
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.labels import Label, LabelFields, NoLabel, number_labels, quoted

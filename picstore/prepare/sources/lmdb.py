@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from picstore.display.progress import ProgressCallback
 from picstore.errors import Corrupt, Damage, ImageError, NotADataset, Truncated, UsageError
-from picstore.prepare.engine.worker_processes import Died, run
-from picstore.prepare.progress import ProgressCallback
+from picstore.prepare.engine.worker_processes import Died, LocalEngine
 from picstore.prepare.sources.compressed_and_raw import image_file
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.listing_builder import ListingBuilder
@@ -133,7 +133,7 @@ def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the 
 def _state(file: Path, version: str) -> _Stated | None:
     """Read the counts of an LMDB; None if it cannot be opened, or the reading process died."""
     try:
-        with closing(run(read_stated, deque([_Chunk(str(file), version, 0)]), workers=1)) as outcomes:
+        with closing(LocalEngine(1).run(read_stated, deque([_Chunk(str(file), version, 0)]))) as outcomes:
             outcome = next(outcomes)[1]
     except Damage:
         return None
@@ -177,7 +177,7 @@ def _check_size(environment: Any, file: Path) -> None:
 def _samples(file: Path, version: str, *, with_texts: bool, counts: Counter[str]) -> Iterator[SourceSample]:
     """Yield samples by key; Corrupt at an entry of which the process died, as the entries after it are lost."""
     tasks = deque([_Chunk(str(file), version, _ENTRIES, with_texts=with_texts)])
-    with closing(run(list_entries, tasks, workers=1)) as outcomes:
+    with closing(LocalEngine(1).run(list_entries, tasks)) as outcomes:
         for chunk, outcome in outcomes:
             if isinstance(outcome, Died):
                 if chunk.limit == 1:

@@ -1,1 +1,1 @@
-"""Shuffling, verifying and repairing of data sets."""
+"""Shuffling, verifying and repairing of datasets."""

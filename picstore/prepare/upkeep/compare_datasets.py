@@ -1,4 +1,4 @@
-"""Two data sets beside each other: classes, sizes, JPEG qualities, and images that both have."""
+"""Comparison of two datasets: classes, sizes, JPEG qualities, and images that both have."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from picstore.results import ClassCounts, Distribution, SharedImages
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import SAMPLINGS
 
-SAMPLED = 500  # images of each data set whose qualities are estimated
+# Number of images of each dataset whose qualities are estimated.
+SAMPLED = 500
 _SIZES = ("width", "height", "bytes")
 
 
 def compare_classes(one: Dataset, other: Dataset) -> list[ClassCounts]:
-    """Count the images of each class in both data sets; classes with one name are one, classes without a name by label.
+    """Count the images of each class in both datasets. Classes are one by name, or without a name by label.
 
-    The first data set's classes come first, by label. Errors: see :meth:`Dataset.record_counts`.
+    The first dataset's classes come first, by label. Errors: see :meth:`Dataset.record_counts`.
     """
     sides = [_count_classes(dataset) for dataset in (one, other)]
     names = list(dict.fromkeys(name for side in sides for name in side))
@@ -37,7 +38,7 @@ def compare_classes(one: Dataset, other: Dataset) -> list[ClassCounts]:
 
 
 def _count_classes(dataset: Dataset) -> dict[str, tuple[int | None, int]]:
-    """Label and number of images by class; of several labels with one name the first label, and all their images."""
+    """Map each class to its label and number of images; several labels of one name are joined under the first."""
     counts = dataset.record_counts()
     counted = Counter(dict(zip(counts.labels.tolist(), counts.counts.tolist(), strict=True)))
     found: dict[str, tuple[int | None, int]] = {}
@@ -51,9 +52,9 @@ def _count_classes(dataset: Dataset) -> dict[str, tuple[int | None, int]]:
 
 
 def compare_sizes(one: Dataset, other: Dataset) -> list[Distribution]:
-    """Count the images of both data sets by width, height, bytes, bits per pixel and chroma sampling.
+    """Count the images of both datasets by width, height, bytes, bits per pixel and chroma sampling.
 
-    It reads the indexes of all containers; images with a damaged entry are left out.
+    The indexes of all containers are read; images with a damaged entry are left out.
     """
     tables = [_known(dataset) for dataset in (one, other)]
     pairs = {name: [table[name] for table in tables] for name in _SIZES}
@@ -75,14 +76,14 @@ def compare_sizes(one: Dataset, other: Dataset) -> list[Distribution]:
 
 
 def compare_qualities(one: Dataset, other: Dataset, *, sampled: int = SAMPLED) -> Distribution:
-    """Count images of both data sets by the quality of their JPEG; it reads at most ``sampled`` of each."""
+    """Count at most ``sampled`` images of each dataset by the quality of their JPEG."""
     pair = [np.array(list(_qualities(dataset, sampled)), np.int64) for dataset in (one, other)]
     lowest = min((int(each.min()) for each in pair if len(each)), default=100)
     return _distribution("quality", *pair, edges=np.arange(lowest // 2 * 2, 102.0, 2.0))
 
 
 def compare_images(one: Hashes, other: Hashes, *, distance: int) -> SharedImages:
-    """Find the images of the first data set that the other has too, and near-duplicates within each."""
+    """Find the images of the first dataset that the other dataset has too, and near-duplicates within each."""
     groups = find_duplicates(one, other, distance=distance)
     return SharedImages(
         distance=distance,
@@ -98,14 +99,14 @@ def _repeated(hashed: Hashes, distance: int) -> int:
 
 
 def _known(dataset: Dataset) -> dict[str, Array]:
-    """Columns of the records whose index entry is sound."""
+    """Return the columns of the records whose index entry is sound."""
     facts: Table = dataset.facts()
     facts = facts[facts["id"] != -1]
     return {name: facts[name] for name in (*_SIZES, "sampling")}
 
 
 def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
-    """Qualities of evenly spaced images; damaged images and other formats than JPEG are left out."""
+    """Yield the qualities of evenly spaced images; damaged images and other formats than JPEG are left out."""
     count = min(len(dataset), sampled)
     for k in range(count):
         with contextlib.suppress(Damage, NotADataset, ImageError):
@@ -115,7 +116,7 @@ def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
 
 
 def _distribution(name: str, one: Array, other: Array, *, edges: F64 | None = None) -> Distribution:
-    """Count the values of both data sets in the same bins."""
+    """Count the values of both datasets in the same bins."""
     edges = bin_edges(np.concatenate([one, other])) if edges is None else edges
     return Distribution(
         name=name,
@@ -129,7 +130,7 @@ def _distribution(name: str, one: Array, other: Array, *, edges: F64 | None = No
 
 
 def _count(values: Array, edges: F64) -> list[int]:
-    """Count values by bin; with a single edge all are in one."""
+    """Count values by bin; with a single edge all values are in one bin."""
     if len(edges) < 2:
         return [len(values)] if len(edges) else []
     counts: Sequence[int] = np.histogram(values, edges)[0].tolist()

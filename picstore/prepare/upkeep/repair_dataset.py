@@ -1,4 +1,4 @@
-"""Repair of a data set: restore manifest and index, and delete the records that cannot be read.
+"""Repair of a dataset: restore manifest and index, and delete the records that cannot be read.
 
 No file of images is written. The index says where every container lies, so a file that has lost its tail or footer is
 read as far as it goes.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from picstore.arrays import Bools, Table
+from picstore.display.progress import Progress, begin_stage
 from picstore.errors import Corrupt, Damage, NotADataset
-from picstore.prepare.progress import Progress, begin_stage
 from picstore.results import Loss
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.edit_entries import Edits
@@ -30,12 +30,12 @@ class Repaired:
     """Result of a repair.
 
     Attributes:
-        dataset: the repaired data set.
+        dataset: the repaired dataset.
         manifest: whether the manifest was restored from its copy.
         copy: whether the copy was written from the manifest.
         index: whether the index was rebuilt.
-        counts: whether the counts of labels were written, as they were missing, damaged or wrong.
-        losses: damaged records that were deleted now.
+        counts: whether the counts of labels were written, because they were missing, damaged or wrong.
+        losses: damaged records that were deleted by this repair.
     """
 
     dataset: Dataset
@@ -54,17 +54,9 @@ class Repaired:
 def repair(where: Where, *, root: Where | None = None, progress: Progress | None = None) -> Repaired:
     """Restore damaged manifest, copy, index and counts, and delete the records that cannot be read.
 
-    Args:
-        root: of an index, the folder of its images; see :class:`Dataset`.
-
-    Raises:
-        NotADataset: there is no data set; or it is an index, and none of its images is below the root.
-        Unfinished: a conversion or shuffle has not ended here.
-        UnsupportedVersion: a later picstore wrote the data set.
-        UsageError: another process is editing the data set, or an index from elsewhere needs ``root``.
-        Damage: the manifest and its copy are damaged; or the index is damaged, and files have lost the footers and
-            containers to rebuild it from; or a file in ``edits/`` is damaged and must come from a backup; or more than
-            2**24 records lie beyond the ends of their files, which are not listed one by one.
+    Arguments and errors are those of :func:`picstore.repair`. Damage is raised if the manifest and its copy are
+    damaged; or the index, if files have lost the footers and containers to rebuild it from; or a file in ``edits/``; or
+    if more than 2**24 records lie beyond the ends of their files.
     """
     folder = locate_writable(where)
     restored = restore_manifest(folder)
@@ -101,16 +93,16 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
 
 
 def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
-    """Find the sound records of a container, bool (records,), and say what is wrong with the others."""
+    """Return which records of a container are sound, bool (records,), and what is wrong with the others."""
     try:
         container = dataset.containers.read(number)
-    except (Damage, NotADataset) as error:  # NotADataset where the file is missing
+    except (Damage, NotADataset) as error:  # NotADataset if the file is missing.
         return np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_), str(error)
     return container.good, "; ".join(error.what for error in container.damage)
 
 
 def _restore_index(root: WritableLocation, manifest: Manifest) -> bool:
-    """Rebuild the index from the files unless it is sound; returns whether it was written."""
+    """Rebuild the index from the files unless it is sound; return whether it was rebuilt."""
     try:
         read_index(root, manifest)
     except Damage as error:
@@ -124,7 +116,7 @@ def _restore_index(root: WritableLocation, manifest: Manifest) -> bool:
 
 
 def _summary(root: Location, entry: FileEntry, fields: tuple[str, ...]) -> FileSummary:
-    """Read the footer of a file; where that is lost, rebuild it from the containers' headers."""
+    """Read the footer of a file; if it is lost, rebuild it from the containers' headers."""
     try:
         return read_summary(root, stream=entry.stream, file=entry.file)
     except NotADataset:

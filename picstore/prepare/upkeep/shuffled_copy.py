@@ -1,4 +1,4 @@
-"""Shuffle of a data set: write a permuted copy (docs/format.md, "Shuffle").
+"""Shuffle of a dataset: write a permuted copy (docs/format.md, "Shuffle").
 
 ``transpose``: the records of file j of stream s are permuted and become file s of stream j: one read and one write.
 ``uniform``: every record goes to a uniformly drawn file, then every file is permuted: two reads and two writes, and
@@ -16,10 +16,11 @@ import numpy as np
 from picstore import rng
 from picstore._version import __version__
 from picstore.arrays import I64, Table
+from picstore.display.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.convert import resumable_job
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.engine import worker_processes
-from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.edit_entries import Edits, write_npy_file
 from picstore.storage.edits.live_records import SelectedRecords
@@ -56,10 +57,11 @@ EXTENT = np.dtype(
 class FileTask:
     """Task to write one file of the result: the records of some containers, permuted.
 
-    ``extents`` is EXTENT (containers,); their ``file`` is a number in stream ``source_stream`` of ``source``. Of a
-    selection or after many deletions they lie in several files.
-    ``deleted`` holds the omitted record numbers of each extent; it is empty where no record is omitted. ``shift``
-    moves ids and labels of one of several data sets.
+    Attributes:
+        extents: EXTENT (containers,). Their ``file`` is a number in stream ``source_stream`` of ``source``. The
+            containers of a selection, or after many deletions, lie in several files.
+        deleted: numbers of the omitted records of each extent; empty if no record is omitted.
+        shift: change of ids and labels, for one of several datasets.
     """
 
     source: Root
@@ -92,21 +94,10 @@ def shuffle(
     workers: int | worker_processes.Engine,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write a shuffled copy of a data set.
+    """Write a shuffled copy of a dataset.
 
-    Args:
-        source: a finished data set, or an open one with deletions that are not saved or a selection. It is not changed.
-        destination: a directory or URL that does not exist or is empty.
-        method: one of METHODS.
-        workers: number of processes, each of which holds one file in memory, or an engine; the result does not depend
-            on it.
-
-    Raises:
-        UsageError: the method is unknown, or the destination is a data set or in use.
-        NotADataset: the source is no data set, or the destination is not empty.
-        Unfinished: an unfinished data set is in the destination.
-        Damage: a record of the source is damaged; `picstore verify` lists all.
-        PicstoreError: the source changed during the shuffle.
+    Arguments and errors are those of :func:`picstore.shuffle`. An open dataset as ``source`` may have deletions that
+    are not saved, or be a selection. Each worker holds one file in memory.
     """
     if method not in METHODS:
         raise UsageError(f"shuffle method {method!r} is not one of {', '.join(METHODS)}")
@@ -114,7 +105,7 @@ def shuffle(
     if dataset.manifest.references is not None:
         raise UsageError(f"{dataset.path} is an index, which the loader shuffles; convert it to shuffle its images")
     destination = locate_writable(destination)
-    shape = resumable_job.DatasetShape(container_size=dataset.manifest.container_size, seed=seed)
+    shape = DatasetShape(container_size=dataset.manifest.container_size, seed=seed)
     wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}
     begun = resumable_job.new_job(**resumable_job.begin_job(destination, wanted, resume=False))
     passes = 1 if method == "transpose" else 2
@@ -126,7 +117,7 @@ def shuffle(
             tasks = deque(replace(task, stream=task.file, file=task.stream) for task in sources)
         else:
             tasks = _dealt(dataset, destination, shape, workers, progress)
-        results = worker_processes.run_all(write_file, tasks, workers=workers, on_progress=progress_callback(progress))
+        results = worker_processes.run_each(write_file, tasks, workers=workers, on_progress=progress_callback(progress))
         summaries = [summary for _, summary in results]
         begin_stage(progress, "finishing")
         if (written := sum(summary.records for summary in summaries)) != len(dataset):
@@ -154,23 +145,23 @@ def shuffle(
 
 
 def _copy_ledger(dataset: Dataset, root: WritableLocation) -> None:
-    """Copy or link the conversion's ledger, as ids stay; joined data sets have several ledgers and pass none on."""
+    """Copy or link the conversion's ledger, because ids stay. Joined datasets have several ledgers: none is copied."""
     if not isinstance(dataset.path, JoinedFolders) and (ledger := dataset.path / LEDGER).is_file():
         ledger.copy_to(root / LEDGER)
 
 
 def _copy_columns(dataset: Dataset, root: WritableLocation) -> Edits | None:
-    """Copy the files of columns, which hold values by id and so are valid in the copy."""
+    """Copy the files of columns, which are valid in the copy because they hold values by id."""
     edits, files = dataset.column_files()
     for npy_file in edits.npy_files:
         write_npy_file(root, npy_file, files[npy_file.file])
     return edits if edits.columns else None
 
 
-def _file_tasks(dataset: Dataset, root: WritableLocation, shape: resumable_job.DatasetShape) -> Iterator[FileTask]:
-    """Make a task for each file of a data set, which writes the same file, permuted.
+def _file_tasks(dataset: Dataset, root: WritableLocation, shape: DatasetShape) -> Iterator[FileTask]:
+    """Make a task for each file of a dataset, which writes the same file, permuted.
 
-    If little of the files is live, as in a selection, a task joins so many of a stream that its file is of their size.
+    If few of the records are live, as in a selection, a task joins several files of a stream to one of their size.
     """
     rows, counts = dataset.rows, dataset.live.counts
     live_bytes = (rows["size"] * (counts / np.maximum(1, rows["records"]))).sum()
@@ -205,7 +196,7 @@ def _file_tasks(dataset: Dataset, root: WritableLocation, shape: resumable_job.D
 def _dealt(
     dataset: Dataset,
     root: WritableLocation,
-    shape: resumable_job.DatasetShape,
+    shape: DatasetShape,
     workers: int | worker_processes.Engine,
     progress: Progress | None,
 ) -> deque[FileTask]:
@@ -216,7 +207,7 @@ def _dealt(
         DealTask(replace(task, root=scratch, stream=0, file=number, key=rng.key(rng.SHUFFLE, shape.seed)), len(sources))
         for number, task in enumerate(sources)
     )
-    results = worker_processes.run_all(deal_file, deals, workers=workers, on_progress=progress_callback(progress))
+    results = worker_processes.run_each(deal_file, deals, workers=workers, on_progress=progress_callback(progress))
     dealt = [of_file for _, of_file in results]
     targets = np.concatenate([target for target, _ in dealt]) if dealt else np.zeros(0, np.int64)
     extents = np.concatenate([extent for _, extent in dealt]) if dealt else np.zeros(0, EXTENT)
@@ -231,7 +222,7 @@ def _dealt(
 
 
 def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
-    """Read all records of the task's containers; images are views of the read buffers, or copies where few are left."""
+    """Read all records of the task's containers; images are views of the buffers, or copies if few records are live."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
         if task.deleted and len(task.deleted[number]) == extent["records"]:
@@ -271,7 +262,8 @@ def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
 def deal_file(task: DealTask, on_progress: ProgressCallback) -> tuple[I64, Table]:
     """Write one file's records sorted by target file, each target's records in separate containers.
 
-    Returns the target file of each container written, int64 (containers,), and its position, EXTENT (containers,).
+    Returns:
+        The target file of each written container, int64 (containers,), and its position, EXTENT (containers,).
     """
     source = task.source
     records = _load(source, on_progress)

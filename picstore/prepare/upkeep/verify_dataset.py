@@ -1,4 +1,4 @@
-"""Verification of a data set: read every byte, and list all damage with the records lost by it."""
+"""Verification of a dataset: every byte is read, and all damage is listed with the number of lost records."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ import numpy as np
 from PIL.JpegImagePlugin import JpegImageFile
 
 from picstore.arrays import I64, Table
+from picstore.display.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.errors import Damage, ImageError, NotADataset, UnsupportedVersion
 from picstore.prepare.engine import worker_processes
-from picstore.prepare.image.decode_image import foreign_errors
+from picstore.prepare.engine.library_errors import foreign_errors
 from picstore.prepare.image.encode_settings import EncodeSettings
-from picstore.prepare.image.image_info import parse_image_info
-from picstore.prepare.image.index_image import index_image
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.targets_and_masks import mask_problem
-from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
+from picstore.prepare.image.training_jpeg import index_image, parse_image_info
 from picstore.results import DamagedPlace
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.edit_entries import Edits, read_npy_file
@@ -39,7 +38,7 @@ from picstore.storage.references import ReferencesRoot, find_references_root, re
 
 
 class Verified(NamedTuple):
-    """Result of :func:`verify`: all damage in the order of the manifest's files, and remarks on what is no damage."""
+    """Result of :func:`verify`: all damage, in the order of the manifest's files, and remarks on other matters."""
 
     manifest: Manifest
     findings: list[DamagedPlace]
@@ -51,10 +50,10 @@ class FileCheck:
     """Task to check one file.
 
     Attributes:
-        rows: containers of the file by the data set's index, None where that is damaged.
-        deleted: deleted record numbers of each container, whose damage loses nothing.
-        max_pixels: of an image that is decoded; None if none is.
-        references: the files that containers refer to; None where they hold their images.
+        rows: containers of the file by the dataset's index; None if the index is damaged.
+        deleted: numbers of the deleted records of each container, whose damage loses nothing.
+        max_pixels: largest number of pixels of an image; None to decode no images.
+        references: files that containers refer to; None if containers hold their images.
     """
 
     root: Location
@@ -75,7 +74,7 @@ class CheckedFile:
 
     @classmethod
     def join(cls, findings: list[DamagedPlace], ids: list[I64]) -> CheckedFile:
-        """Join the ids of containers."""
+        """Make the result of a file from its findings and the ids of its containers."""
         return cls(findings, np.concatenate([np.zeros(0, np.int64), *ids]))
 
 
@@ -87,17 +86,10 @@ def verify(
     workers: int | worker_processes.Engine,
     progress: Progress | None = None,
 ) -> Verified:
-    """Read a whole data set and list all damage.
+    """Read a whole dataset and list all damage.
 
-    Args:
-        root: of an index, the folder of its images; see :class:`Dataset`.
-        decode: also decode every image and compare its headers and entry points with the index.
-
-    Raises:
-        NotADataset, Unfinished, UnsupportedVersion: there is no data set, or a later picstore wrote it; or it is an
-            index of images that are gone.
-        UsageError: an index from elsewhere needs ``root``.
-        Damage: the manifest is damaged, so its files are not known.
+    Arguments and errors are those of :func:`picstore.verify`. ``decode`` also compares each image's headers and entry
+    points with the index. Damage is raised if the manifest is damaged, because the files are then not known.
     """
     folder = locate(where)
     manifest = read_manifest(folder)
@@ -122,7 +114,7 @@ def verify(
         for entry, file_rows, deleted in _files(manifest, rows, live)
     )
     begin_stage(progress, "checking", manifest.images)
-    checked = worker_processes.run_all(check_file, tasks, workers=workers, on_progress=progress_callback(progress))
+    checked = worker_processes.run_each(check_file, tasks, workers=workers, on_progress=progress_callback(progress))
     found = {(task.entry.file, task.entry.stream): result for task, result in checked}
     begin_stage(progress, "finishing")
     for entry in manifest.files:
@@ -140,7 +132,7 @@ def _check_counts(
     remarks: list[str],
     references: ReferencesRoot | None,
 ) -> None:
-    """Compare the kept counts of records by label with the records, which are counted only if all are sound."""
+    """Compare the stored counts of records by label with the records, if all records are sound."""
     name = counts_name(manifest).rpartition("/")[2]
     try:
         kept = read_counts(folder, manifest)
@@ -157,7 +149,7 @@ def _check_counts(
 
 
 def _max_pixels(manifest: Manifest) -> int:
-    """Return the conversion's limit on pixels, so that images it took are no damage; Pillow's own limit is lower."""
+    """Return the conversion's limit on pixels. With Pillow's, which is lower, large images would count as damage."""
     value = (manifest.encode or {}).get("max_pixels")
     return value if isinstance(value, int) else EncodeSettings().max_pixels
 
@@ -165,7 +157,7 @@ def _max_pixels(manifest: Manifest) -> int:
 def _check_edits(
     root: Location, manifest: Manifest, rows: Table | None, findings: list[DamagedPlace]
 ) -> LiveRecords | None:
-    """Check the files of edits, and append their damage; returns the live records, None where they are not known."""
+    """Check the files of edits, and append their damage; return the live records, None if they are not known."""
     live: LiveRecords | None = None
     edits = manifest.edits or Edits()
     for npy_file in edits.npy_files:
@@ -182,7 +174,7 @@ def _check_edits(
 def _files(
     manifest: Manifest, rows: Table | None, live: LiveRecords | None
 ) -> Iterator[tuple[FileEntry, Table | None, tuple[I64, ...]]]:
-    """Iterate over the files, each with the rows of its containers and the deleted records of each."""
+    """Yield each file with the index rows of its containers and the deleted records of each container."""
     by_file: dict[tuple[int, int], tuple[Table | None, tuple[I64, ...]]] = {}
     if rows is not None:
         order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
@@ -196,7 +188,7 @@ def _files(
 
 
 def _check_ids(checked: Iterable[CheckedFile]) -> list[DamagedPlace]:
-    """Find ids that several records have; ids tell records apart in ledger, columns, deletions and batches."""
+    """Find ids of several records; ids must tell records apart in ledger, columns, deletions and batches."""
     ids = np.sort(np.concatenate([np.zeros(0, np.int64), *(each.ids for each in checked)]))
     again = np.unique(ids[1:][ids[1:] == ids[:-1]])
     if not len(again):
@@ -205,7 +197,7 @@ def _check_ids(checked: Iterable[CheckedFile]) -> list[DamagedPlace]:
 
 
 def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
-    """All damage of one file, and the ids in it."""
+    """List all damage of one file, and the ids in it."""
     entry = task.entry
     name = file_name(entry.stream, entry.file)
     findings: list[DamagedPlace] = []
@@ -271,7 +263,7 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
     """List the damage of a container, unless it concerns deleted records alone."""
     live = np.ones(len(container), dtype=np.bool_)
     live[deleted] = False
-    _ = container.extras  # decompressed, so that damage under a right CRC is listed
+    _ = container.extras  # Decompressing lists damage that the CRC does not show.
     lost = int((live & ~container.good).sum())
     if not lost and not container.good.all():
         container.damage.clear()
@@ -285,7 +277,8 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
             problem = _decode_problem(container, k, max_pixels)
         lost = 1 if problem else 0
         if not problem and max_pixels is not None:
-            problem = _wrong_entry_points(container, k)  # which cost no pixels
+            # Wrong entry points and masks cost no pixels.
+            problem = _wrong_entry_points(container, k)
             problem = problem or _wrong_mask(container, k)
         if problem:
             text = f"record {container.index[k]['id']}: {problem}"
@@ -294,7 +287,7 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
 
 
 def _wrong_mask(container: Container, k: int) -> str:
-    """Look for a mask of another size than its image; returns the difference, or an empty text."""
+    """Compare the sizes of masks with their image; return the difference, or an empty text."""
     info = container.info(k)
     found = (
         mask_problem(name, bytes(blob), (info.width, info.height)) for name, blob in container.attachments(k).items()
@@ -303,19 +296,19 @@ def _wrong_mask(container: Container, k: int) -> str:
 
 
 def _wrong_row_checksum(container: Container, k: int) -> str:
-    """Compare a sound image with its row checksums; returns the difference, or an empty text."""
+    """Compare a sound image with its row checksums; return the difference, or an empty text."""
     table = container.segment_table
     crcs = None if table is None else stored_checksums(container.index, table, k)
     jpeg = container.jpeg(k)
     ends = None if crcs is None else row_ends(container.info(k), len(jpeg))
-    if crcs is None or ends is None:  # such an image is read whole
+    if crcs is None or ends is None:  # Such an image is read whole.
         return ""
     row = wrong_row(jpeg, ends, crcs, range(len(ends) - 1))
     return "" if row is None else f"the checksum of {f'tile row {row}' if row >= 0 else 'its header'} is wrong"
 
 
 def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
-    """Compare a decoded image with the index; returns the difference, or an empty text."""
+    """Compare a decoded image with the index; return the difference, or an empty text."""
     jpeg, stored = bytes(container.jpeg(k)), container.info(k)
     name, _ = container.locate(int(container.index[k]["offset"]))
     try:
@@ -342,7 +335,7 @@ def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
 
 
 def _wrong_entry_points(container: Container, k: int) -> str:
-    """Compare a sound image with its entry points; returns the difference, or an empty text."""
+    """Compare a sound image with its entry points; return the difference, or an empty text."""
     if container.segment_table is None or not container.index["flags"][k] & ENTRY_POINTS:
         return ""
     stored = container.info(k).entry_points

@@ -98,7 +98,7 @@ def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str
     The extension of ``name`` identifies formats without a magic number.
     """
     # Few datasets need this import, and it takes 0.1 s.
-    from picstore.prepare.image.decode_image import decode_bounded
+    from picstore.prepare.image.decoder_process import decode_bounded
     from picstore.prepare.image.encode_settings import EncodeSettings
 
     try:

@@ -16,7 +16,7 @@ from PIL import Image, features
 from picstore.errors import UsageError
 from picstore.jpeg.encoder.encode_baseline import encode, encode_strips, strip_height
 from picstore.jpeg.transcode import add_restart_markers
-from picstore.prepare.image.image_info import make_image_info, parse_image_info
+from picstore.prepare.image.training_jpeg import make_image_info, parse_image_info
 
 KINDS = ("grey", "444", "422", "420")
 PILLOW_SUBSAMPLING = {"grey": 0, "444": 0, "422": 1, "420": 2}

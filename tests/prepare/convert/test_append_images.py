@@ -19,7 +19,7 @@ from picstore.prepare.convert import conversion_job as convert_module
 from picstore.prepare.convert import resumable_job
 from picstore.prepare.convert.append_images import append
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
@@ -213,7 +213,7 @@ def test_sources_that_do_not_fit_are_refused_before_anything_is_written(dataset:
         run(append, tmp_path / "list.txt", dataset)
     (tmp_path / "plain.txt").write_text("first/ant/0.jpg 1\n")
     run(convert, tmp_path / "plain.txt", tmp_path / "plain")
-    with pytest.raises(UsageError, match="names its classes and the data set does not"):
+    with pytest.raises(UsageError, match="names its classes and the dataset does not"):
         run(append, tmp_path / "first", tmp_path / "plain")
     assert tree(dataset) == before
     assert run(append, tmp_path / "plain.txt", dataset).manifest.classes == ("ant", "bee")

@@ -31,7 +31,7 @@ from picstore.cli.print_result import format_lines
 from picstore.errors import NotADataset
 from picstore.jpeg import markers
 from picstore.prepare.convert.ledger import LedgerLine, Tally
-from picstore.prepare.convert.resumable_job import MIB, DatasetShape, count_rows, row_slice
+from picstore.prepare.convert.row_division import MIB, DatasetShape, count_rows, row_slice
 from picstore.verbs.conversion import count_formats
 
 SMALL = ("--streams", "3", "--file-size", "8KiB", "--container-size", "8KiB")
@@ -175,14 +175,14 @@ def test_resuming_a_finished_conversion_says_so_and_changes_nothing(
     assert again["images"] == 90
     assert tree(out) == tree(converted)
     error = one_line(picstore_command("convert", pictures_folder, out, *SMALL, "--resume", "--quality", 50, code=2))
-    assert "already a data set" in error
+    assert "already a dataset" in error
 
 
 def test_a_destination_that_is_in_use_is_never_overwritten(pictures_folder: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.tex").write_text("precious")
-    assert "not a picstore data set" in one_line(picstore_command("convert", pictures_folder, foreign, code=1))
+    assert "not a picstore dataset" in one_line(picstore_command("convert", pictures_folder, foreign, code=1))
     assert tree(foreign).keys() == {"thesis.tex"}
     out = tmp_path / "train"
     (out / "unfinished").mkdir(parents=True)
@@ -456,7 +456,7 @@ def test_reencode_and_encoder_are_settings_that_resuming_must_share(tmp_path: Pa
     manifest = picstore.Dataset(tmp_path / "train").manifest
     assert (manifest.encode["reencode"], manifest.encode["encoder"]) == (True, "turbo")
     error = one_line(picstore_command("convert", tmp_path / "source", tmp_path / "train", "--resume", code=2))
-    assert "already a data set, made of other inputs or with other settings" in error
+    assert "already a dataset, made of other inputs or with other settings" in error
 
 
 @pytest.mark.parametrize(

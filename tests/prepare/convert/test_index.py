@@ -20,7 +20,7 @@ from source_files import DATA, make_tar, put
 import picstore
 from picstore.errors import Damage, ImageError, NotADataset, UnsupportedVersion, UsageError
 from picstore.jpeg.transcode import add_restart_markers
-from picstore.prepare.image.decode_image import decode_file
+from picstore.prepare.image.decoder_process import decode_file
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.storage import manifest as manifests

@@ -14,7 +14,7 @@ from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.prepare.convert.input_records import group_inputs
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.convert.rows import RowTask, run_rows
 from picstore.prepare.engine.worker_processes import Died
 from picstore.prepare.image.encode_settings import EncodeSettings

@@ -29,7 +29,7 @@ SMALL = EncodeSettings(max_pixels=1 << 20)
 
 
 def test_a_task_that_hangs_in_c_is_ended_and_the_others_go_on() -> None:
-    results = dict(worker_processes.run(engine_tasks.hang_on_three, deque(range(6)), workers=2))
+    results = dict(worker_processes.LocalEngine(2).run(engine_tasks.hang_on_three, deque(range(6))))
     died = results.pop(3)
     assert isinstance(died, worker_processes.Died)
     assert died.timed_out
@@ -37,7 +37,7 @@ def test_a_task_that_hangs_in_c_is_ended_and_the_others_go_on() -> None:
 
 
 def test_a_time_limit_ends_with_its_block() -> None:
-    results = dict(worker_processes.run(engine_tasks.outlive_the_limit, deque([1, 2]), workers=1))
+    results = dict(worker_processes.LocalEngine(1).run(engine_tasks.outlive_the_limit, deque([1, 2])))
     assert results == {1: 2, 2: 4}
 
 
@@ -131,7 +131,7 @@ CHECK = """
 import resource, sys
 from pathlib import Path
 from picstore.errors import ImageError
-from picstore.prepare.image.decode_image import decode_file
+from picstore.prepare.image.decoder_process import decode_file
 from picstore.prepare.image.encode_settings import EncodeSettings
 
 def memory():

@@ -22,7 +22,7 @@ from picstore.errors import NotADataset, Unfinished, UsageError
 from picstore.prepare.convert import merge_shards, resumable_job
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
 from picstore.prepare.convert.finish_dataset import ConversionResult
-from picstore.prepare.convert.resumable_job import DatasetShape, Shard
+from picstore.prepare.convert.row_division import DatasetShape, Shard
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location.resolve import locate
@@ -99,7 +99,7 @@ def test_shards_that_run_at_once_in_one_place_make_the_data_set_of_one_run(
         picstore.Dataset(out)
     assert picstore_json("merge", out, "--max-errors", 0, code=3)["status"] == {"lossless": COUNT - 1, "failed": 1}
     assert tree(out) == tree(whole)
-    assert "already a data set" in one_line(picstore_command("merge", out, code=2))
+    assert "already a dataset" in one_line(picstore_command("merge", out, code=2))
 
 
 def test_a_shard_that_was_killed_resumes_and_until_then_nothing_is_merged(

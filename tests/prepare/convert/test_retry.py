@@ -18,8 +18,8 @@ from picstore.errors import Corrupt, Unfinished, UsageError
 from picstore.prepare.convert import resumable_job, retry
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
 from picstore.prepare.convert.finish_dataset import ConversionResult
-from picstore.prepare.convert.resumable_job import DatasetShape, row_slice
 from picstore.prepare.convert.retry import retry_failed
+from picstore.prepare.convert.row_division import DatasetShape, row_slice
 from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.dedupe import mark_duplicates

@@ -23,9 +23,9 @@ from picstore.prepare.convert import append_images as append_module
 from picstore.prepare.convert import conversion_job as convert_module
 from picstore.prepare.convert import resumable_job
 from picstore.prepare.convert.append_images import append
-from picstore.prepare.convert.conversion_job import ConvertOptions, convert
-from picstore.prepare.convert.resumable_job import DatasetShape, Shard
+from picstore.prepare.convert.conversion_job import ConvertOptions, Job, convert
 from picstore.prepare.convert.retry import retry_failed
+from picstore.prepare.convert.row_division import DatasetShape, Shard
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.shuffled_copy import shuffle
@@ -88,7 +88,7 @@ def dataset(images: Path, tmp_path: Path) -> Path:
     return tmp_path / "dataset"
 
 
-@pytest.mark.parametrize("moment", ["choose_rows", "run_job"])
+@pytest.mark.parametrize("moment", ["choose_rows", "run"])
 def test_a_conversion_that_another_overtakes_is_refused_and_the_other_kept(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -102,9 +102,9 @@ def test_a_conversion_that_another_overtakes_is_refused_and_the_other_kept(
         except (UsageError, Unfinished) as error:
             refused.append(error)
 
-    once(monkeypatch, convert_module, moment, other)
+    once(monkeypatch, Job if moment == "run" else convert_module, moment, other)
     if moment == "choose_rows":
-        with pytest.raises(UsageError, match="already a data set"):
+        with pytest.raises(UsageError, match="already a dataset"):
             run(convert, images, out)
         assert tree(out) == tree(alone)
     else:  # the other one comes when the job is held
@@ -150,7 +150,7 @@ def test_of_a_writer_or_shuffle_and_a_conversion_one_is_refused(
 ) -> None:
     out = tmp_path / "out"
     once(monkeypatch, resumable_job, "hold_job", lambda: run(convert, images, out))
-    with pytest.raises(UsageError, match="already a data set"):
+    with pytest.raises(UsageError, match="already a dataset"):
         if make is shuffle:
             shuffle(dataset, out, seed=1, method="transpose", workers=1)
         else:

@@ -29,7 +29,7 @@ from benchmarks.clusters import SimulatedCluster, simulated_cluster
 from picstore.errors import Corrupt, PicstoreError, Unfinished, install_command
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
 from picstore.prepare.convert.merge_shards import merge
-from picstore.prepare.convert.resumable_job import DatasetShape, Shard
+from picstore.prepare.convert.row_division import DatasetShape, Shard
 from picstore.prepare.engine import ray
 from picstore.prepare.engine.ray import RayEngine
 from picstore.prepare.engine.worker_processes import Engine

@@ -22,14 +22,14 @@ from picstore.prepare.engine.fork_server import ForkServer
 def test_every_task_runs_once_whatever_the_number_of_workers(workers: int) -> None:
     counts = []
     results = dict(
-        worker_processes.run(engine_tasks.double, deque(range(10)), workers=workers, on_progress=counts.append)
+        worker_processes.LocalEngine(workers).run(engine_tasks.double, deque(range(10)), on_progress=counts.append)
     )
     assert results == {k: 2 * k for k in range(10)}
     assert sum(counts) == 10
 
 
 def test_a_task_that_dies_takes_no_other_with_it_and_says_how() -> None:
-    results = dict(worker_processes.run(engine_tasks.die_on_three, deque(range(6)), workers=2))
+    results = dict(worker_processes.LocalEngine(2).run(engine_tasks.die_on_three, deque(range(6))))
     died = results.pop(3)
     assert isinstance(died, worker_processes.Died)
     assert "SIGKILL" in str(died)
@@ -37,14 +37,14 @@ def test_a_task_that_dies_takes_no_other_with_it_and_says_how() -> None:
 
 
 def test_a_process_that_ended_a_task_gets_the_next_one() -> None:
-    ids = dict(worker_processes.run(engine_tasks.process_id, deque(range(10)), workers=2))
+    ids = dict(worker_processes.LocalEngine(2).run(engine_tasks.process_id, deque(range(10))))
     assert len(ids) == 10
     assert len(set(ids.values())) <= 2
 
 
 def test_a_process_that_has_lived_long_gets_no_further_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_processes, "_MAX_LIFE_SECONDS", 0.0)
-    ids = dict(worker_processes.run(engine_tasks.process_id, deque(range(3)), workers=1))
+    ids = dict(worker_processes.LocalEngine(1).run(engine_tasks.process_id, deque(range(3))))
     assert len(set(ids.values())) == 3
     assert engine_tasks.forks_of_the_server() == []
 
@@ -52,35 +52,35 @@ def test_a_process_that_has_lived_long_gets_no_further_task(monkeypatch: pytest.
 @pytest.mark.slow
 def test_a_process_that_dies_between_tasks_costs_the_next_one_and_no_other() -> None:
     results = []
-    for task, outcome in worker_processes.run(engine_tasks.die_afterwards, deque(range(4)), workers=1):
+    for task, outcome in worker_processes.LocalEngine(1).run(engine_tasks.die_afterwards, deque(range(4))):
         results.append((task, isinstance(outcome, worker_processes.Died)))
         time.sleep(0.5)
     assert results == [(0, False), (1, True), (2, False), (3, True)]
 
 
-def test_run_all_tries_a_task_that_died_once_more(tmp_path: Path) -> None:
-    assert worker_processes.run_all(engine_tasks.die_once, [tmp_path / "flag"], workers=1) == [
+def test_run_each_tries_a_task_that_died_once_more(tmp_path: Path) -> None:
+    assert list(worker_processes.run_each(engine_tasks.die_once, [tmp_path / "flag"], workers=1)) == [
         (tmp_path / "flag", "done")
     ]
     with pytest.raises(PicstoreError, match="died twice"):
-        worker_processes.run_all(engine_tasks.die_on_three, [3], workers=1)
+        list(worker_processes.run_each(engine_tasks.die_on_three, [3], workers=1))
 
 
 def test_an_error_in_a_task_is_raised_whole_and_no_process_is_left() -> None:
     with pytest.raises(Corrupt, match="somewhere at byte 7: task 1") as caught:
-        list(worker_processes.run(engine_tasks.raise_damage, deque([1]), workers=1))
+        list(worker_processes.LocalEngine(1).run(engine_tasks.raise_damage, deque([1])))
     assert (caught.value.file, caught.value.offset) == ("somewhere", 7)
     assert engine_tasks.forks_of_the_server() == []
 
 
 def test_a_task_that_its_process_cannot_read_is_an_error() -> None:
     with pytest.raises(PicstoreError, match="cannot read its task: ModuleNotFoundError"):
-        worker_processes.run_all(engine_tasks.process_id, [engine_tasks.Unreadable()], workers=1)
+        list(worker_processes.run_each(engine_tasks.process_id, [engine_tasks.Unreadable()], workers=1))
 
 
 def test_leaving_the_iteration_ends_the_processes(tmp_path: Path) -> None:
     tasks = deque([tmp_path / "a", tmp_path / "b"])
-    running = worker_processes.run(engine_tasks.wait_and_touch, deque([*tasks]), workers=2)
+    running = worker_processes.LocalEngine(2).run(engine_tasks.wait_and_touch, deque([*tasks]))
     running.close()  # before it began: nothing to end
     assert engine_tasks.forks_of_the_server() == []
 
@@ -92,7 +92,7 @@ def test_tasks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         "from collections import deque\nfrom pathlib import Path\n"
         "import engine_tasks\nfrom picstore.prepare.engine import worker_processes\n"
         "if __name__ == '__main__':\n"
-        "    list(worker_processes.run(engine_tasks.wait_and_touch, deque([Path(sys.argv[2])]), workers=1))\n"
+        "    list(worker_processes.LocalEngine(1).run(engine_tasks.wait_and_touch, deque([Path(sys.argv[2])])))\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code)
@@ -110,7 +110,7 @@ def test_tasks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 def test_the_fork_server_loads_no_scipy_and_does_not_keep_others_from_it() -> None:
     pytest.importorskip("scipy")
-    assert dict(worker_processes.run(engine_tasks.scipy_is_there, deque([0]), workers=1)) == {0: (False, True)}
+    assert dict(worker_processes.LocalEngine(1).run(engine_tasks.scipy_is_there, deque([0]))) == {0: (False, True)}
 
 
 def test_tasks_run_in_the_directory_that_is_current_when_they_begin(
@@ -118,7 +118,7 @@ def test_tasks_run_in_the_directory_that_is_current_when_they_begin(
 ) -> None:
     for folder in (tmp_path, tmp_path.parent):
         monkeypatch.chdir(folder)
-        assert dict(worker_processes.run(engine_tasks.working_directory, deque([0]), workers=1)) == {0: folder}
+        assert dict(worker_processes.LocalEngine(1).run(engine_tasks.working_directory, deque([0]))) == {0: folder}
 
 
 def test_a_fork_server_that_was_killed_is_an_error_and_then_another() -> None:
@@ -127,7 +127,7 @@ def test_a_fork_server_that_was_killed_is_an_error_and_then_another() -> None:
     with pytest.raises(PicstoreError, match="the process that forks workers has ended"):
         server.fork(id)
     server._process.wait()
-    assert dict(worker_processes.run(engine_tasks.double, deque([1]), workers=1)) == {1: 2}
+    assert dict(worker_processes.LocalEngine(1).run(engine_tasks.double, deque([1]))) == {1: 2}
 
 
 def test_a_script_without_a_main_guard_may_run_tasks(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_script_without_a_main_guard_may_run_tasks(tmp_path: Path) -> None:
         "import sys; sys.path.append(sys.argv[1])\n"
         "from collections import deque\n"
         "import engine_tasks\nfrom picstore.prepare.engine import worker_processes\n"
-        "print(dict(worker_processes.run(engine_tasks.double, deque([1, 2]), workers=1)))\n"
+        "print(dict(worker_processes.LocalEngine(1).run(engine_tasks.double, deque([1, 2]))))\n"
     )
     done = subprocess.run(
         [sys.executable, script, Path(__file__).parents[2]], capture_output=True, text=True, timeout=60

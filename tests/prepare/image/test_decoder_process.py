@@ -20,7 +20,7 @@ from PIL import Image
 import picstore
 from picstore.errors import ImageError
 from picstore.prepare.image import decoder_process
-from picstore.prepare.image.decode_image import decode_apart, decode_bounded, decode_file
+from picstore.prepare.image.decoder_process import decode_apart, decode_bounded, decode_file
 from picstore.prepare.image.encode_settings import EncodeSettings
 
 PLAIN = EncodeSettings()
@@ -57,7 +57,7 @@ def test_a_crash_of_a_decoder_is_an_image_error_and_the_next_image_is_read() -> 
 
 PROGRAM = """
 import sys, threading
-from picstore.prepare.image.decode_image import decode_bounded
+from picstore.prepare.image.decoder_process import decode_bounded
 from picstore.prepare.image.encode_settings import EncodeSettings
 threading.Thread(target=decode_bounded, args=(sys.stdin.buffer.read(),), kwargs={"settings": EncodeSettings()}).start()
 """

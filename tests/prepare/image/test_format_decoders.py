@@ -41,7 +41,7 @@ MAKERS = {"heic": heic, "jxl": jxl, "dng": dng}
 
 @pytest.mark.parametrize("coder", MAKERS)
 def test_colors_survive(coder: str) -> None:
-    image = format_decoders.read_image(MAKERS[coder](quadrants(256, 192)), coder=coder, max_pixels=1 << 20)
+    image = format_decoders.read_by_wheel(MAKERS[coder](quadrants(256, 192)), coder=coder, max_pixels=1 << 20)
     assert image is not None and (image.mode, image.size, image.format) == ("RGB", (256, 192), coder.upper())
     assert close(corners(image), CORNERS, 40 if coder == "dng" else 12)  # LibRaw brightens
 
@@ -75,7 +75,7 @@ def test_an_image_is_turned_by_its_own_orientation_and_not_by_exif_again(make: o
 def test_more_pixels_than_allowed_are_refused(coder: str) -> None:
     data = MAKERS[coder](quadrants(256, 192))
     with pytest.raises(ImageError, match=r"256 × 192 = 49,152 pixels; more than --max-pixels allows"):
-        format_decoders.read_image(data, coder=coder, max_pixels=49_151)
+        format_decoders.read_by_wheel(data, coder=coder, max_pixels=49_151)
 
 
 @pytest.mark.parametrize("container", [False, True])

@@ -12,7 +12,8 @@ from pictures import CORNERS, by_imagemagick, close, corners, open_image, quadra
 from PIL import Image, ImageCms
 
 from picstore.errors import ImageError
-from picstore.prepare.image import decode_image, imagemagick
+from picstore.prepare.engine.library_errors import foreign_errors
+from picstore.prepare.image import imagemagick
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.pixel_conversion import to_rgb_or_grey
 
@@ -513,7 +514,7 @@ def test_a_damaged_file_of_imagemagick_s_is_an_image_or_an_image_error(coder):
 def test_any_exception_of_a_library_becomes_an_image_error():
     for error in (MemoryError(), EOFError("x"), KeyError("k"), ZeroDivisionError(), struct.error("s"), zlib.error("z"),
                   SyntaxError("many\nlines")):  # fmt: skip
-        with pytest.raises(ImageError) as caught, decode_image.foreign_errors("damaged X"):
+        with pytest.raises(ImageError) as caught, foreign_errors("damaged X"):
             raise error
         assert caught.value.__cause__ is error
         assert "\n" not in str(caught.value)

@@ -14,7 +14,7 @@ from PIL import Image
 from source_files import decoded
 
 from picstore.errors import ImageError
-from picstore.prepare.image.encode import decode_any
+from picstore.prepare.image.decoder_process import decode_any
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.mend_files import leave_out_metadata
 from picstore.prepare.image.training_jpeg import make_training_jpeg

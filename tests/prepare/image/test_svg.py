@@ -10,8 +10,8 @@ from pictures import CORNERS, close, corners, missing_packages, open_image, requ
 from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.prepare.image import decoder_process, svg
-from picstore.prepare.image.decode_image import decode_file
+from picstore.prepare.image import svg
+from picstore.prepare.image.decode_image import decode_here
 from picstore.prepare.image.encode_settings import EncodeSettings
 
 PLAIN = EncodeSettings()
@@ -183,6 +183,5 @@ def test_a_drawing_that_grows_without_end_ends_its_own_process_alone(body: str) 
 
 def test_without_the_extra_an_svg_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)
-    monkeypatch.setattr(decoder_process, "_inside", True)
     with pytest.raises(ImageError, match=r"pip install 'picstore\[formats\]'"):
-        decode_file(drawing(), settings=PLAIN)
+        decode_here(drawing(), settings=PLAIN)

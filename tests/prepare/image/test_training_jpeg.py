@@ -17,7 +17,7 @@ from samples import jpeg, picture
 
 from picstore.errors import ImageError, MissingDependency, UsageError, install_command
 from picstore.jpeg.tiles import restart_interval
-from picstore.prepare.image import mozjpeg
+from picstore.prepare.image import libvips
 from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 
@@ -157,7 +157,7 @@ def test_a_damaged_jpeg_that_is_kept_has_the_pixels_that_pillow_decodes() -> Non
 @pytest.fixture
 def with_mozjpeg() -> None:
     require(importlib.util.find_spec("pyvips"), "pyvips")
-    mozjpeg.require_mozjpeg()
+    libvips.require_mozjpeg()
 
 
 @pytest.mark.usefixtures("with_mozjpeg")
@@ -203,10 +203,10 @@ def test_mozjpeg_writes_the_same_bytes_with_any_number_of_workers(tmp_path: Path
 
 @pytest.mark.usefixtures("with_mozjpeg")
 def test_a_libvips_that_is_built_with_another_library_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mozjpeg, "_encode", lambda *arguments, **options: b"the same, with trellis or without")
-    mozjpeg._vips.cache_clear()
+    monkeypatch.setattr(libvips, "_encode", lambda *arguments, **options: b"the same, with trellis or without")
+    libvips.require_mozjpeg.cache_clear()
     with pytest.raises(MissingDependency, match=r"built with mozjpeg: pip install .*\[mozjpeg\]'"):
-        mozjpeg.require_mozjpeg()
+        libvips.require_mozjpeg()
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from samples import jpeg, picture
 
 import picstore
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.open import open_source

@@ -114,7 +114,7 @@ def test_decode_finds_what_checksums_cannot(tmp_path: Path) -> None:
     from pictures import reencode
     from samples import jpeg
 
-    from picstore.prepare.convert.resumable_job import DatasetShape
+    from picstore.prepare.convert.row_division import DatasetShape
     from picstore.prepare.convert.row_writer import RowWriter, make_record
     from picstore.prepare.image.encode_settings import EncodeSettings
     from picstore.storage.format.record import Record

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiled import noise, record
 
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.storage.format import segment_table
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container, ContainerRef

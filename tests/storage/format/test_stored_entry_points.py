@@ -15,7 +15,7 @@ from tiled import noise
 
 import picstore
 from picstore.jpeg.transcode import add_restart_markers, find_entry_points
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.prepare.upkeep.shuffled_copy import shuffle
 from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.format import container_writer as packing

@@ -10,7 +10,7 @@ import pytest
 from samples import picture
 
 import picstore
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import SAMPLINGS
 from picstore.train.batching.gather import BatchRecords, gather_records

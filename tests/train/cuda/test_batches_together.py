@@ -17,7 +17,7 @@ from hostile import claiming, write_dataset
 import picstore
 from picstore.errors import Corrupt, UsageError
 from picstore.jpeg.transcode import add_restart_markers
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.storage.format.record import Record
 from picstore.train.pipeline import runner
 from picstore.train.pipeline.device_decoding import DecodeTiles, Finish, MadeBatch

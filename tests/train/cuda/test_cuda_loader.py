@@ -25,7 +25,7 @@ from samples import picture
 import picstore
 from picstore.errors import Corrupt, ImageError, MissingDependency, PicstoreError, UsageError
 from picstore.jpeg.transcode import add_restart_markers
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.storage import dataset_reader, partial_reader
 from picstore.storage.format import container_writer, segment_table
 from picstore.storage.format.record import Record

@@ -16,7 +16,7 @@ from hostile import write_dataset
 
 import picstore
 from picstore.jpeg.transcode import add_restart_markers
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.storage.format.record import Record
 from picstore.train.cpu import decode_crop
 from picstore.train.pipeline import device_decoding, runner

@@ -20,7 +20,7 @@ from samples import picture
 import picstore
 from picstore import recipes
 from picstore.jpeg.transcode import add_restart_markers
-from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.training_jpeg import parse_image_info
 from picstore.storage.format.record import Record
 from picstore.train.pipeline import runner
 

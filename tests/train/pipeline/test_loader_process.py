@@ -28,7 +28,7 @@ from web_server import WebServer
 
 import picstore
 from picstore.errors import Damage, PicstoreError
-from picstore.prepare.convert.resumable_job import DatasetShape
+from picstore.prepare.convert.row_division import DatasetShape
 from picstore.train.batch import Batch
 from picstore.train.buffers import KEPT_BATCHES, map_memory
 from picstore.train.pipeline import loader_process

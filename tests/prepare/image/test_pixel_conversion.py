@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from picstore.prepare.image.pixel_conversion import to_rgb_or_grey
-from picstore.prepare.image.strips import iterate_strips, size_of, to_array
+from picstore.prepare.image.pixel_conversion import iterate_strips, size_of, to_array, to_rgb_or_grey
 
 
 def noise(width: int, height: int, mode: str = "RGB") -> Image.Image:

@@ -16,7 +16,7 @@ from pictures import by_imagemagick, saved, smooth
 from PIL import Image, features
 from samples import jpeg, picture
 
-from picstore.prepare.engine import stderr_capture, worker_processes
+from picstore.prepare.engine import library_errors, worker_processes
 
 
 def damaged(data: bytes, *, start: int, stop: int | None = None) -> bytes:
@@ -94,13 +94,13 @@ def test_the_loud_files_are_loud_in_a_process_of_their_own(tmp_path: Path) -> No
 
 
 def test_the_first_line_is_heard_printable_and_what_is_too_much_is_dropped() -> None:
-    heard = dict(worker_processes.run(engine_tasks.chatter, deque([3, 100_000, 0, 1]), workers=1))
+    heard = dict(worker_processes.LocalEngine(1).run(engine_tasks.chatter, deque([3, 100_000, 0, 1])))
     assert heard == {**dict.fromkeys((1, 3, 100_000), "line 0 ?[1m of a library"), 0: ""}
 
 
 def test_a_process_of_the_users_keeps_its_stderr(capfd) -> None:
     os.write(2, b"mine\n")
-    assert stderr_capture.take_first_line() == ""
+    assert library_errors.take_first_line() == ""
     assert capfd.readouterr().err == "mine\n"
 
 
@@ -111,7 +111,7 @@ def test_a_crash_is_still_told_by_faulthandler_and_python_still_prints(tmp_path:
         "from collections import deque\n"
         "from picstore.prepare.engine import worker_processes\n"
         "if __name__ == '__main__':\n"
-        "    print(*(outcome for _, outcome in worker_processes.run(engine_tasks.crash, deque([1]), workers=1)))\n"
+        "    print(*(outcome for _, outcome in worker_processes.LocalEngine(1).run(engine_tasks.crash, deque([1]))))\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from picstore.prepare.upkeep.hamming import MAX_DISTANCE, find_leaders, find_nearest
+from picstore.prepare.upkeep.near_duplicates import MAX_DISTANCE, find_leaders, find_nearest
 
 
 def hashes(count: int, seed: int) -> np.ndarray:

@@ -1,0 +1,82 @@
+"""Errors of image libraries: their exceptions as one type, and what they print on stderr, for the ledger's reasons.
+
+libtiff and libjpeg report damage on stderr, up to one line for each row of pixels. Only worker processes capture
+stderr; a user's own process keeps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+
+from picstore.errors import ImageError
+
+_MAX_CHARACTERS = 100
+
+# Descriptor of the pipe's read end, if stderr is captured.
+_captured: int | None = None
+
+
+def capture_stderr() -> None:
+    """Redirect file descriptor 2 of this process into a pipe; call once.
+
+    The pipe need not be emptied: it holds 64 KiB, and the rest is dropped. Python's tracebacks and faulthandler's
+    messages still go to the former stderr.
+    """
+    global _captured
+    _captured, write_end = os.pipe()
+    os.set_blocking(_captured, False)
+    os.set_blocking(write_end, False)
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    os.dup2(write_end, 2)
+    os.close(write_end)
+    if faulthandler.is_enabled():
+        faulthandler.enable(sys.stderr)
+    # Without a handler, Pillow's log goes to stderr.
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    # Pillow warns of odd EXIF and of unknown tags.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+def is_captured() -> bool:
+    """Return whether this process captures stderr, which shows that it is picstore's own and not the user's program."""
+    return _captured is not None
+
+
+def take_first_line() -> str:
+    """Empty the pipe, and return its first line as at most 100 printable characters; "" if nothing was printed."""
+    if _captured is None:
+        return ""
+    try:
+        printed = os.read(_captured, 1 << 16)
+    except BlockingIOError:
+        return ""
+    line = printed.partition(b"\n")[0].decode("ascii", "backslashreplace").strip()
+    return "".join(each if each.isprintable() else "?" for each in line)[:_MAX_CHARACTERS]
+
+
+@contextlib.contextmanager
+def foreign_errors(context: str) -> Iterator[None]:
+    """Translate any exception of an image library into an ImageError with a short reason and its cause.
+
+    For a damaged TIFF Pillow says "decoder error -2" and libtiff prints the cause on stderr: both go into the reason.
+    All types are caught, as hostile files raise many: OSError, SyntaxError, struct.error, KeyError, zlib.error, ….
+    """
+    try:
+        yield
+    except ImageError:
+        raise
+    except MemoryError as error:
+        raise ImageError(f"{context}: not enough memory") from error
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        if printed := take_first_line():
+            reason = f"{reason} ({printed.rstrip('.')})"
+        if isinstance(error, EOFError) or "truncated" in reason.lower() or "not enough" in reason.lower():
+            context = context.replace("damaged ", "truncated ", 1)
+        raise ImageError(f"{context}: {reason}") from error
