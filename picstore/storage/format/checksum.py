@@ -12,26 +12,28 @@ import numpy as np
 from picstore.arrays import I64, U8, U32, Table
 from picstore.storage.location.abstract_location import Buffer
 
-Function: TypeAlias = "Callable[[int, int, int], int]"  # of the CRC of the bytes before, an address and a size
+# A function of the CRC of the bytes before, an address and a size.
+Function: TypeAlias = "Callable[[int, int, int], int]"
 
 
 def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
-    """Find google-crc32c, or else compile picstore's own: a function of bytes, and one that runs without Python's lock.
+    """Load google-crc32c, or compile picstore's own: a function of bytes, and a function that releases the GIL.
 
-    The library's own function holds the lock, for a container of 2.6 MB 0.6 ms in which no other thread goes on. Its
-    function of C is called by ctypes.
+    google-crc32c's Python function holds the GIL: for a container of 2.6 MB 0.6 ms, in which no other thread runs.
+    ctypes calls its function of C without the GIL.
     """
     try:
         from google_crc32c import _crc32c, extend
 
         function = ctypes.CDLL(_crc32c.__file__).crc32c_extend
-    except (ImportError, OSError, AttributeError):  # no wheel for this Python, or one without machine code
-        from picstore.kernels.crc32c import compile_crc32c  # which loads LLVM
+    except (ImportError, OSError, AttributeError):
+        # This Python has no wheel, or one without machine code. The import loads LLVM.
+        from picstore.kernels.crc32c import compile_crc32c
 
         own = compile_crc32c()
         return lambda data: own(0, *_place(data)), own
     function.argtypes, function.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
-    # Its argument parser refuses a memoryview but takes an array over the same bytes, without a copy.
+    # ``extend`` refuses a memoryview, but takes an array over the same bytes, without a copy.
     as_array = np.frombuffer
     return (
         lambda data: int(extend(0, data if isinstance(data, np.ndarray) else as_array(data, np.uint8))),
@@ -40,23 +42,25 @@ def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
 
 
 def _place(data: Buffer | U8) -> tuple[int, int]:
-    """Address and size of bytes."""
+    """Return address and size of bytes."""
     view = np.frombuffer(data, np.uint8)
     return view.ctypes.data, view.size
 
 
 _short, _without_lock = _load()
-_LONG = 1 << 19  # bytes from which other threads gain more than giving the lock back and forth costs
+# Release the GIL for buffers of at least this many bytes. For shorter ones, releasing it costs more than other threads
+# gain.
+_LONG = 1 << 19
 _BITS = np.arange(32, dtype=np.uint32)
 
 
 def crc32c(data: Buffer | U8) -> int:
-    """CRC-32C of bytes; of many stretches of a buffer as an array, each slice of which saves 0.5 us of overhead."""
+    """Return the CRC-32C of bytes; a slice of an array takes 0.5 us less than a slice of a memoryview."""
     return _short(data) if len(data) < _LONG else _without_lock(0, *_place(data))
 
 
 def crc32c_address() -> int:
-    """Address of a function of C for kernels: the CRC of the bytes before, an address and a size; uint32 of these."""
+    """Return the address of a function of C that kernels call: a ``Function`` whose result is uint32."""
     return ctypes.cast(_without_lock, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
