@@ -21,10 +21,9 @@ from view_page import TOKEN
 
 import picstore
 from picstore.errors import UsageError
-from picstore.viewer import evaluation
-from picstore.viewer.evaluation import Interrupted, evaluate
+from picstore.viewer import records as evaluation
 from picstore.viewer.queries import parse_filter
-from picstore.viewer.records import Records
+from picstore.viewer.records import Interrupted, Records, evaluate
 from picstore.viewer.server import make_app
 from picstore.viewer.session import Session
 
