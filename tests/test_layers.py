@@ -172,13 +172,9 @@ def test_modules_and_packages_import_each_other_in_no_circle() -> None:
         pytest.fail(f"a circle of imports: {' → '.join(error.args[1])}")
 
 
-# Base names that stand twice still.
-TWICE = {"needed_kernels", "progress"}
-
-
 def test_a_base_name_stands_once_in_the_package() -> None:
     counted = Counter(path.stem for path in PATHS)
-    assert {name for name, count in counted.items() if count > 1 and name != "__main__"} - TWICE == set()
+    assert {name for name, count in counted.items() if count > 1 and name != "__main__"} == set()
 
 
 def test_an_init_file_holds_a_docstring_only_so_that_modules_load_alone() -> None:

@@ -125,7 +125,8 @@ def _publish_append(
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest
-    if _is_published(old, job):  # Another process has continued the same append in an object store.
+    # In an object store, another process may have continued the same append.
+    if _is_published(old, job):
         return old
     if names[: len(old.classes)] != list(old.classes):
         raise UsageError(f"the classes of {root} were changed since the append began; remove {root / UNFINISHED}")
@@ -223,7 +224,7 @@ def _is_last_append(manifest: Manifest, job: Job) -> bool:
         return False
     try:
         lines = _last_lines(job)
-    except NotADataset:  # A shuffled copy may name the appends of its source and have no ledger.
+    except NotADataset:  # A shuffled copy may lack the ledger.
         return False
     inputs = job.listing.inputs
     sizes = [lines[k].source_bytes for k in sample_numbers(len(lines))]

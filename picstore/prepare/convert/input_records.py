@@ -120,7 +120,7 @@ def make_input_record(
 
     Args:
         read: function that reads the bytes of the input, if its group has not, and of attachments.
-        image_timeout: seconds for decoding and encoding the image; 0 is no limit.
+        image_timeout: seconds for decoding and encoding the image; 0 for no limit.
         references: folder of the source's files, for a record that refers to its image; None to hold the image.
 
     Raises:

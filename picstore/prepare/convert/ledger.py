@@ -229,7 +229,7 @@ def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[Ledger
 
 
 def read_earlier_lines(path: Location, first_id: int) -> bytes:
-    """Read the lines before the line of input ``first_id``, damaged lines too; empty if there is no ledger."""
+    """Read the lines before the line of input ``first_id``, damaged lines too; empty without a ledger."""
     texts = list(path.lines()) if path.is_file() else []
     later = (k for k, line in enumerate(map(_parse, texts)) if line is not None and line.id >= first_id)
     return b"".join(texts[: next(later, None)])

@@ -65,7 +65,7 @@ def begin_job(
 def find_job(
     root: WritableLocation, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None
 ) -> dict[str, Any] | None:
-    """Read the job file at a location; None if there is none. UsageError, Unfinished and Damage as in ``begin_job``."""
+    """Read the job file at a location, if it exists. UsageError, Unfinished and Damage as in ``begin_job``."""
     path = root / _job_name(shard)
     if not path.is_file():
         fragments = filter(_FRAGMENT.fullmatch, _unfinished_names(root))

@@ -73,7 +73,8 @@ class RowWriter:
         self._labels: Counter[int] = Counter()
         self._root, self._row, self._seed = root, row, shape.seed
         self._writers: list[FileWriter] = []
-        with ExitStack() as opened:  # If one file cannot be opened, the others leave nothing behind.
+        # After an error in opening a file, the files opened before leave nothing behind.
+        with ExitStack() as opened:
             for stream in range(shape.streams):
                 size = shape.container_size
                 writer = FileWriter(root, stream=stream, file=row, container_size=size, fields=fields)

@@ -37,7 +37,7 @@ class RowTask:
         ids: ids of the inputs.
         attachments: names of the attachments that records may have.
         blamed: ids of inputs that ended their process, with the reason.
-        image_timeout: seconds for decoding and encoding an image; 0 is no limit.
+        image_timeout: seconds for decoding and encoding an image; 0 for no limit.
         duplicates: ids of inputs that are left out, with the id of the input that each repeats.
         first_file: number of the file that row 0 writes.
         reuse: folder of the row's former files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.

@@ -152,7 +152,7 @@ def cluster_resources() -> dict[str, float]:
 def _reaching_cluster() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # Ray raises no specific type if a node does not start in time.
+    except Exception as error:  # Ray's errors at a late start have no type.
         raise PicstoreError(f"the Ray cluster cannot be reached; check RAY_ADDRESS: {first_line(error)}") from error
 
 

@@ -249,7 +249,7 @@ def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
             tasks.put(connection.recv())
     except (OSError, EOFError):
         pass
-    except Exception as error:  # The main thread waits for a task meanwhile, and sends nothing.
+    except Exception as error:  # Meanwhile the main thread sends nothing.
         with contextlib.suppress(OSError):
             connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))
     os._exit(1)

@@ -52,7 +52,7 @@ def find_vips() -> Any:
     """Import and configure pyvips; None if it or libvips is not installed."""
     try:
         import pyvips
-    except (ImportError, OSError):  # OSError if the binding is installed and the library is not.
+    except (ImportError, OSError):  # OSError if the library is missing.
         return None
     pyvips.concurrency_set(1)  # The workers are processes.
     pyvips.cache_set_max(0)  # Otherwise it keeps operations on freed images.

@@ -54,7 +54,7 @@ class TrainingJpeg:
         info: size, sampling and restart segments, for the index of a container (docs/format.md).
         coordinates: map from the source's pixels to the pixels of the training JPEG.
         status: ``LOSSLESS``, ``REENCODED`` or ``INDEXED``.
-        reason: reason to re-encode the image, or for which an indexed image is foreign; empty if there is none.
+        reason: reason to re-encode the image, or for which an indexed image is foreign; else empty.
     """
 
     jpeg: bytes
