@@ -127,6 +127,6 @@ def test_what_is_no_data_set_cannot_be_shuffled_nor_overwritten(
     source = make_dataset(10)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "a.txt").write_text("a")
-    assert "not a picstore data set" in one_line(picstore_command("shuffle", tmp_path / "foreign", "x", code=1))
+    assert "not a picstore dataset" in one_line(picstore_command("shuffle", tmp_path / "foreign", "x", code=1))
     assert "empty destination" in one_line(picstore_command("shuffle", source, tmp_path / "foreign", code=1))
     assert "already a dataset" in one_line(picstore_command("shuffle", source, make_dataset(5, name="other"), code=2))
