@@ -92,12 +92,9 @@ def _change(before: int, after: int) -> str:
 
 def _qualities(result: results.QualityResult) -> Iterator[str]:
     total = result.images + (0 if result.reencode else result.lossless) + result.failed
-    if result.lossless and result.reencode:
-        yield f"{result.lossless} of {total} images stay without loss, whatever the quality; with --reencode they " + (
-            "would have:"
-        )
-    elif result.lossless:
-        yield f"{result.lossless} of {total} images stay without loss, whatever the quality; see --reencode"
+    if result.lossless:
+        rest = "with --reencode they would have:" if result.reencode else "see --reencode"
+        yield f"{result.lossless} of {total} images stay without loss, whatever the quality; {rest}"
     if result.failed:
         yield f"{result.failed} of {total} images cannot be read"
     if not result.images:
