@@ -37,7 +37,7 @@ def start_helper(
         descriptors: file descriptors that the process inherits.
         last_words: descriptor of a file for the traceback of an error that ends the process, or for the stacks at a
             crash; None for stderr.
-        without: modules that the process cannot import until it removes them from ``sys.modules``.
+        without: modules that the process cannot import until it calls :func:`allow_imports`.
         environment: variables to add to those of this process.
         options: options of ``subprocess.Popen``.
     """
@@ -49,6 +49,13 @@ def start_helper(
         env={**os.environ, **(environment or {})},
         **options,
     )
+
+
+def allow_imports(names: Sequence[str] = NUMBA_EXTRAS) -> None:
+    """Let this process import modules that it was started without."""
+    for name in names:
+        if sys.modules.get(name) is None:
+            sys.modules.pop(name, None)
 
 
 def _flags() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from collate_functions import describe, fail
 
 import picstore
 from picstore.errors import PicstoreError, UsageError
+from picstore.helper_process import NUMBA_EXTRAS
 from picstore.train.pipeline.batch_threads import Pipeline
 
 Make = Callable[..., Path]
@@ -170,6 +172,22 @@ def test_a_function_that_the_loaders_process_cannot_find_is_refused_early(
     with pytest.raises(UsageError, match="cannot import collate or a transform: No module named 'made_at_runtime'"):
         next(iter(loader))
     loader.close()
+
+
+def test_its_module_may_import_what_numba_does_without(
+    make_dataset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in NUMBA_EXTRAS:
+        pytest.importorskip(name)
+    (tmp_path / "tokens_of_yaml.py").write_text(
+        f"import {', '.join(NUMBA_EXTRAS)}\n"
+        "def collate(batch): return {'tokens': [yaml.safe_load(f'a: {number}')['a'] for number in batch['ids']]}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    loader = loader_of(make_dataset(8), collate=importlib.import_module("tokens_of_yaml").collate, isolate=True)
+    (batch,) = loader
+    loader.close()
+    assert batch.columns["tokens"] == batch.ids.tolist()
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from picstore.errors import PicstoreError
-from picstore.helper_process import NUMBA_EXTRAS, start_helper
+from picstore.helper_process import NUMBA_EXTRAS, allow_imports, start_helper
 
 _NUMBER = struct.Struct("q")
 
@@ -188,9 +188,7 @@ def _load(names: list[str]) -> None:
             imported = importlib.import_module(module)
             if function:
                 getattr(imported, function)()
-    for name in NUMBA_EXTRAS:  # Tasks may import them.
-        if sys.modules.get(name) is None:
-            sys.modules.pop(name, None)
+    allow_imports()  # Tasks may import them.
 
 
 def _tell(descriptor: int, number: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import pickle
 import sys
@@ -24,6 +25,7 @@ import numpy as np
 
 from picstore.arrays import U8
 from picstore.errors import PicstoreError, UsageError
+from picstore.helper_process import allow_imports
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import (
@@ -117,6 +119,15 @@ def _hanging_up() -> Iterator[None]:
         raise _HungUp from error
 
 
+class _Unpickler(pickle.Unpickler):
+    """Unpickler that lets modules of users, such as that of ``collate``, import what numba does without."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module not in sys.modules and not module.startswith("picstore."):
+            allow_imports()
+        return super().find_class(module, name)
+
+
 class ProcessServer:
     """Server of the parent's messages, which makes and sends batches."""
 
@@ -152,7 +163,7 @@ class ProcessServer:
         """Receive a message; its bytes first, because unpickling opens and imports things and may raise any error."""
         with _hanging_up():
             message = self._connection.recv_bytes()
-        return pickle.loads(message)  # noqa: S301 - of the parent, as Connection.recv does
+        return _Unpickler(io.BytesIO(message)).load()
 
     def _make_batches(self, spec: PipelineSpec | Exception, share: SequenceShare) -> tuple[str, Any]:
         """Send the batches of a sequence, and return the message that ends the sequence."""
