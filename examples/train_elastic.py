@@ -1,7 +1,7 @@
-"""Train on processes that come and go: a lost one costs the steps since the last checkpoint, and changes no batch.
+r"""Train on processes that come and go: a lost one costs the steps since the last checkpoint, and changes no batch.
 
-    torchrun --nnodes 2:8 --nproc-per-node 8 --max-restarts 100 \\
-        --rdzv-backend c10d --rdzv-endpoint host1:29400 --rdzv-id run1 \\
+    torchrun --nnodes 2:8 --nproc-per-node 8 --max-restarts 100 \
+        --rdzv-backend c10d --rdzv-endpoint host1:29400 --rdzv-id run1 \
         examples/train_elastic.py train-shuffled --checkpoint /shared/run1.pt
 
 When a process is lost, or a machine joins, torchrun ends all processes and starts this program anew on the present

@@ -45,10 +45,10 @@ def evaluation(
 
 
 def torchvision_resnet50_v2(size: int = 176) -> Transforms:
-    """ResNet-50 of torchvision's weights IMAGENET1K_V2 (references/classification, "How to train state-of-the-art
-    models using TorchVision's latest primitives", 2021).
+    """ResNet-50 of torchvision's weights IMAGENET1K_V2.
 
-    The training repeats each record four times (``aug_repeats=4``), mixes batches by ``RandomChoice([MixUp(0.2),
+    Source: references/classification, and "How to train state-of-the-art models using TorchVision's latest primitives",
+    2021. The training repeats each record four times (``aug_repeats=4``), mixes batches by ``RandomChoice([MixUp(0.2),
     CutMix(1.0)])``, and evaluates by ``evaluation(224, 232, "bilinear")``.
     """
     return [

@@ -199,7 +199,7 @@ def photographs(photographs_folder: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def _made_dataset(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def make_dataset_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Makes data sets, each once a session: many tests take the same ones."""
 
     @functools.cache
@@ -215,7 +215,7 @@ def _made_dataset(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 
 
 @pytest.fixture
-def make_dataset(tmp_path: Path, _made_dataset: Callable[..., Path]) -> Callable[..., Path]:
+def make_dataset(tmp_path: Path, make_dataset_once: Callable[..., Path]) -> Callable[..., Path]:
     """Makes a small data set of ``count`` pictures; label = id mod ``classes``."""
 
     def make(
@@ -230,7 +230,7 @@ def make_dataset(tmp_path: Path, _made_dataset: Callable[..., Path]) -> Callable
         height: int = 40,
     ) -> Path:
         shape = DatasetShape(streams=streams, container_size=container_size, file_size=file_size)
-        made = _made_dataset(count, classes, shape, width, height)
+        made = make_dataset_once(count, classes, shape, width, height)
         return Path(shutil.copytree(made, tmp_path / name))
 
     return make

@@ -57,7 +57,7 @@ def test_a_section_of_a_page_is_replaced_between_its_markers(tmp_path: Path) -> 
     page.write_text("before\n<!-- begin a b -->\nold\n<!-- end a b -->\nafter\n")
     write_sections(page, {"a b": "new"})
     assert page.read_text() == "before\n<!-- begin a b -->\n\nnew\n\n<!-- end a b -->\nafter\n"
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="markers of c 0 times"):
         write_sections(page, {"c": "new"})
 
 

@@ -17,8 +17,10 @@ _CODES = {1: "B", 3: "H", 4: "I", 16: "Q"}
 
 @dataclass(frozen=True)
 class Tiff:
-    """Layout of a TIFF; ``strips`` are rows a strip, ``tile`` the side of a tile in place of strips, and ``plain``
-    leaves out the tags whose value is the default.
+    """Layout of a TIFF.
+
+    ``strips`` are rows a strip, ``tile`` the side of a tile in place of strips, and ``plain`` leaves out the tags whose
+    value is the default.
     """
 
     bits: int = 8

@@ -108,7 +108,7 @@ class LockClock:
             raise MissingError(f"{text} pyenv's with --enable-shared; a static one calls it directly)")
 
     def read(self) -> list[int]:
-        """ns with the lock and without, and how often it was taken, of the calling thread."""
+        """Return nanoseconds with the lock and without it, and how often the calling thread took it."""
         return [function() for function in self._functions]
 
 

@@ -25,7 +25,7 @@ _WORTH_COPYING = 0.8
 
 
 def echo(*lines: str, err: bool = False) -> None:
-    """Print lines; characters that cannot be printed, also a newline in a line, appear as ``\\x1b`` or ``\\n``."""
+    r"""Print lines; characters that cannot be printed, also a newline in a line, appear as ``\x1b`` or ``\n``."""
     for line in lines:
         click.echo(visible(line), err=err)
 

@@ -1,6 +1,6 @@
-"""The cache of compiled kernels on disk: one file a kernel, named after everything that the machine code depends on.
+r"""The cache of compiled kernels on disk: one file a kernel, named after everything that the machine code depends on.
 
-    b"picstore kernel 1\\n"  SHA-256 (32 bytes) of key and payload  payload: numba's result of compiling, pickled
+    b"picstore kernel 1\n"  SHA-256 (32 bytes) of key and payload  payload: numba's result of compiling, pickled
 
 A file is never changed, so none is stale, and no index can name missing data. The digest shows whether a file was cut
 or a bit has flipped. Whoever can write such a file can run code here, so a file is read only if this user, root or the

@@ -29,7 +29,7 @@ LOW_PERCENTILE = 5
 # PSNR of equal images in dB, so that a mean stays finite.
 _MAX_PSNR = 100.0
 
-# Wang, Bovik, Sheikh and Simoncelli, "Image quality assessment: from error visibility to structural similarity", 2004.
+# Wang et al., "Image quality assessment: from error visibility to structural similarity", 2004.
 _RADIUS, _SIGMA = 5, 1.5
 _C1, _C2 = 6.5025, 58.5225  # (0.01 × 255)², (0.03 × 255)²
 _GAUSSIAN = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))

@@ -1,6 +1,7 @@
 """Write the seeds of tests/fuzz/corpus that code makes; those that guided runs found stay beside them.
 
-python tests/fuzz/make_corpus.py"""
+python tests/fuzz/make_corpus.py
+"""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def streams_of(cuts: CutJpegs) -> list[bytes]:
 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize(("size",), slow_except([((131, 97),)], [((200, 136),), ((131, 97),), ((97, 131),)]))
+@pytest.mark.parametrize("size", slow_except([((131, 97),)], [((200, 136),), ((131, 97),), ((97, 131),)]))
 def test_a_cut_shows_the_pixels_of_the_whole_image(name: str, sampling: str, size: tuple[int, int]) -> None:
     decode = DECODERS[name]
     stream = make(sampling, *size)

@@ -72,9 +72,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pixels(_made_dataset: Callable[..., Path]) -> float:
+def pixels(make_dataset_once: Callable[..., Path]) -> float:
     """The sum of an epoch's pixels with all names, by kernels that are compiled: 12 s of a core less."""
-    return run_without([], TRAIN, None, _made_dataset(30, 5, SHAPE, 60, 40))[1]
+    return run_without([], TRAIN, None, make_dataset_once(30, 5, SHAPE, 60, 40))[1]
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -90,10 +90,10 @@ def test_without_one_name_its_groups_are_not_used(name: str, monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["all", *(EACH + list(NAMES) if os.environ.get("PICSTORE_EACH_NAME") else [])])
 def test_without_any_private_name_a_loader_trains_on_the_same_pixels(
-    lacking: str, cache: Path, pixels: float, _made_dataset: Callable[..., Path]
+    lacking: str, cache: Path, pixels: float, make_dataset_once: Callable[..., Path]
 ) -> None:
     names = EACH if lacking == "all" else GROUPS.get(lacking, (lacking,))
-    missing, found = run_without(list(names), TRAIN, cache, _made_dataset(30, 5, SHAPE, 60, 40))
+    missing, found = run_without(list(names), TRAIN, cache, make_dataset_once(30, 5, SHAPE, 60, 40))
     assert found == pixels
     assert set(missing) >= {group for group in NAMES if set(NAMES[group]) & set(names)}
 

@@ -12,7 +12,7 @@ from picstore.kernels import simd
 from picstore.kernels.simd import VectorMemory, vector_function
 
 FACTORS = 3, -7, 32767, -32768, 1, 0, -5, 900
-PLATFORMS = pytest.mark.parametrize("x86, avx2", ((True, True), (True, False), (False, False)))
+PLATFORMS = pytest.mark.parametrize(("x86", "avx2"), [(True, True), (True, False), (False, False)])
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_vectors_times_their_factors_are_summed_for_each_half_of_128_bits() -> N
 
 
 @PLATFORMS
-@pytest.mark.parametrize("bits", (16, 32))
+@pytest.mark.parametrize("bits", [16, 32])
 def test_packing_clamps_the_128_bits_of_two_vectors_in_turn(bits: int) -> None:
     @vector_function(3)
     def pack(memory: VectorMemory, a: Any, b: Any, out: Any) -> None:

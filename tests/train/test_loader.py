@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,8 +43,8 @@ def converted(photographs_folder: Path, tmp_path_factory: pytest.TempPathFactory
     return path
 
 
-def loader_of(path: Path, **options: object) -> picstore.Loader:
-    return picstore.Loader(path, **{"batch_size": 16, "transform": CROP, "threads": 2, "isolate": False, **options})  # type: ignore
+def loader_of(path: Path, **options: Any) -> picstore.Loader:
+    return picstore.Loader(path, **{"batch_size": 16, "transform": CROP, "threads": 2, "isolate": False, **options})
 
 
 def ids_of(batches: object) -> list[list[int]]:

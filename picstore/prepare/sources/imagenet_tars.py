@@ -98,7 +98,7 @@ def _header_name(header: bytes) -> bytes:
 
 
 def _parse_pax(records: bytes, name: bytes, size: int) -> tuple[bytes, int]:
-    """Return ``path`` and ``size`` of pax records, each ``length key=value\\n``, or else the given name and size."""
+    r"""Return ``path`` and ``size`` of pax records, each ``length key=value\n``, or else the given name and size."""
     start = 0
     # Records are not cut off one by one, which would be quadratic.
     while digits := _PAX_LENGTH.match(records, start):

@@ -23,10 +23,10 @@ _INPUT_ERRORS = (Damage, ImageError, NotADataset, UsageError)
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One source image.
+    r"""One source image.
 
     Attributes:
-        name: name in the ledger and in the record's extra; bytes of a file name that are not UTF-8 appear as ``\\xff``.
+        name: name in the ledger and in the record's extra; bytes of a file name that are not UTF-8 appear as ``\xff``.
         label: class number, −1 for unknown.
         path: path of the file that holds the image, or URL of the object.
         offset, size: byte range in the file; size −1 means up to the end.

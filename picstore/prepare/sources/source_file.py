@@ -124,7 +124,7 @@ def read_whole(location: Location, limit: int) -> bytes:
 
 
 def printable(name: str) -> str:
-    """Return a file name as UTF-8 text; bytes that are not UTF-8, and surrogates from JSON, become ``\\xff``."""
+    r"""Return a file name as UTF-8 text; bytes that are not UTF-8, and surrogates from JSON, become ``\xff``."""
     try:
         raw = os.fsencode(name)
     except UnicodeEncodeError:

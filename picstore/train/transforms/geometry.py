@@ -137,7 +137,7 @@ class Geometry:
 
     @cached_property
     def upright(self) -> Bools:
-        """bool (n,): whether rows stay rows, so that ``box`` and ``flip`` are equivalent to ``frame``."""
+        """Bool (n,): whether rows stay rows, so that ``box`` and ``flip`` are equivalent to ``frame``."""
         upright: Bools = (self.frame[:, 0, 1] == 0) & (self.frame[:, 1, 0] == 0)
         return upright
 
@@ -162,7 +162,7 @@ class Geometry:
 
     @cached_property
     def flip(self) -> Bools:
-        """bool (n, 2): whether an upright output is mirrored left to right, and top to bottom."""
+        """Bool (n, 2): whether an upright output is mirrored left to right, and top to bottom."""
         flip: Bools = self.frame[:, (0, 1), (0, 1)] < 0
         return flip
 
@@ -185,12 +185,12 @@ class Geometry:
 
     @cached_property
     def shows_edges(self) -> Bools:
-        """bool (n,): whether a pixel of the output lies outside of an edge, or on an edge."""
+        """Bool (n,): whether a pixel of the output lies outside of an edge, or on an edge."""
         return hides_pixels(self.output_edges, self.size)
 
     @cached_property
     def minifies(self) -> Bools:
-        """bool (n,): whether the filter is widened on minification."""
+        """Bool (n,): whether the filter is widened on minification."""
         minifies: Bools = self.antialias & (self.interpolation != NEAREST)
         return minifies
 
@@ -336,7 +336,7 @@ class Geometry:
 
     @cached_property
     def _holds_clip(self) -> Bools:
-        """bool (n,): whether an upright canvas contains the clip, so that no pixel of the image lies beyond."""
+        """Bool (n,): whether an upright canvas contains the clip, so that no pixel of the image lies beyond."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] >= low - _TOLERANCE) & (self.clip[:, 2:] <= high + _TOLERANCE)
         holds: Bools = self.upright & inside.all(axis=1)
@@ -344,7 +344,7 @@ class Geometry:
 
     @cached_property
     def _exceeds_clip(self) -> Bools:
-        """bool (n,): whether an upright canvas extends beyond the clip."""
+        """Bool (n,): whether an upright canvas extends beyond the clip."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] <= low + _TOLERANCE) & (self.clip[:, 2:] >= high - _TOLERANCE)
         exceeds: Bools = self.upright & ~inside.all(axis=1)

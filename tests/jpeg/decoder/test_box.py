@@ -69,7 +69,7 @@ def test_a_box_has_the_pixels_of_the_whole_image(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_boxes_of_few_pixels_have_those_of_the_whole_image(kind: str) -> None:
-    """libjpeg interpolates no chroma in rows of at most 2 samples, which a box may have where its image has more."""
+    """In rows of at most 2 samples, which a box of a larger image may have, libjpeg does not interpolate chroma."""
     jpeg = stored(69, 9, kind, 0)
     for factor in (1, 2, 4, 8):
         whole = decode(jpeg, factor=factor)

@@ -81,7 +81,7 @@ def test_narrow_images_of_few_bytes_have_the_pixels_of_libjpeg(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("quality", (1, 10, 50, 90, 98, 100))
+@pytest.mark.parametrize("quality", [1, 10, 50, 90, 98, 100])
 def test_every_quality_gives_the_pixels_of_libjpeg(kind: str, quality: int) -> None:
     for picture in (np.asarray(smooth(150, 90)), noise(90, 150), 255 * (noise(90, 150) > 127).astype(np.uint8)):
         assert_equal(encode(picture, kind, quality=quality))
@@ -127,7 +127,7 @@ def test_a_buffer_is_written_to_and_nothing_behind_the_pixels() -> None:
     assert (buffer[3 * 33 * 21 :] == 7).all()
 
 
-@pytest.mark.parametrize("form", (bytes, bytearray, memoryview, lambda jpeg: np.frombuffer(jpeg, np.uint8)))
+@pytest.mark.parametrize("form", [bytes, bytearray, memoryview, lambda jpeg: np.frombuffer(jpeg, np.uint8)])
 def test_any_buffer_of_bytes_is_decoded(form: object) -> None:
     jpeg = encode(noise(20, 30), "422")
     np.testing.assert_array_equal(decode(form(jpeg)), expected(jpeg))
@@ -147,7 +147,7 @@ def test_a_buffer_that_is_too_short_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "buffer", (np.empty(9999, np.int8), np.empty((99, 99), np.uint8), np.empty(9999, np.uint8)[::2])
+    "buffer", [np.empty(9999, np.int8), np.empty((99, 99), np.uint8), np.empty(9999, np.uint8)[::2]]
 )
 def test_what_is_no_buffer_is_wrong_usage(buffer: np.ndarray) -> None:
     with pytest.raises(UsageError, match="contiguous uint8"):
@@ -316,7 +316,7 @@ def scaled(jpeg: bytes, width: int, height: int, factor: int) -> np.ndarray:
     return simplejpeg.decode_jpeg(jpeg, "RGB", fastdct=False, fastupsample=False, **least)
 
 
-@pytest.mark.parametrize("factor", (2, 4, 8))
+@pytest.mark.parametrize("factor", [2, 4, 8])
 @pytest.mark.parametrize("kind", slow_except(["420", "grey"], KINDS))
 def test_every_size_at_a_reduced_scale_gives_the_pixels_of_libjpeg(kind: str, factor: int) -> None:
     pixels, compared = noise(70, 70), 0
@@ -332,7 +332,7 @@ def test_every_size_at_a_reduced_scale_gives_the_pixels_of_libjpeg(kind: str, fa
     assert compared > 300
 
 
-@pytest.mark.parametrize("factor", (2, 4, 8))
+@pytest.mark.parametrize("factor", [2, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_restart_markers_change_nothing_at_a_reduced_scale(kind: str, factor: int) -> None:
     jpeg = encode(np.asarray(smooth(184, 123)), kind, quality=80)
@@ -341,7 +341,7 @@ def test_restart_markers_change_nothing_at_a_reduced_scale(kind: str, factor: in
         np.testing.assert_array_equal(decode(marked, factor=factor), scaled(jpeg, 184, 123, factor))
 
 
-@pytest.mark.parametrize("factor", (2, 4, 8))
+@pytest.mark.parametrize("factor", [2, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_extreme_coefficients_at_a_reduced_scale_are_decoded_as_by_libjpeg(kind: str, factor: int) -> None:
     random_, compared = random.Random(f"{kind}{factor}"), 0
@@ -378,7 +378,7 @@ def test_rows_decode_as_they_are_asked_for_into_a_few_rows_of_memory() -> None:
                     np.testing.assert_array_equal(ring[row % len(ring)], whole[row])
 
 
-@pytest.mark.parametrize("factor", (0, 3, 16, -2))
+@pytest.mark.parametrize("factor", [0, 3, 16, -2])
 def test_other_factors_are_wrong_usage(factor: int) -> None:
     with pytest.raises(UsageError, match="1, 2, 4 and 8"):
         decode(encode(noise(20, 20), "420"), factor=factor)

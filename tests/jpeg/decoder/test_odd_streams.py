@@ -69,7 +69,7 @@ def test_blocks_beyond_16_bits_have_the_same_pixels_on_every_machine() -> None:
     assert hashlib.sha256(pixels).hexdigest() == "973362a6faa6e9424875f947ed4b92f50f676cbaad2fa55167283c304b2419fc"
 
 
-@pytest.mark.parametrize("quality", (1, 30, 80, 100))
+@pytest.mark.parametrize("quality", [1, 30, 80, 100])
 def test_no_block_that_an_encoder_makes_is_refused(quality: int) -> None:
     bases = np.cos(np.outer(2 * np.arange(8) + 1, np.arange(8)) * np.pi / 16)
     patterns = np.einsum("yv,xu->vuyx", bases, bases).reshape(64, 8, 8)  # each is the largest of a coefficient

@@ -6,7 +6,6 @@ import importlib.util
 import random
 import struct
 import zlib
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -23,12 +22,11 @@ SETTINGS = {"plain": EncodeSettings(), "resize": EncodeSettings(resize=Size.pars
 
 
 @pytest.fixture(autouse=True)
-def every_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read images of any size by libvips."""
     require(importlib.util.find_spec("pyvips"), "pyvips")
     monkeypatch.setattr(libvips, "MIN_PIXELS", 1)
     monkeypatch.setattr(libvips, "_MIN_BYTES", 1)
-    yield
 
 
 def noise(mode: str, width: int = 70, height: int = 90) -> Image.Image:

@@ -159,7 +159,7 @@ def test_without_google_crc32c_the_instruction_of_the_cpu_gives_the_same(
     data = np.random.default_rng(0).bytes(checksum._LONG)
     monkeypatch.setitem(sys.modules, lacking, None)
     short, long = checksum._load()
-    assert "google" not in f"{short.__module__}{long!r}" and long.argtypes == _BY_INSTRUCTION.argtypes  # type: ignore
+    assert "google" not in f"{short.__module__}{long!r}" and long.argtypes == _BY_INSTRUCTION.argtypes  # type: ignore[attr-defined]
     monkeypatch.setattr(checksum, "_short", short)
     monkeypatch.setattr(checksum, "_without_lock", long)
     assert [crc32c(data), crc32c(data[:100]), crc32c(b"")] == [portable(data), portable(data[:100]), 0]

@@ -95,7 +95,7 @@ def apart_from_edges(ours: np.ndarray, theirs: torch.Tensor, white: torch.Tensor
 def torchvision_affine(
     image: torch.Tensor, seed: int, ranges: dict, interpolation: InterpolationMode = BILINEAR, **options
 ) -> torch.Tensor:
-    """torchvision's affine with the parameters that a RandomAffine of these ranges draws first for record 0."""
+    """Apply the affine of torchvision with what a RandomAffine of these ranges draws first for record 0."""
     angle, x, y, scale, shear_x, shear_y = BatchRandom(seed, 0, [0]).uniform(6)[0].tolist()
     height, width = image.shape[1:]
 

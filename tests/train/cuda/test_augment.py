@@ -336,7 +336,7 @@ def test_color_is_the_cpus_to_the_bit(name: str, device: str) -> None:
     assert torch.equal(made(images, geometry, device, program), colored(rendered(images, geometry), program))
 
 
-@pytest.mark.parametrize(("taps",), interpreted([(1,)], [(1,), (9,), ((3, 9),), ((3, 23),), ((51, 5),)]))
+@pytest.mark.parametrize("taps", interpreted([(1,)], [(1,), (9,), ((3, 9),), ((3, 23),), ((51, 5),)]))
 def test_a_blur_is_the_cpus(taps: Any, device: str) -> None:
     images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
     geometry = geometry_of(images, [CenterCrop((8 * scaled(device), 37 * scaled(device)))])

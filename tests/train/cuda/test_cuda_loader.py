@@ -148,7 +148,7 @@ def test_color_types_layouts_and_targets_are_those_of_the_cpu(make_dataset: Make
     one, other = pair(make_dataset(2, width=24, height=20), batch_size=2, transform=steps, **options)
     batch, expected = next(iter(one)), next(iter(other))
     assert_alike(batch, expected)
-    assert isinstance(batch.images, torch.Tensor) and batch.images.stride() == expected.images.stride()  # type: ignore
+    assert isinstance(batch.images, torch.Tensor) and batch.images.stride() == expected.images.stride()
     assert batch.targets == expected.targets
 
 
@@ -278,7 +278,7 @@ def test_damage_that_the_cpu_finds_is_replaced_before_anything_is_decoded(make_d
 def test_a_stream_of_another_size_than_indexed_never_reaches_the_decoder(
     tmp_path: Path, use_plainly: Use, marker: int
 ) -> None:
-    """nvJPEG allocates by the stream's own header: 13 GB for this one."""
+    """The decoder, nvJPEG, allocates by the stream's own header: 13 GB for this one."""
     good = [good_record(number) for number in range(3)]
     large = tiny_jpeg(65_500, 65_500, marker=marker, data=bytes(20_000))
     path = write_dataset(tmp_path / "dataset", [*good, replace(claiming(100, 64, 64), jpeg=large, crc=None)])

@@ -102,7 +102,7 @@ WAIT, WAIT_FOR_ALL, FREE = "wait for the stream of cuda:1", "wait for cuda:1", "
 
 
 def test_a_gpu_is_waited_for_before_each_call_and_after_each_that_fails(asked: list[Any]) -> None:
-    """nvJPEG's engine writes before earlier work of its stream is done, and after its call has failed."""
+    """The engine of nvJPEG writes before earlier work of its stream is done, and after its call has failed."""
     decoder = Decoder(lambda firsts: RuntimeError(f"{WRAPPED}Failed to decode: 6") if any(firsts) else None)
     decoder.calls = asked
     run(decoder, 2, bad=0, device=GPU)

@@ -272,7 +272,7 @@ def test_a_loader_goes_on_from_the_state_after_every_batch_of_an_epoch(
 
 
 @pytest.mark.parametrize(
-    ("world_sizes",), slow_except([((4, 2, 8, 1),)], [((4, 2, 8, 1),), ((1, 8, 4, 2),), ((2, 4, 1, 8),)])
+    "world_sizes", slow_except([((4, 2, 8, 1),)], [((4, 2, 8, 1),), ((1, 8, 4, 2),), ((2, 4, 1, 8),)])
 )
 def test_a_run_goes_on_at_another_world_size_in_the_middle_of_an_epoch(
     make_dataset: Make, world_sizes: tuple[int, ...]

@@ -136,8 +136,8 @@ def pipeline_of(path: Path, *, batch_size: int, budget: int = 1 << 20, threads: 
     return Pipeline(requests_of(dataset, batch_size=batch_size), spec_of(dataset, threads, budget))
 
 
-def loader_of(path: Path, **options: object) -> picstore.Loader:
-    return picstore.Loader(path, **{"batch_size": 8, "transform": TRANSFORM, "threads": 2, "isolate": False, **options})  # type: ignore
+def loader_of(path: Path, **options: Any) -> picstore.Loader:
+    return picstore.Loader(path, **{"batch_size": 8, "transform": TRANSFORM, "threads": 2, "isolate": False, **options})
 
 
 # The prefetcher alone.

@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -107,10 +107,10 @@ ACTIONS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
 
 
 @pytest.fixture(scope="module")
-def makers(root: Path) -> Iterator[dict[str, Callable[[], Any]]]:
+def makers(root: Path) -> dict[str, Callable[[], Any]]:
     options = {**BASE, "isolate": False}
     del options["batch_size"]
-    yield {
+    return {
         "loader": lambda: picstore.Loader(root, batch_size=8, **options),
         "mux": lambda: picstore.DataMux([(picstore.Dataset(root), 0, 8)], **options),
     }

@@ -73,7 +73,7 @@ def same(one: Batch, other: Batch) -> bool:
     if isinstance(one.images, list):
         images = all(torch.equal(a, b) for a, b in zip(one.images, other.images, strict=True))
     else:
-        images = torch.equal(one.images, other.images) and one.images.stride() == other.images.stride()  # type: ignore
+        images = torch.equal(one.images, other.images) and one.images.stride() == other.images.stride()
     return images and torch.equal(one.labels, other.labels) and torch.equal(one.ids, other.ids)
 
 
