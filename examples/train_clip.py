@@ -70,7 +70,7 @@ def main() -> None:
     for epoch in range(options.epochs):
         for number, batch in enumerate(loader):
             similarities = model(batch.images, batch.columns["tokens"])
-            pairs = torch.arange(len(batch), device=options.device)
+            pairs = torch.arange(len(batch.labels), device=options.device)
             loss = (cross_entropy(similarities, pairs) + cross_entropy(similarities.T, pairs)) / 2
             optimizer.zero_grad()
             loss.backward()

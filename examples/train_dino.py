@@ -65,7 +65,7 @@ def main() -> None:
             guesses = [student(views.flatten(0, 1)).unflatten(0, views.shape[:2]) for views in (large, small)]
             logs = functional.log_softmax(torch.cat(guesses) / STUDENT, dim=-1)
             # Each crop of the student against each large crop of the teacher but itself.
-            losses = -torch.einsum("tnk,snk->ts", targets, logs) / len(batch)
+            losses = -torch.einsum("tnk,snk->ts", targets, logs) / len(batch.labels)
             loss = losses[~torch.eye(*losses.shape, dtype=torch.bool, device=losses.device)].mean()
             optimizer.zero_grad()
             loss.backward()

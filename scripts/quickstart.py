@@ -100,7 +100,7 @@ def main() -> None:
     for epoch in range(3):
         start, count = time.perf_counter(), 0
         for batch in loader:
-            count += len(batch)
+            count += len(batch.labels)
         print(f"  epoch {epoch}: {count} images, {count / (time.perf_counter() - start):,.0f} images/s")
     if whole < images:
         rest = f"{images - whole} of {images} images fill no batch of {batch_size} and are left out of an epoch"

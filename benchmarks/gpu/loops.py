@@ -168,7 +168,7 @@ def killed(loader: picstore.Loader, seconds: float) -> dict[str, Any]:
     except picstore.PicstoreError as error:
         told = str(error)
     ended = time.perf_counter() - start
-    again = sum(len(batch) for batch in itertools.islice(loader, 20))
+    again = sum(len(batch.labels) for batch in itertools.islice(loader, 20))
     return {"error": told, "after, s": ended, "images afterwards": again, "processes": len(children())}
 
 

@@ -32,7 +32,7 @@ class Counter:
         """Count the images of batches, or records."""
         for batch in batches:
             with self._lock:
-                self._images += 1 if isinstance(batch, bytes) else len(batch)
+                self._images += len(batch.labels) if hasattr(batch, "labels") else 1
                 os.pwrite(self._file, b"%d" % self._images, 0)
             yield batch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,7 +45,10 @@ class ViewImages(dict[str, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Batch of a loader; ``images, labels = batch`` works too.
+    """Batch of a loader; it unpacks, counts and is indexed as the tuple ``(images, labels)``.
+
+    Its class is not a tuple: a DataLoader makes lists of tuples, so that ids, targets and columns would be lost.
+    ``tuple(batch)`` is the pair, for libraries that ask for the class, and ``batch["ids"]`` a field by name.
 
     Attributes:
         images: uint8 (N, 3, H, W), or floats with ``dtype`` or ``Normalize``; a list of N of (3, H, W) when no
@@ -103,14 +107,19 @@ class Batch:
         return iter((self.images, self.labels))
 
     def __len__(self) -> int:
-        return len(self.labels)
+        """Return 2, as a tuple of images and labels does; a batch has ``len(batch.labels)`` images."""
+        return 2
 
     def __getitem__(self, key: Any) -> Any:
-        """Return the images for 0, the labels for 1, or the field of :meth:`asdict` with this name."""
-        if isinstance(key, str) and key in (fields := self.asdict()):
-            return fields[key]
-        if not isinstance(key, str) and key in (0, 1):
-            return self.labels if key else self.images
+        """Return an item or a slice of the pair, or the field of :meth:`asdict` with this name."""
+        if isinstance(key, slice):
+            return (self.images, self.labels)[key]
+        if isinstance(key, str):
+            fields = self.asdict()
+            if key in fields:
+                return fields[key]
+        elif (number := operator.index(key)) in (0, 1, -1, -2):
+            return self.labels if number in (1, -1) else self.images
         text = f"a Batch has no {key!r}: batch[0] is its images, batch[1] its labels, batch.images[k] one image"
         raise (KeyError if isinstance(key, str) else IndexError)(text)
 
@@ -209,7 +218,7 @@ class Batch:
         first = next(iter(self.images.values()))[0] if isinstance(self.images, dict) else self.images
         facts = {"images": _describe(self.images), "labels": _describe(self.labels), "columns": ", ".join(self.columns)}
         thumbnails = []
-        if len(self) and are_images(first):
+        if len(self.labels) and are_images(first):
             shown, captions = first[:_THUMBNAILS], make_captions(self.labels, self.ids, (), count=_THUMBNAILS)
             thumbnails = list(zip(map(levels_of(shown), shown), captions, strict=False))
         return format_facts("Batch", {name: text for name, text in facts.items() if text}, thumbnails)

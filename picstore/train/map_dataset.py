@@ -212,5 +212,5 @@ def _images_of(batch: Batch) -> list[Any]:
             name: [view[k] for view in each] if isinstance(each, list) else each[:, k]
             for name, each in batch.views.items()
         }
-        for k in range(len(batch))
+        for k in range(len(batch.labels))
     ]

@@ -194,9 +194,9 @@ class DataMux(BatchLoader[MuxOrder]):
                     raise UsageError(
                         "read() and peek() take single images, without Views, MixUp and CutMix; iterate for batches"
                     )
-                nothing: list[dict[str, Any] | None] = [None] * len(batch)
+                nothing: list[dict[str, Any] | None] = [None] * len(batch.labels)
                 targets = batch.targets or nothing
-                for k in range(skip, len(batch)):
+                for k in range(skip, len(batch.labels)):
                     columns = {name: values[k] for name, values in batch.columns.items()}
                     yield Sample(batch.images[k], int(batch.labels[k]), int(batch.ids[k]), targets[k], columns)
                 skip = 0

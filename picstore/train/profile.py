@@ -133,7 +133,7 @@ def measure(
     for _ in islice(iterator, _WARM_UP):
         pass
     before, start = loader.stats, time.perf_counter()
-    total = sum(len(batch) for batch in islice(iterator, batches))
+    total = sum(len(batch.labels) for batch in islice(iterator, batches))
     seconds = time.perf_counter() - start
     stats = loader.stats - before
     del iterator

@@ -493,7 +493,7 @@ def test_a_mux_reads_from_stores_through_a_cache(converted: Path, there: str, tm
     sources = "".join(f'[[source]]\npath = "{path}"\ncount = {count}\n' for path, count in ((there, 5), (converted, 3)))
     config.write_text(f'cache = "{tmp_path / "cache"}"\ncache_limit = "2MiB"\nepoch_batches = 4\n{sources}')
     mux = picstore.DataMux(config, transform=[picstore.CenterCrop(32)])
-    assert [len(batch) for batch in mux] == [8] * 4
+    assert [len(batch.labels) for batch in mux] == [8] * 4
     mux.close()
     folders = sorted({path.parent.name for path in held(tmp_path / "cache")})
     assert [name.rpartition("-")[0] for name in folders] == [Dataset(converted).uuid] * 2  # one for each location

@@ -178,7 +178,7 @@ def test_a_given_root_goes_with_copies_saved_edits_and_other_processes(
         f'[[source]]\npath = "{foreign}"\nroot = "{photos}"\ncount = 4\n', encoding="utf-8"
     )
     mux = picstore.DataMux(tmp_path / "mux.toml", transform=[picstore.Resize((8, 8))], isolate=False)
-    assert len(next(iter(mux))) == 4
+    assert len(next(iter(mux)).labels) == 4
     mux.close()
 
 

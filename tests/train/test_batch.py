@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pictures import require
@@ -92,10 +93,32 @@ def test_a_dataloader_hands_batches_on_as_they_are(make_dataset: Make) -> None:
 
 
 def test_a_batch_is_indexed_as_a_pair_and_by_the_names_of_its_fields(full: picstore.Batch) -> None:
-    assert full[0] is full.images and full[1] is full.labels and full["ids"] is full.ids
-    for key, error in ((2, IndexError), (slice(2), IndexError), ("pixels", KeyError)):
+    pair = (full.images, full.labels)
+    images, labels = full
+    assert (images, labels) == tuple(full) == pair and len(full) == 2
+    for index in (0, 1, -1, -2, np.int64(-1), torch.tensor(1)):
+        assert full[index] is pair[index]
+    for part in (slice(1), slice(1, None), slice(15), slice(None, None, -1), slice(-1, None)):
+        assert full[part] == pair[part]
+    assert full["ids"] is full.ids
+    for key, error in ((2, IndexError), (-3, IndexError), ("pixels", KeyError)):
         with pytest.raises(error, match=r"batch\[0\] is its images, batch\[1\] its labels"):
             full[key]
+
+
+def test_loops_that_take_a_batch_for_a_tuple_find_inputs_and_targets(full: picstore.Batch) -> None:
+    # ConvNeXt's evaluate, and the rule by which fastai's Learner divides a batch.
+    assert full[0] is full.images and full[-1] is full.labels
+    inputs = len(full) - 1
+    assert full[:inputs] == (full.images,) and full[inputs:] == (full.labels,)
+    assert next(reversed(full)) is full.labels and [*full, full.ids] == [full.images, full.labels, full.ids]
+
+
+@pytest.mark.slow
+def test_a_dataloader_of_tuples_yields_pairs(make_dataset: Make) -> None:
+    loader = picstore.Loader(make_dataset(12), batch_size=6, transform=CROP, isolate=False)
+    assert all(type(batch) is tuple for batch in DataLoader(loader, batch_size=None, collate_fn=tuple))
+    loader.close()
 
 
 def test_a_dataloader_of_records_says_what_to_write(make_dataset: Make) -> None:

@@ -197,10 +197,10 @@ def test_records_that_wait_keep_their_targets_columns_and_views(pictures: Path) 
             repeats = options.get("aug_repeats", 1)
             assert batch.columns["text"] == [f"caption {id_}" for id_ in batch.ids.tolist()]
             if "crops" in options:
-                assert batch.views["small"].shape == (1, len(batch), 3, 16, 16)
-                assert len(batch.targets["one"][0]) == len(batch)
+                assert batch.views["small"].shape == (1, len(batch.labels), 3, 16, 16)
+                assert len(batch.targets["one"][0]) == len(batch.labels)
             else:
-                assert len(batch.targets) == len(batch) == len(set(batch.ids.tolist())) * repeats
+                assert len(batch.targets) == len(batch.labels) == len(set(batch.ids.tolist())) * repeats
             seen.update(batch.ids.tolist())
         assert seen == set(range(120)) - {3, 4}
 
@@ -209,7 +209,7 @@ def test_a_selection_is_in_the_buckets_of_its_records(pictures: Path) -> None:
     dataset = picstore.Dataset(pictures)
     tall = dataset.select(dataset.table["height"] > dataset.table["width"])
     batches = list(loader_of(tall, drop_last=False, batch_size=4))
-    assert sum(map(len, batches)) == len(tall) > 4
+    assert sum(len(batch.labels) for batch in batches) == len(tall) > 4
     assert {tuple(batch.images.shape[-2:]) for batch in batches} == {(40, 24)}
 
 

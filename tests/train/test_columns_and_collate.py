@@ -97,7 +97,7 @@ def test_it_gets_the_fields_of_a_batch_as_arrays(
     (batch, *_) = loader
     seen = {name: values[0] for name, values in batch.columns.items()}
     assert seen == {"labels": "int64 (8,)", "ids": "int64 (8,)", **expected}
-    assert all(len(values) == len(batch) for values in batch.columns.values())
+    assert all(len(values) == len(batch.labels) for values in batch.columns.values())
     loader.close()
 
 

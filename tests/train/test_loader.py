@@ -67,7 +67,7 @@ def same(one: Batch, other: Batch) -> bool:
 def by_id(batches: list[Batch]) -> dict[int, torch.Tensor]:
     """Images of some batches; no id may be there twice."""
     found = {i: image for batch in batches for i, image in zip(batch.ids.tolist(), batch.images, strict=True)}
-    assert len(found) == sum(map(len, batches))
+    assert len(found) == sum(len(batch.labels) for batch in batches)
     return found
 
 
@@ -85,7 +85,7 @@ def test_photographs_come_once_an_epoch_with_their_labels(converted: Path) -> No
         assert images.shape == (16, 3, 224, 224) and images.dtype == torch.uint8
         assert labels.shape == (16,) and labels.dtype == torch.int64
         assert batch.ids.shape == (16,) and batch.ids.dtype == torch.int64
-        assert len(batch) == 16
+        assert len(batch.labels) == 16
         assert [dataset.classes[label] for label in labels.tolist()] == [folders[i] for i in batch.ids.tolist()]
         seen.update(batch.ids.tolist())
     assert seen == Counter(range(400))
@@ -197,10 +197,11 @@ def test_without_shuffle_the_stored_order_comes_every_epoch(make_dataset: Make) 
 def test_drop_last_leaves_out_what_fills_no_batch(make_dataset: Make, shuffle: bool) -> None:
     path = make_dataset(50)
     whole = loader_of(path, shuffle=shuffle)
-    assert [len(batch) for batch in whole] == [16, 16, 16] and len(whole) == 3
+    assert [len(batch.labels) for batch in whole] == [16, 16, 16] and len(whole) == 3
     every = loader_of(path, shuffle=shuffle, drop_last=False)
     batches = ids_of(every)
-    assert [len(batch) for batch in batches] == [16, 16, 10, 8] and len(every) == 4  # the last is half a batch at least
+    # The last is half a batch at least.
+    assert [len(batch) for batch in batches] == [16, 16, 10, 8] and len(every) == 4
     assert sorted(flat(batches)) == list(range(50))
 
 
@@ -363,7 +364,7 @@ def test_a_run_goes_on_with_ranks_whose_number_does_not_divide_its_lanes(
         loader.load_state_dict(state)
     found = [list(islice(loader, 2)) for loader in ranks]
     for expected, parts in zip(whole[1:], zip(*found, strict=True), strict=False):
-        assert [len(part) for part in parts] == [loader.batch_size for loader in ranks]
+        assert [len(part.labels) for part in parts] == [loader.batch_size for loader in ranks]
         assert sorted(i for part in parts for i in part.ids.tolist()) == sorted(expected)
         assert sum(float(part.weight) for part in parts) == pytest.approx(after)
 
@@ -577,13 +578,13 @@ def test_damaged_records_are_replaced_counted_and_logged(
 ) -> None:
     path = make_dataset(300)
     sound = {record.id: record.label for record in picstore.Dataset(path)}
-    sizes = [len(batch) for batch in loader_of(path, shuffle=shuffle, drop_last=False, batch_size=32)]
+    sizes = [len(batch.labels) for batch in loader_of(path, shuffle=shuffle, drop_last=False, batch_size=32)]
     file, offset, lost = harm(path, 123)
     assert 123 in lost and len(lost) < 150
     loader = loader_of(path, shuffle=shuffle, drop_last=False, batch_size=32)
     with caplog.at_level(logging.WARNING, "picstore"):
         batches = list(loader)
-    assert [len(batch) for batch in batches] == sizes
+    assert [len(batch.labels) for batch in batches] == sizes
     assert loader.damaged == len(lost)
     seen = {i: label for batch in batches for i, label in zip(batch.ids.tolist(), batch.labels.tolist(), strict=True)}
     assert seen == {i: label for i, label in sound.items() if i not in lost}
@@ -652,8 +653,8 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
     loader = loader_of(path, drop_last=False)
     for one, other in zip(expected, loader, strict=True):
         slots = (one.ids == 33).nonzero()[:, 0].tolist()
-        for slot in range(len(one)):
-            source = slot if slot not in slots else (slot + 1) % len(one)
+        for slot in range(len(one.labels)):
+            source = slot if slot not in slots else (slot + 1) % len(one.labels)
             assert torch.equal(other.images[slot], one.images[source])
             assert other.ids[slot] == one.ids[source] and other.labels[slot] == one.labels[source]
     assert loader.damaged == 1

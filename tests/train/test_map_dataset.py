@@ -37,7 +37,7 @@ def by_id(path: Path | picstore.Dataset, epochs: int = 2, **options: Any) -> lis
         for _ in range(epochs):
             epoch: dict[int, tuple[Any, ...]] = {}
             for batch in loader:
-                targets = batch.targets or [None] * len(batch)
+                targets = batch.targets or [None] * len(batch.labels)
                 images = [image.clone() for image in batch.images]
                 rows = zip(batch.ids.tolist(), images, batch.labels.tolist(), targets, strict=True)
                 epoch.update({number: rest for number, *rest in rows})

@@ -289,7 +289,9 @@ def test_global_counts_are_shared_by_any_number_of_ranks(config: Path) -> None:
         mux.load_state_dict(state)
     batches = list(zip(*(take(mux, 5) for mux in muxes), strict=True))
     assert [sorted(pair for batch in ranks for pair in pairs_of(batch)) for ranks in batches] == whole[3:]
-    assert all([len(batch) for batch in ranks] == [mux.batch_size for mux in muxes] == [3, 3, 3] for ranks in batches)
+    assert all(
+        [len(batch.labels) for batch in ranks] == [mux.batch_size for mux in muxes] == [3, 3, 3] for ranks in batches
+    )
 
 
 def test_more_ranks_than_samples_are_refused(config: Path) -> None:

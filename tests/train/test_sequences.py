@@ -42,7 +42,7 @@ def test_each_batch_has_one_length_and_as_many_images_as_its_tokens_allow(make_d
     for _ in range(3):
         batches = list(loader)
         assert len(batches) == len(loader)
-        lengths.append([48 // len(batch) for batch in batches])
+        lengths.append([48 // len(batch.labels) for batch in batches])
         for batch, length in zip(batches, lengths[-1], strict=True):
             patches = picstore.patchify(batch.images, 8, lengths=LENGTHS)
             assert patches["patches"].shape == (48 // length, length, 8 * 8 * 3)

@@ -42,7 +42,7 @@ def test_a_batch_has_a_tensor_for_each_group(make_dataset: Make) -> None:
         "local": (3, 8, 3, 16, 16),
     }
     images, labels = batch
-    assert images is batch.views and len(labels) == len(batch) == 8
+    assert images is batch.views and len(labels) == len(batch.labels) == 8
     first, second = batch.views["global"]
     assert first.is_contiguous() and not torch.equal(first, second)
 
@@ -57,7 +57,7 @@ def test_views_of_an_image_differ_in_every_draw(make_dataset: Make) -> None:
     strong = [*LARGE, picstore.ColorJitter(0.8, 0.8, 0.8, 0.2)]
     batch = next(iter(loader_of(make_dataset(), picstore.Views(a=(3, strong), b=(3, strong)))))
     views = torch.cat([batch.views["a"], batch.views["b"]])
-    for slot in range(len(batch)):
+    for slot in range(len(batch.labels)):
         assert len({view[slot].numpy().tobytes() for view in views}) == 6
 
 
@@ -299,7 +299,7 @@ def test_repeats_hold_each_record_several_times_in_a_batch(make_dataset: Make) -
     assert len(loader) == 12
     seen: Counter[int] = Counter()
     for batch in loader:
-        assert batch.images.shape == (12, 3, 32, 32) and len(batch) == 12
+        assert batch.images.shape == (12, 3, 32, 32) and len(batch.labels) == 12
         assert set(Counter(batch.ids.tolist()).values()) == {3}
         assert torch.equal(batch.labels, batch.ids % 5)
         for id_ in set(batch.ids.tolist()):

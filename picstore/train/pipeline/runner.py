@@ -348,11 +348,11 @@ class Delivery(Iterator[Batch]):
         if received is None:
             raise StopIteration
         batch, refused = received.batch, received.refused
-        counts = {"batches": 1, "images": len(batch), "damaged": len(received.damage), "fallbacks": len(refused)}
+        counts = {"batches": 1, "images": len(batch.labels), "damaged": len(received.damage), "fallbacks": len(refused)}
         self._counter.add(**counts, copied=int(received.copied))
         self._damage_log.report(received.damage)
         if refused:
-            self._damage_log.report_fallbacks(refused, of=len(batch))
+            self._damage_log.report_fallbacks(refused, of=len(batch.labels))
         return batch
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ def test_a_loader_hands_out_numbers_as_tensors_and_texts_as_lists(make_dataset: 
         assert batch.columns["vector"].dtype == torch.float32
         assert batch.columns["vector"].equal(batch.ids[:, None].float().expand(-1, 3))
         assert batch.to("cpu").columns["age"].equal(2 * batch.ids)
-        seen += len(batch)
+        seen += len(batch.labels)
     assert seen == 20
     loader.close()
 
@@ -207,7 +207,7 @@ def test_a_damaged_column_is_named_and_costs_nothing_else(make_dataset: Make) ->
     with pytest.raises(Corrupt, match=part.file):
         list(picstore.Dataset(path))
     assert [finding.file for finding in verify(path, workers=1)[1]] == [part.file]
-    assert sum(len(batch) for batch in loader_of(path, targets=["age"])) == 6
+    assert sum(len(batch.labels) for batch in loader_of(path, targets=["age"])) == 6
     with pytest.raises(Corrupt, match="fails its CRC"):
         list(loader_of(path, targets=["caption"]))
 

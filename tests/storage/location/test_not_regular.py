@@ -57,7 +57,7 @@ def records(path: Path) -> list[int]:
 def batches(path: Path) -> int:
     loader = picstore.Loader(path, batch_size=5, transform=[picstore.Resize((8, 8))], isolate=False)
     try:
-        return sum(len(batch) for batch in loader)
+        return sum(len(batch.labels) for batch in loader)
     finally:
         loader.close()
 

@@ -392,7 +392,7 @@ def test_batches_of_several_sizes_are_those_of_the_cpu(tmp_path: Path, use: Use,
     shapes = set()
     for batch, expected in zip(one, other, strict=True):
         assert_alike(batch, expected)
-        shapes.add((len(batch), *batch.images[0].shape))
+        shapes.add((len(batch.labels), *batch.images[0].shape))
     assert len(shapes) > 1
     one.close()
     other.close()

@@ -132,7 +132,7 @@ def test_views_and_columns_come_from_the_device(path: Path, options: dict[str, A
 def test_nvjpeg_takes_all_that_its_documentation_promises(tmp_path: Path, options: dict[str, Any]) -> None:
     path = write(tmp_path / "set", product(("444", "422", "420", "grey"), [(90, 70), (64, 64)]))
     loader = picstore.Loader(path, batch_size=8, transform=[], isolate=False, **options)
-    assert len(next(iter(loader))) == 8 and loader.stats.fallbacks == 0
+    assert len(next(iter(loader)).labels) == 8 and loader.stats.fallbacks == 0
     loader.close()
 
 

@@ -163,7 +163,7 @@ def test_a_loader_registers_each_of_its_blocks_once_and_counts_copies(
         make_dataset(24, width=24, height=20), batch_size=2, decoder="picstore", threads=1, isolate=isolate
     )
     for _ in range(3):
-        assert sum(len(batch) for batch in loader) == 24
+        assert sum(len(batch.labels) for batch in loader) == 24
     assert make.seen >= 36  # the next epoch's begin ahead
     assert loader.stats.copied == (36 if code else 0)
     assert cudart.registered == 0 if code else 0 < cudart.registered <= 12  # batches ahead and on their way

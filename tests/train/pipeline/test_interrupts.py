@@ -444,7 +444,7 @@ def test_a_consumer_that_stands_still_stops_the_reading_at_the_budget(make_datas
         held.append(next(iterator))
         read = settled(lambda: loader.stats.bytes)
         # Containers of at most three batches that were read for them alone may have been given back since.
-        taken = sum(len(batch) for batch in held)
+        taken = sum(len(batch.labels) for batch in held)
         assert 0 < read <= budget + (taken + 4 * 4) * dataset.manifest.bytes // len(dataset) + 4 * container
     assert loader.stats.images == 12
     loader.close()

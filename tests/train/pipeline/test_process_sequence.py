@@ -303,7 +303,7 @@ def test_batches_on_their_way_have_fewer_mappings_than_linux_allows(
     monkeypatch.setattr(process_sequence, "steps_of_span", lambda *_: (1 << 20, 0.0))
     monkeypatch.setattr(loader_process.LoaderProcess, "start_sequence", noting)
     shared.set_epoch(7)
-    assert len(next(iter(shared))) == OPTIONS["batch_size"]
+    assert len(next(iter(shared)).labels) == OPTIONS["batch_size"]
     assert len(shares) == 3 and 3 * shares[0].ahead <= 1 << 15
 
 
@@ -433,5 +433,5 @@ def test_the_default_number_of_processes_gives_way(pictures: Path, monkeypatch: 
     assert picstore.Loader(pictures, isolate=False, **OPTIONS)._runner._count == 0
     assert picstore.Loader(pictures, isolate=False, **OPTIONS)._runner._spec.resources.budget == one
     workers = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=1)
-    assert len(next(iter(workers))) == len(next(iter(loader)))
+    assert len(next(iter(workers)).labels) == len(next(iter(loader)).labels)
     loader.close()

@@ -130,7 +130,7 @@ def test_a_loader_for_a_gpu_copies_what_the_cpu_decodes_ahead(
     monkeypatch.setattr(runner, "AheadStage", note)
     options = {"transform": [picstore.Resize((4, 4))], "isolate": False, "decoder": "cpu", "device": "cuda:0"}
     loader = picstore.Loader(make_dataset(4), batch_size=4, **options)
-    assert len(next(iter(loader))) == 4
+    assert len(next(iter(loader)).labels) == 4
     assert made == [(CopyPixels, torch.device("cuda:0"))]
 
 
