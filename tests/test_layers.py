@@ -39,7 +39,7 @@ LAYERS = {
         "manifest",
         "cache | record_counts | partial_reader | container_kernel",
         "conditions | joined_manifest | manifest_writer | references",
-        "record_table",
+        "record_table | split_parts",
         "dataset_reader | record_pictures",
         "joined_reader",
         "dataset",

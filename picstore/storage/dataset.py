@@ -23,10 +23,8 @@ from picstore.storage.edits.edit_files import EditFiles, KeptColumns
 from picstore.storage.edits.live_records import (
     LiveRecords,
     SelectedRecords,
-    assign_parts,
     integers,
     mask_of,
-    split_bounds,
 )
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
@@ -45,6 +43,10 @@ from picstore.storage.record_counts import (
 )
 from picstore.storage.record_table import FACTS, RecordTable
 from picstore.storage.references import ReferencesRoot, find_references_root
+from picstore.storage.split_parts import (
+    assign_parts,
+    split_bounds,
+)
 
 if TYPE_CHECKING:
     from picstore.display.figures import Figure

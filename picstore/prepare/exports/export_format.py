@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import re
-import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +19,6 @@ from picstore.storage.location.atomic_file import partial_path, sync
 CLASSES = "classes.txt"
 MAX_SHARD_SIZE = 1 << 31  # bytes; MDS has offsets of 32 bits
 
-_UNSAFE = re.compile(r"[^\w\-.+=@ ]+")
-# Largest number of characters of a name. These may be 400 bytes, which are cut to 200; file systems allow 255.
-_MAX_NAME = 100
-# Names that Windows reserves.
-_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"II*\0": "tif", b"MM\0*": "tif", b"GIF8": "gif", b"BM": "bmp"}
 
 
@@ -153,49 +145,6 @@ def remove_partial_files(root: Path) -> None:
     for path in root.glob(f"*{PARTIAL}"):
         if path.is_file():
             path.unlink()
-
-
-def safe_name(text: str) -> str:
-    """Return a name for a file or folder that leads nowhere else, is not hidden, and suits every file system."""
-    name = _UNSAFE.sub("_", text)[:_MAX_NAME].encode()[:200].decode("utf-8", "ignore").strip(" .") or "_"
-    return f"_{name}" if _RESERVED.fullmatch(name) else name
-
-
-class UsedNames:
-    """Names in a folder or archive, equal if a file system that ignores case or normalizes Unicode takes them so.
-
-    Holds 8 bytes of a hash of each name, some 70 bytes in memory: 1.3 million names take 90 MB.
-    """
-
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self._hashes = {_name_hash(name) for name in names}
-
-    def take(self, *names: str) -> bool:
-        """Take names that differ from each other; return False, and take no name, if one is in use."""
-        hashes = set(map(_name_hash, names))
-        if self._hashes & hashes:
-            return False
-        self._hashes |= hashes
-        return True
-
-
-def _name_hash(name: str) -> int:
-    folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
-    return int.from_bytes(hashlib.blake2b(folded.encode(), digest_size=8).digest(), "little")
-
-
-def attachment_names(attachments: Iterable[str]) -> dict[str, str]:
-    """Return safe names of a dataset's attachments; equal names get a number."""
-    used = UsedNames()
-    names = {}
-    for attachment in attachments:
-        safe = name = safe_name(attachment)
-        count = 1
-        while not used.take(name):
-            count += 1
-            name = f"{safe}-{count}"
-        names[attachment] = name
-    return names
 
 
 def suffix_of(blob: bytes | memoryview) -> str:

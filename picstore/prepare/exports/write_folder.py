@@ -13,14 +13,16 @@ from picstore.prepare.exports.export_format import (
     ExportFormat,
     Outline,
     Part,
-    UsedNames,
-    attachment_names,
     durable_file,
     extra_object,
     present_attachments,
-    safe_name,
     shard_parts,
     to_json,
+)
+from picstore.prepare.exports.safe_names import (
+    UsedNames,
+    attachment_names,
+    safe_name,
 )
 from picstore.storage.format.record import Record
 from picstore.storage.location.atomic_file import sync

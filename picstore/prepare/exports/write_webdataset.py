@@ -13,13 +13,15 @@ from picstore.prepare.exports.export_format import (
     ExportFormat,
     Outline,
     Part,
-    attachment_names,
     close_gaps,
     durable_file,
     extra_object,
     present_attachments,
     suffix_of,
     to_json,
+)
+from picstore.prepare.exports.safe_names import (
+    attachment_names,
 )
 from picstore.storage.format.record import Record
 

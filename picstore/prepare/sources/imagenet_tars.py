@@ -1,117 +1,25 @@
-"""Tars: their members as byte ranges, and ImageNet as it is distributed, a folder with a tar per synset.
-
-Headers are POSIX ustar and pax, and GNU's long names. Parsing them here takes 4 µs per member, and tarfile 45 µs: for a
-million samples of three members 12 s and 135 s.
-"""
+"""ImageNet as it is distributed: a folder with a tar per synset."""
 
 from __future__ import annotations
 
-import re
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from picstore.errors import Corrupt, UsageError
+from picstore.errors import UsageError
 from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.listing_builder import FoundPart, list_parts
-from picstore.prepare.sources.samples import SourceSample, end_at_damage
-from picstore.prepare.sources.source_file import SourceFile, printable, visible_entries
+from picstore.prepare.sources.lost_samples import (
+    end_at_damage,
+)
+from picstore.prepare.sources.samples import (
+    SourceSample,
+)
+from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import refuse_splits
+from picstore.prepare.sources.tar_members import members_of
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_lines
-
-_BLOCK = 512
-_END = bytes(_BLOCK)
-# Types of members: regular files (a zero byte in tars from before POSIX); links, devices, folders and pipes.
-_REGULAR = b"\0" + b"07"
-_WITHOUT_DATA = b"123456"
-_LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
-_MAX_HEADER = 1 << 20  # bytes of a long name or of pax records
-_PAX_LENGTH = re.compile(rb"(\d{1,8}) ")
-# Names of compressions by the first two bytes of a file.
-_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Regular file in a tar; bytes of ``name`` that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them."""
-
-    name: str
-    offset_data: int
-    size: int
-
-
-def members_of(path: str) -> Iterator[Member]:
-    """Yield the regular files of a tar; Damage at the first member that is damaged or sparse."""
-    with SourceFile(path) as file:
-        if compression := _COMPRESSIONS.get(file.read(0, min(2, file.size))):
-            raise Corrupt(f"it is compressed by {compression}; unpack it to a plain tar", file.printable_path)
-        # Extension headers state name and size before the member's own header.
-        offset, name, size = 0, b"", -1
-        while (header := file.read(offset, _BLOCK)) != _END:
-            kind = header[156:157]
-            length = _checked_size(header, file.printable_path, offset)
-            data = offset + _BLOCK
-            if kind in (_LONG_NAME, _PAX) and length <= _MAX_HEADER:
-                found = file.read(data, length)
-                name, size = (found.rstrip(b"\0"), size) if kind == _LONG_NAME else _parse_pax(found, name, size)
-            elif kind == _SPARSE:
-                what = "a sparse member; unpack the tar and pack it without --sparse"
-                raise Corrupt(what, file.printable_path, offset)
-            else:
-                length = size if size >= 0 else length
-                decoded = (name or _header_name(header)).decode("utf-8", "surrogateescape")
-                if kind in _REGULAR and not decoded.endswith("/"):
-                    yield Member(decoded, data, length)
-                name, size = b"", -1
-            offset = data if kind in _WITHOUT_DATA else data + -(-length // _BLOCK) * _BLOCK
-
-
-def _checked_size(header: bytes, file: str, offset: int) -> int:
-    """Return the size that a header states; Corrupt if the header's checksum is wrong."""
-    try:
-        checksum = int(header[148:156].rstrip(b"\0 ") or b"-1", 8)
-        field = header[124:136]
-        # GNU writes sizes from 8 GiB on in base 256.
-        size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else int(field.strip(b"\0 ") or b"0", 8)
-    except ValueError:
-        checksum = size = -1
-    if size < 0 or checksum != _sum(header) - sum(header[148:156]) + 8 * ord(" "):
-        raise Corrupt(f"no member and no end at byte {offset}", file, offset)
-    return size
-
-
-def _sum(header: bytes) -> int:
-    """Add the bytes of a block, five times as fast as ``sum``.
-
-    The lower half of Adler-32 is 1 + the sum of up to 256 bytes.
-    """
-    return (zlib.adler32(header[:256]) & 0xFFFF) + (zlib.adler32(header[256:]) & 0xFFFF) - 2
-
-
-def _header_name(header: bytes) -> bytes:
-    name = header[:100].partition(b"\0")[0]
-    prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
-    return prefix + b"/" + name if prefix else name
-
-
-def _parse_pax(records: bytes, name: bytes, size: int) -> tuple[bytes, int]:
-    r"""Return ``path`` and ``size`` of pax records, each ``length key=value\n``, or else the given name and size."""
-    start = 0
-    # Records are not cut off one by one, which would be quadratic.
-    while digits := _PAX_LENGTH.match(records, start):
-        end = start + int(digits[1])
-        if not digits.end() < end <= len(records):
-            break
-        key, _, value = records[digits.end() : end - 1].partition(b"=")
-        start = end
-        if key == b"path":
-            name = value
-        elif key == b"size" and value.isdigit() and len(value) < 20:
-            size = int(value)
-    return name, size
 
 
 def list_imagenet(location: Location, *, synsets: Where | None = None, engine: Engine | None = None) -> Listing:

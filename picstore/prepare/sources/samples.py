@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import PurePath
-from statistics import median
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from picstore.errors import Damage, PicstoreError, UsageError
+from picstore.errors import UsageError
 from picstore.prepare.sources.inputs import Input
 from picstore.prepare.sources.labels import Label, quoted, usual_field
 from picstore.prepare.sources.metadata import OddValues, extra_as_json
-from picstore.prepare.sources.source_file import file_version, printable
-from picstore.storage.location.resolve import Location, Where, locate
 
-# If a file lacks more samples than this, its stated count is not believed.
-_MAX_MISSING = 1 << 24
 # Usual names in lower case, the preferred first.
 IMAGE_FIELDS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "images", "x", "data", "bytes", "image_bytes")
-T = TypeVar("T", bound="Input | SourceSample")
 
 
 @dataclass(slots=True)
@@ -85,102 +77,3 @@ def choose_image(given: str | None, fields: Collection[str], path: object, usual
     if found is None:
         raise UsageError(f"which field of {path} is the image? Name it by --image-field; it has {quoted(fields)}")
     return found
-
-
-def end_at_damage(
-    samples: Iterable[T],
-    where: Where,
-    name: str = "",
-    *,
-    count: int | None = None,
-    first: int = 0,
-    may_be_empty: bool = False,
-    version: str | None = None,
-) -> Iterator[T | SourceSample]:
-    """Yield the samples of a file; at damage, samples whose ``problem`` describes it, so that no loss is silent.
-
-    Samples keep the version of the file, so that nothing is read from another file that takes its place.
-
-    Args:
-        name: name of the file in the ledger; by default its own.
-        count: number of samples that the file or its index states. Each missing sample is yielded. If None, one sample
-            stands for all that the damage cost, and its ``lost`` is an estimate.
-        first: number of the first sample in the names of missing samples.
-        may_be_empty: whether a file without samples is not damaged.
-        version: version of the file, if it was opened before; by default its current version.
-    """
-    file, found, problem, offset = locate(where), 0, "", 0
-    version = file_version(file) if version is None else version
-    try:
-        for sample in samples:
-            found += 1
-            yield _of_version(sample, version)
-    except Damage as error:
-        problem, offset = describe_damage(error), error.offset
-    if found == count:
-        return
-    name = name or printable(file.name)
-    if count is not None and found < count:
-        problem = problem or f"damaged: {found:,} samples are there, and {count:,} are stated"
-        missing = range(found, count if count - found <= _MAX_MISSING else found)
-        for number in missing:
-            yield SourceSample(f"{name}/{first + number}", str(file), problem=problem)
-        if missing:
-            return
-    if not found and not may_be_empty:
-        problem = problem or "damaged: it holds no samples"
-    if problem:
-        lost = estimate_loss(file, found, offset) if count is None else max(1, count - found)
-        yield SourceSample(name, str(file), problem=problem, lost=lost)
-
-
-def _of_version(sample: T, version: str) -> T:
-    """Return a sample that has the file's version, as have its attachments in the same file."""
-    attachments = sample.attachments
-    if attachments:
-        attachments = tuple(
-            (name, replace(one, version=version) if one.path == sample.path else one) for name, one in attachments
-        )
-    if isinstance(sample, Input):
-        return replace(sample, attachments=attachments, version=version)
-    sample.attachments, sample.version = attachments, version
-    return sample
-
-
-def describe_damage(error: Damage) -> str:
-    """Describe damage as the ``problem`` of a sample."""
-    position = f" at byte {error.offset:,}" if error.offset else ""
-    return f"damaged{position}: {error.what}"
-
-
-def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *arguments: Any) -> SourceSample:
-    """Make a sample; if it is damaged, make one with the damage as ``problem``, so that the next can be read."""
-    try:
-        return make(*arguments)
-    except Damage as error:
-        return SourceSample(name, path, problem=describe_damage(error))
-
-
-def estimate_loss(file: Location, found: int, offset: int) -> int:
-    """Estimate the number of samples behind damage at an offset, if ``found`` samples lie before it.
-
-    Samples are assumed to have one size. If the file was cut off, its end tells nothing; then assume that as many
-    samples were lost as were found.
-    """
-    try:
-        rest = file.size() - offset
-    except PicstoreError:
-        rest = 0
-    return max(1, found * rest // offset if offset > 0 and rest > 0 else found)
-
-
-def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Estimate the samples that each damaged file lost, by path, from the undamaged files with the same suffix."""
-    counts = Counter(one.path for one in inputs)
-    damaged = {one.path: one.lost for one in inputs if one.lost}
-    estimates: dict[str, int] = {}
-    for path, lost in damaged.items():
-        suffix = PurePath(path).suffix
-        others = [count for other, count in counts.items() if other not in damaged and PurePath(other).suffix == suffix]
-        estimates[path] = max(1, int(median(others)) - counts[path]) if others else lost
-    return estimates

@@ -27,7 +27,7 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.buffers import PIXELS
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.image_edges import CONSTANT
+from picstore.train.transforms.padding_and_edges import CONSTANT
 
 
 def can_fuse(geometry: Geometry) -> Bools:

@@ -20,7 +20,7 @@ from picstore.kernels.strided import strided_image
 from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.image_edges import CONSTANT, border_indices, vector_length
+from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices, vector_length
 
 _TOLERANCE = 1e-6  # tolerance of rounding
 

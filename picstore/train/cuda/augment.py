@@ -36,8 +36,8 @@ from picstore.train.cuda.triton_jit import launching
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.image_edges import CONSTANT, border_indices
 from picstore.train.transforms.opcodes import OutputDtype
+from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices
 
 _COUNTS = 3 * 256  # counters of an image, one a level
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid

@@ -10,7 +10,7 @@ from picstore.arrays import F64, I64, Bools
 from picstore.errors import UsageError
 from picstore.kernels.filters import BILINEAR, GRID, HALF_WIDTHS, MAX_COORDINATE, NEAREST
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.image_edges import open_edges, vector_length
+from picstore.train.transforms.padding_and_edges import open_edges, vector_length
 
 _TOLERANCE = 1e-6  # tolerance of rounding
 

@@ -16,7 +16,7 @@ import numpy as np
 from picstore.errors import UsageError
 from picstore.kernels import filters
 from picstore.train.transforms import opcodes
-from picstore.train.transforms.image_edges import BORDERS
+from picstore.train.transforms.padding_and_edges import BORDERS
 
 Fill: TypeAlias = tuple[int, int, int]
 # A name, a member of torchvision's or Pillow's enumeration, or a sequence of names or members.

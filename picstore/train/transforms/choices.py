@@ -20,8 +20,8 @@ from picstore.train.transforms.arguments import checked_numbers, checked_probabi
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.geometry import Geometry, Transform, common_fill
-from picstore.train.transforms.image_edges import CONSTANT
 from picstore.train.transforms.mixup_cutmix import BatchTransform
+from picstore.train.transforms.padding_and_edges import CONSTANT
 
 _NONE = -1
 # Sizes of canvases on which a transform is tried, to find out whether it keeps sizes.

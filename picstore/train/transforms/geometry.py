@@ -24,7 +24,7 @@ from picstore.kernels.filters import GRID, HALF_WIDTHS, NEAREST
 from picstore.train.transforms.arguments import Fill, name_of
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.cached_property import cached_property
-from picstore.train.transforms.image_edges import (
+from picstore.train.transforms.padding_and_edges import (
     CONSTANT,
     append_edges,
     canvas_edges,

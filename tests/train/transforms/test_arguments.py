@@ -12,7 +12,7 @@ import picstore
 from picstore.errors import UsageError
 from picstore.kernels import filters
 from picstore.train.transforms import arguments as a
-from picstore.train.transforms.image_edges import BORDERS, border_indices, mirrored_reach
+from picstore.train.transforms.padding_and_edges import BORDERS, border_indices, mirrored_reach
 
 LARGEST = 32_768  # pixels a side
 

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 import picstore
 from picstore.errors import UsageError
 from picstore.prepare.upkeep.shuffled_copy import shuffle
-from picstore.storage.edits.live_records import assign_parts, split_bounds
+from picstore.storage.split_parts import (
+    assign_parts,
+    split_bounds,
+)
 
 Make = Callable[..., Path]
 

@@ -1,0 +1,61 @@
+"""The part of a split that each record belongs to: arithmetic on ids, evenly for each value of a column."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from picstore import rng
+from picstore.arrays import F64, I64, U8, U64
+from picstore.errors import UsageError
+from picstore.storage.edits.columns import Values
+
+_MAX_PARTS = 100
+_CHUNK = 1 << 15  # ids to hash at once, in the CPU's cache
+
+
+def split_bounds(fractions: Sequence[float]) -> F64:
+    """Compute the bounds between parts, ascending in (0, 1]; UsageError for fractions that do not make parts."""
+    if not 1 <= len(fractions) < _MAX_PARTS or not all(0 < fraction <= 1 for fraction in fractions):
+        raise UsageError(f"the fractions are {fractions}; give 1 to {_MAX_PARTS - 1} numbers from 0 to 1")
+    total = math.fsum(fractions)
+    if total > 1 + 1e-9:
+        raise UsageError(f"the fractions {fractions} have a sum of {total:g}; it must be at most 1")
+    bounds = np.cumsum(np.array(fractions, dtype=np.float64))
+    return bounds[:-1] if total > 1 - 1e-9 else bounds
+
+
+def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = None) -> U8:
+    """Assign a part to each record, uint8 (n,), by a point in [0, 1) for each record and the bounds between parts.
+
+    The point is a hash of the id. With ``values``, records of one value take the points of Kronecker's sequence,
+    u + k × the golden ratio modulo 1, in the order of their ids; u is a hash of the value. No sequence of unknown
+    length fills the interval more evenly, and later ids change no earlier point.
+    """
+    key = rng.key(rng.SPLIT, seed)
+    points = None if values is None else _even_points(ids, values, key)
+    parts = np.empty(len(ids), dtype=np.uint8)
+    for start in range(0, len(ids), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        drawn = rng.bits(key, ids[chunk].astype(np.uint64)) if points is None else points[chunk]
+        parts[chunk] = np.searchsorted(bounds, (drawn >> np.uint64(11)) * 2.0**-53, side="right")
+    return parts
+
+
+def _even_points(ids: I64, values: Values, key: int) -> U64:
+    """Compute the points of records among the records of the same value, as multiples of 2**-64."""
+    array = np.array(values)
+    if array.ndim != 1 or array.dtype.kind not in "iuU":
+        raise UsageError("by= takes a column of integers or texts, with a value for each record")
+    different, which = np.unique(array, return_inverse=True)
+    order = np.lexsort((ids, which))
+    ranks = np.empty(len(ids), dtype=np.uint64)
+    ranks[order] = np.arange(len(ids)) - np.searchsorted(which[order], np.arange(len(different)))[which[order]]
+    hashes = [hashlib.sha256(str(value).encode()).digest()[:8] for value in different.tolist()]
+    starts = rng.keys(key, np.array([int.from_bytes(each, "little") for each in hashes], dtype=np.uint64))
+    with np.errstate(over="ignore"):
+        points: U64 = starts[which] + ranks * np.uint64(rng.GOLDEN)  # the golden ratio of 2**64
+    return points
