@@ -1,4 +1,4 @@
-"""The order of a Loader whose transform is Buckets or Sequences: all images of a batch are of one bucket."""
+"""Order of a Loader whose transform is Buckets or Sequences: all images of a batch belong to one bucket."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _FIXED = ("dataset", "seed", "shuffle", "lanes", "buckets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketOrder:
-    """Batches of records in the same bucket, epoch after epoch of one dataset; see :class:`Order`."""
+    """Order of batches whose records share a bucket, epoch after epoch of one dataset; see :class:`Order`."""
 
     table: BucketTable = field(repr=False)
-    # Samples of a global batch, by bucket and plan. Plans are numbered on from bucket to bucket.
+    # Number of samples in a global batch, by bucket and plan. Plan numbers continue from bucket to bucket.
     batch_sizes: tuple[tuple[int, ...], ...]
     lanes: int
     seed: int
@@ -41,8 +41,8 @@ class BucketOrder:
     shuffle: bool = True
     drop_last: bool = True
     uuid: str = ""  # identifier of the dataset and its selection
-    counts: tuple[int, ...] = field(init=False)  # records by bucket
-    batches: int = field(init=False)  # batches an epoch
+    counts: tuple[int, ...] = field(init=False)  # number of records in each bucket
+    batches: int = field(init=False)  # number of batches in an epoch
     digest: str = field(init=False)  # hash of buckets and global batches
     rank_shares: RankShares = field(init=False, repr=False)
 
@@ -72,7 +72,7 @@ class BucketOrder:
 
     @property
     def samples_of_rank(self) -> int:
-        """Samples of a rank in an epoch, incomplete batches included, rounded up."""
+        """Number of samples of a rank in an epoch, incomplete batches included, rounded up."""
         return -(-len(self.table.buckets) // self.world_size)
 
     def with_lanes(self, lanes: int) -> BucketOrder:
@@ -101,7 +101,7 @@ class BucketOrder:
             epoch, first = epoch + 1, 0
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """Find the rank, batch and slot of ``dataset[position]`` in an epoch; an empty list if it is left out."""
+        """List the rank, batch and slot of ``dataset[position]`` in an epoch; the list is empty if it is left out."""
         ((container,), _), plan = dataset.live.find(np.array([position])), self._plan(dataset.live, epoch)
         sample = plan.order.find(int(container), position - int(self.table.starts[container]))
         batches = plan.complete(sample)
@@ -138,7 +138,7 @@ class BucketOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return where a state goes on; UsageError if its buckets or global batches are others."""
+        """Return the epoch and batch of a state; raise UsageError if its buckets or global batches are different."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, batch = position_in_epochs(state, "batches")
         if batch > self.length(epoch) and "worker" not in state:
@@ -164,13 +164,13 @@ class BucketOrder:
 
 
 class _RankReading:
-    """Makes the requests of one rank for the planned batches of an epoch, from sample ``start`` on.
+    """Requests of one rank for the planned batches of an epoch, from sample ``start`` on.
 
-    A container is requested while its lane reads it. When the lane is done with the container, the records that later
-    batches of this rank need are set aside. A record is read alone in three cases: it should have been set aside before
-    the first batch; only other ranks read its lane; or several ranks share its lane, which was done with the container
-    before the record's batch, and so its rank, was known. A DataLoader's worker does not know which batches will be its
-    own, so it sets nothing aside.
+    A container is requested while its lane reads it. When the lane leaves the container, the records that later batches
+    of this rank need are set aside. A record is read alone in three cases: it should have been set aside before the
+    first batch; only other ranks read its lane; or several ranks share its lane, and the lane left the container before
+    the record's batch was complete, so that the record's rank was unknown. A DataLoader's worker does not know which
+    batches will be its own, so it sets nothing aside.
     """
 
     def __init__(self, rank: int, rank_shares: RankShares, *, epoch: int, start: int, step: int) -> None:
@@ -178,7 +178,7 @@ class _RankReading:
         # ``_passed`` counts the complete batches so far, including those of other workers.
         self._step, self._passed = step, 0
         self._start = start
-        # Last sample of the batch before the next one of this rank.
+        # Last sample of the previous batch of this process; at first, the sample before ``start``.
         self._previous = start - 1
         self._runs = OpenRuns()
 
@@ -187,14 +187,14 @@ class _RankReading:
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
-        # For each batch its place among this rank's batches of the chunk: -1 for other workers' batches, and a place
-        # after all others for incomplete batches.
+        # For each batch, its place among the batches that this process makes in the chunk: -1 if another worker makes
+        # it, and the place after the last batch if it is incomplete.
         turns = np.where(planned.complete, -1, len(groups))
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]
         own = (planned.owners(self._shares) == self._rank) & (turn >= 0)
         samples, turn = planned.samples[own], turn[own]
-        # For each sample the place of the batch with which its lane is done with its container; -1 before all.
+        # For each sample, the place of the batch at whose end the lane leaves the container; -1 if before all batches.
         leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1
         first, last = self._shares.find_readers(samples["lane"])
         others = (self._rank < first) | (self._rank > last) | ((first < last) & (leaves < 0))
@@ -215,7 +215,7 @@ class _RankReading:
         self._previous = int(stops[-1])
 
     def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
-        """Return the indices and last samples of the complete batches that this process makes, in their order."""
+        """Return the indices and last samples of the complete batches that this process makes, in the epoch's order."""
         groups = np.flatnonzero(planned.complete)
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)
@@ -225,7 +225,7 @@ class _RankReading:
         return groups[mine], stops[mine]
 
     def _leave(self, read: Table, kept: Table, stop: int) -> tuple[LeavingRun, ...]:
-        """Return the containers that lanes are done with at sample ``stop``, and the records to set aside of each."""
+        """Return the containers that lanes leave at sample ``stop``, and the records of each container to set aside."""
         records: dict[tuple[int, int], list[int]] = {}
         for container, lane, record in kept[["container", "lane", "record"]].tolist():
             records.setdefault((container, lane), []).append(record)

@@ -1,13 +1,13 @@
-"""The batches of one epoch whose records are in buckets: the samples of each batch, and the rank of each sample.
+"""Plan of an epoch's batches if records are in buckets: the samples of each batch, and the rank of each sample.
 
 Batch q of a bucket has the samples of the bucket from ``ends[q - 1]`` to ``ends[q]``, counted in the order of the
 epoch. A batch is complete with its last sample. The batches of all buckets come in the order in which they become
 complete. ``rank_shares.py`` gives a batch's samples to ranks. docs/order-batches.md has the rules.
 
 The plan goes through an epoch in chunks and carries only the samples of incomplete batches from chunk to chunk, so
-memory does not grow with the number of records. An epoch may be entered at any sample: the incomplete batches follow
-from the number of samples of each bucket before it. That number is a sum over the parts of the containers' order, over
-containers of one part, and over the records of the container that a lane is in the middle of.
+memory does not grow with the number of records. An epoch may be entered at any sample, because the number of previous
+samples of each bucket determines the incomplete batches. For each lane, that number is a sum over whole parts of the
+containers' order, over whole containers of one part, and over the first records of one container.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SAMPLE = np.dtype(
     + [("last", "?")]
 )
 _BLOCK = 1 << 12  # containers to count at a time
-_SPAN = 1 << 12  # samples to look back at, at first
+_SPAN = 1 << 12  # samples in the first search backwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class BucketTable:
 
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
-        buckets: uint8 (records,).
-        tally: (containers, buckets), records of each container in each bucket.
+        buckets: uint8 (records,), bucket of each live record.
+        tally: (containers, buckets), number of records of each container in each bucket.
     """
 
     starts: I64 = field(repr=False)
@@ -58,7 +58,7 @@ class BucketTable:
 
     @classmethod
     def count(cls, counts: I64, buckets: U8, number: int) -> BucketTable:
-        """Count the records in each of ``number`` buckets for containers of ``counts`` records."""
+        """Build the table of ``number`` buckets for containers with ``counts`` records, given each record's bucket."""
         starts: I64 = np.concatenate(([0], np.cumsum(counts)))
         tally = np.zeros((len(counts), number), dtype=np.min_scalar_type(int(counts.max(initial=0))))
         for start in range(0, len(counts), _BLOCK):
@@ -74,13 +74,13 @@ class BucketTable:
         return np.diff(self.starts)
 
     def of(self, containers: I64, records: I64) -> U8:
-        """Return the buckets of live records of containers."""
+        """Return the buckets of live records, given their containers and their indices there."""
         found: U8 = self.buckets[self.starts[containers] + records]
         return found
 
 
 class BucketCounts:
-    """Counts of the samples of each bucket before any sample of an epoch, and the numbers of the latest ones."""
+    """Number of samples of each bucket before any sample of an epoch, and the latest of these samples."""
 
     def __init__(self, order: EpochOrder, table: BucketTable) -> None:
         self._order, self._table = order, table
@@ -93,11 +93,11 @@ class BucketCounts:
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """Find the samples of each bucket that come before ``sample``, from the bucket's sample number ``firsts`` on.
+        """Find, for each bucket, the samples before ``sample``, from the bucket's ``firsts``-th sample on.
 
         Returns:
-            The samples' numbers in the epoch, ascending: for each bucket a run without a gap, which may begin earlier
-            than asked. And for each bucket the number of its samples before that run.
+            The samples' indices in the epoch, ascending: for each bucket a run without a gap, which may begin before
+            the ``firsts``-th sample. And for each bucket the number of its samples before that run.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -111,7 +111,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Count the records of each bucket that come before ``index`` in the joined sequence, summed over lanes."""
+        """Count each bucket's records before the positions ``index`` of the joined sequence, summed over ``index``."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
@@ -124,7 +124,7 @@ class BucketCounts:
         return total
 
     def _samples(self, begin: int, end: int, buckets: Bools) -> I64:
-        """Number the samples from ``begin`` to ``end`` of the containers that hold records of the marked buckets."""
+        """Return the samples from ``begin`` to ``end`` whose containers hold records of the marked buckets."""
         starts, stops = self._order.lane_positions(begin), self._order.lane_positions(end)
         lanes = np.flatnonzero(starts < stops)
         found = [np.zeros(0, dtype=np.int64)]
@@ -147,7 +147,7 @@ class PlannedBatches:
     Attributes:
         samples: sorted by batch, and within a batch in the order of the epoch; incomplete batches included.
         group: (samples,), index of each sample's batch.
-        complete: bool (batches,).
+        complete: bool (batches,), whether ``samples`` holds the whole batch.
         last: (batches,), index of the last sample of each batch.
     """
 
@@ -162,7 +162,7 @@ class PlannedBatches:
         return self.samples[~self.complete[self.group]]
 
     def owners(self, rank_shares: RankShares) -> I64:
-        """Find the rank of each sample, (samples,); -1 in a shared lane until the sample's batch is complete."""
+        """Return the rank of each sample, (samples,); -1 if the sample's batch is incomplete and the rank unknown."""
         first, last = rank_shares.find_readers(self.samples["lane"])
         owners = keep_own(first, last, divide_samples(self.samples["size"], first, rank_shares.world_size), self.group)
         begins = np.append(0, self.last + 1)
@@ -184,7 +184,7 @@ def _group(samples: Table) -> PlannedBatches:
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """The batches of one epoch.
+    """Plan of one epoch's batches.
 
     Attributes:
         order: order of the epoch's samples.
@@ -238,7 +238,7 @@ class BucketPlan:
         """Find the records and batches of samples.
 
         Args:
-            seen: samples of each bucket before ``numbers``; the samples of ``numbers`` are added to it.
+            seen: number of samples of each bucket before ``numbers``; the method adds the samples of ``numbers``.
         """
         located = self.order.locate(numbers)
         bucket = self.table.of(located.container, located.record)

@@ -1,4 +1,4 @@
-"""The position of a loader: the next batch, in the loader's own process and in the workers of a DataLoader."""
+"""Position of a loader: the next batch, in the loader's own process and in the workers of a DataLoader."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ _MAX_WORKERS = 1024  # workers of a DataLoader
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The number of a process among a DataLoader's workers; ``count`` is 0 in any other process."""
+    """Index of a process among the ``count`` workers of a DataLoader; ``count`` is 0 in any other process."""
 
     number: int = 0
     count: int = 0
 
     @classmethod
     def current(cls) -> Worker:
-        """Return the number of the current process."""
+        """Return the index of the current process among the workers."""
         info = get_worker_info()
         return cls() if info is None else cls(info.id, info.num_workers)
 
     @property
     def step(self) -> int:
-        """Distance between two batches that a worker makes: the number of workers, or 1."""
+        """Distance between two batches that a worker makes: the number of workers, or 1 without workers."""
         return max(1, self.count)
 
 
 class EpochCursor:
-    """The next batch of a loader, as an epoch and the number of a batch in the epoch.
+    """Next batch of a loader, as an epoch and the index of a batch in the epoch.
 
     A DataLoader's workers are copies of the loader, made for each epoch or kept, and no worker tells the original how
     far it has come. So each worker finds its next batch in memory that all processes share. Worker w of n makes the
     batches w, w + n, … of an epoch, which is the order in which a DataLoader asks its workers.
 
     Args:
-        length: returns the number of batches in an epoch; None without end.
+        length: function that returns the number of batches in an epoch, or None if an epoch has no end.
         whole: whether the next epoch follows an iteration that was broken off, instead of the next batch. In workers
-            the next epoch always follows if there are epochs, as workers are ahead of the batches that were taken.
+            the next epoch always follows, if epochs end, because workers are ahead of the batches that were taken.
     """
 
     def __init__(self, length: Callable[[int], int | None], *, whole: bool) -> None:
         self._length, self._whole, self._resume = length, whole, False
         # Epoch of the loader minus epoch of the caller. None after a state was loaded, until the caller names an epoch.
         self._offset: int | None = 0
-        self._shared = SharedIntegers((_MAX_WORKERS, 2))  # epoch and batch by worker
+        self._shared = SharedIntegers((_MAX_WORKERS, 2))  # epoch and batch of each worker
         self._epoch = self._batch = 0
         # The position that this process last gave to worker 0.
         self._published = [0, 0]
-        # The process whose position ``_epoch`` and ``_batch`` are.
+        # Process to which the position ``_epoch``, ``_batch`` belongs.
         self._owner = Worker()
         self.move_to(0, 0)
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and number of the batch after the last batch that was taken in this process."""
+        """Epoch and index of the batch after the last batch that was taken in this process."""
         worker = Worker.current()
-        if worker.count and worker != self._owner:  # a worker that has not begun
+        if worker.count and worker != self._owner:  # a worker that has not begun to iterate
             epoch, batch = self._shared.values[worker.number].tolist()
             return epoch, batch
         return self._epoch, self._batch
@@ -76,23 +76,23 @@ class EpochCursor:
         return not Worker.current().count and bool((self._shared.values[0] != self._published).any())
 
     def load(self, epoch: int, batch: int) -> None:
-        """Move to the position of a state, from whose epoch :meth:`follow_epoch` will count."""
+        """Move to the position of a state; :meth:`follow_epoch` then counts from the state's epoch."""
         self.move_to(epoch, batch)
         self._offset = None
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin ``epoch``, unless it would go on in the middle of ``epoch``.
 
-        UsageError unless ``epoch`` is an integer from 0 to 2**42.
+        Raise UsageError unless ``epoch`` is an integer from 0 to 2**42.
         """
         (epoch,) = check_position(epoch=epoch)
         if not (self._resume and self._batch and epoch == self._epoch) or self.in_workers:
             self.move_to(epoch, 0)
 
     def follow_epoch(self, number: int) -> None:
-        """Make the next iteration begin epoch ``number``, in the caller's numbers.
+        """Make the next iteration begin epoch ``number``, as the caller counts epochs.
 
-        After a state was loaded, the first ``number`` stands for the position of the state.
+        After a state was loaded, the first call stays at the state's position, and ``number`` names the state's epoch.
         """
         (number,) = check_position(epoch=number)
         if self._offset is None:
@@ -112,7 +112,7 @@ class EpochCursor:
             self._publish(epoch, batch)
 
     def start_iteration(self, worker: Worker) -> tuple[int, int]:
-        """Begin an iteration, and return the epoch and number of its first batch."""
+        """Begin an iteration, and return the epoch and index of its first batch."""
         if worker.count:
             self._epoch, self._batch = self._shared.values[worker.number].tolist()
             if self._length(self._epoch) is not None:
@@ -123,10 +123,10 @@ class EpochCursor:
         return self._epoch, self._batch
 
     def advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Note the batch after the batch that is handed over now.
+        """Move to a batch, which follows the batch that is handed over now.
 
-        After the last batch of an epoch this is the first batch of the next epoch. A worker stays at the end of the
-        epoch, because other workers may not be there yet.
+        At the end of an epoch, move on to the first batch of the next epoch. A worker stays at the end of the epoch,
+        because other workers may not have reached it.
         """
         if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
@@ -142,7 +142,7 @@ class EpochCursor:
         return length is not None and batch >= length
 
     def _publish(self, epoch: int, batch: int) -> None:
-        """Give all workers the position from which they begin."""
+        """Give all workers the positions at which they begin."""
         self._published = [epoch, batch]
         self._shared.values[:, 0] = epoch
         self._shared.values[:, 1] = np.arange(batch, batch + _MAX_WORKERS)

@@ -1,4 +1,4 @@
-"""The order of a Loader: epoch after epoch of one dataset; a rank makes its share of each global batch."""
+"""Order of a Loader: epoch after epoch of one dataset; a rank makes its share of each global batch."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _FIXED = ("dataset", "seed", "shuffle", "lanes", "weights")
 
 @dataclass(frozen=True, slots=True)
 class DatasetOrder:
-    """The order of a Loader: epoch after epoch of one dataset, shared by ranks; see :class:`Order`."""
+    """Order of a Loader: epoch after epoch of one dataset, shared by ranks; see :class:`Order`."""
 
     shard: RankShard
     seed: int
     uuid: str = ""  # identifier of the dataset and its selection
-    weights: RecordShares | None = None  # None: each record once an epoch
-    stages: EpochStages = field(default_factory=EpochStages)  # a plan each
-    shuffle: bool = True  # False: stored order in each lane
+    weights: RecordShares | None = None  # None if each record comes once an epoch
+    stages: EpochStages = field(default_factory=EpochStages)  # stages of epochs, with one plan each
+    shuffle: bool = True  # False keeps the stored order in each lane
 
     @property
     def samples_of_rank(self) -> int:
-        """Samples of a rank in an epoch, incomplete batch included, rounded up."""
+        """Number of samples of a rank in an epoch, an incomplete batch included, rounded up."""
         return self.shard.samples_of_rank
 
     def stage(self, epoch: int) -> int:
@@ -76,7 +76,7 @@ class DatasetOrder:
             epoch, first = epoch + 1, 0
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """Find the ranks, batches and slots of ``dataset[position]`` in an epoch; samples left out are not listed."""
+        """List the rank, batch and slot of each sample of ``dataset[position]`` in an epoch that is not left out."""
         ((container,), _) = dataset.live.find(np.array([position]))
         record = position - int(dataset.live.counts[:container].sum())
         numbers = range(record, record + 1)
@@ -103,7 +103,7 @@ class DatasetOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return where a state goes on; UsageError if it is not after whole global batches of this order."""
+        """Return the epoch and batch of a state; raise UsageError unless it is between global batches of this order."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, samples = position_in_epochs(state, "samples")
         division = self.shard.division

@@ -25,52 +25,52 @@ from picstore.arrays import I64, U8, Array, Bools
 # Where a sample's bytes are when its batch is made: in a container that the sample's lane still reads; in a copy made
 # when the lane was done with the container; or nowhere, so that the record is read alone.
 IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
-# Permutations of containers of at most this many records are drawn together.
+# Permutations of containers with at most this many records are drawn together.
 _SMALL = 256
-# Containers of a part on average. Sorting takes longer with twice or half as many.
+# Average number of containers in a part. With twice or half as many, sorting takes longer.
 _PART = 1 << 13
 _MAX_PARTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples of an epoch: arrays (n,)."""
+    """Samples of an epoch, as arrays (n,)."""
 
-    container: I64  # numbers of containers in stored order
-    record: I64  # numbers of live records in their containers
+    container: I64  # indices of containers in stored order
+    record: I64  # indices of records in their containers, at first without deleted records
     lane: I64
-    # For each sample, the last sample of the epoch that its lane takes from its container.
+    # For each sample, the epoch's last sample of the same lane and container.
     end: I64
-    # Times that the record came before in the epoch; None if each record comes once.
+    # Number of previous samples of the same record in the epoch; None if each record comes once.
     copy: I64 | None = None
-    held: U8 | None = None  # IN_CONTAINER, SET_ASIDE or ALONE; None: all IN_CONTAINER
+    held: U8 | None = None  # IN_CONTAINER, SET_ASIDE or ALONE; None if all are IN_CONTAINER
 
     def __len__(self) -> int:
         return len(self.container)
 
 
 class ContainerOrder:
-    """Containers of ``counts`` records, permuted by the bits of a key, or in stored order without a key.
+    """Order of containers with ``counts`` records: permuted by the bits of a key, or stored order without a key.
 
-    Sorting all of 10**7 containers takes longer than a loader may take to resume, and a batch needs one container of
-    each lane. So the containers are divided into parts by the high bits of the values that they are sorted by. The sums
-    of the parts' records tell in which part a record is. Only the parts that are asked for are sorted.
+    Sorting 10**7 containers takes longer than a loader may take to resume, and a batch needs only one container of each
+    lane. So the containers are divided into parts by the high bits of their sort keys. The number of records in each
+    part tells in which part a record is. Only the requested parts are sorted.
     """
 
     def __init__(self, counts: I64, key: int | None) -> None:
         self._counts, self._key = counts, key
         parts = min(_MAX_PARTS, 1 + len(counts) // _PART)
-        # Part of each container. Parts never fall in the order of the containers.
+        # Index of each container's part. Along the order of the containers, it never decreases.
         self._part = np.empty(len(counts), dtype=np.uint16)
         for start in range(0, len(counts), _PART):
             numbers = np.arange(start, min(start + _PART, len(counts)))
-            # ``below`` scales the high bits, so its values never fall as the bits rise.
+            # ``below`` scales the high bits, so its values never decrease as the bits increase.
             part = self._part[start : start + _PART]
             part[:] = numbers * parts // len(counts) if key is None else rng.below(key, numbers, parts)
         self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
         self._records = self.sum_parts(counts[:, None])[:, 0]
         self._part_ends = np.cumsum(self._records)
-        # Containers of the parts at hand in their order, and the ends of the containers in the joined sequence.
+        # Containers of the parts at hand, sorted, and the end of each container in the joined sequence of records.
         self._sorted = self._ends = np.zeros(0, dtype=np.int64)
 
     @property
@@ -79,7 +79,7 @@ class ContainerOrder:
         return int(self._part_ends[-1])
 
     def locate(self, index: I64) -> tuple[I64, I64]:
-        """Return the containers of records of the joined sequence, and the index of each container's first record."""
+        """Return the container of each record of the joined sequence, and the index of the container's first record."""
         self._sort(np.searchsorted(self._part_ends, index, side="right"))
         turn = np.searchsorted(self._ends, index, side="right")
         container = self._sorted[turn]
@@ -91,18 +91,18 @@ class ContainerOrder:
         return int((self._ends - self._counts[self._sorted])[self._sorted == container][0])
 
     def sum_parts(self, values: Array) -> I64:
-        """Sum values of containers, (containers, n), by part: int64 (parts, n)."""
+        """Return the sums of containers' ``values`` (containers, n) by part: int64 (parts, n)."""
         sums = np.zeros((values.shape[1], len(self._at_hand)))
         for start in range(0, len(values), _PART):
             part, some = self._part[start : start + _PART], values[start : start + _PART]
             for column, total in zip(some.T, sums, strict=True):
                 total += np.bincount(part, column, len(total))
-        # float64 has all integers up to 2**53.
+        # float64 is exact for integers up to 2**53.
         exact: I64 = sums.T.astype(np.int64)
         return exact
 
     def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
-        """Yield for each record of the joined sequence its part, and the part's containers before its container."""
+        """Yield, for each record ``index``, its part and the part's containers that precede the record's container."""
         parts = np.searchsorted(self._part_ends, index, side="right")
         self._sort(parts)
         begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
@@ -111,7 +111,7 @@ class ContainerOrder:
             yield part, self._sorted[begin:turn]
 
     def between(self, starts: I64, stops: I64) -> Iterator[tuple[I64, I64]]:
-        """Yield for each run of records of the joined sequence its containers and their first records' indices."""
+        """Yield, for each run of records, its containers and the index of each container's first record."""
         first, last = (np.searchsorted(self._part_ends, index, side="right") for index in (starts, stops - 1))
         self._sort(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))
         begins = np.searchsorted(self._ends, starts, side="right")
@@ -121,7 +121,7 @@ class ContainerOrder:
             yield containers, self._ends[begin:end] - self._counts[containers]
 
     def _sort(self, parts: Array) -> None:
-        """Sort the containers of ``parts``, which replace the parts at hand, unless all are at hand."""
+        """Sort the containers of ``parts``, and drop all other parts, unless ``parts`` are at hand already."""
         if self._at_hand[parts].all():
             return
         self._at_hand[:] = False
@@ -130,13 +130,13 @@ class ContainerOrder:
         if self._key is not None:
             found = found[rng.stable_argsort(rng.bits(self._key, found))]
         records = np.where(self._at_hand, self._records, 0)
-        # For each part, the records before its end that belong to parts not at hand.
+        # For each part, the number of records before its end that belong to parts not at hand.
         others = self._part_ends - np.cumsum(records)
         self._sorted, self._ends = found, np.cumsum(self._counts[found]) + others[self._part[found]]
 
 
 class EpochOrder:
-    """The order of one epoch over containers of ``counts`` records, a function of the arguments.
+    """Order of one epoch over containers with ``counts`` records: a pure function of the arguments.
 
     With ``shuffle=False`` each lane keeps the stored order.
     """
@@ -154,7 +154,7 @@ class EpochOrder:
         self._permutations: OrderedDict[int, I64] = OrderedDict()
 
     def locate(self, samples: I64) -> Samples:
-        """Find the containers and records of samples, int64 (n,) numbers g in the epoch, in [0, records)."""
+        """Return the container and record of each sample, given the samples' indices in the epoch, int64 (n,)."""
         lane = samples % self.lanes
         index = self._lane_starts[lane] + samples // self.lanes
         container, start = self.containers.locate(index)
@@ -171,7 +171,7 @@ class EpochOrder:
         return Samples(container, record, lane, end)
 
     def find(self, container: int, record: int) -> int:
-        """Return the number of the sample that is a record of a container; the inverse of :meth:`locate`."""
+        """Return the index in the epoch of a container's record; the inverse of :meth:`locate`."""
         if self._shuffle:
             record = int(np.flatnonzero(self.records_of(container) == record)[0])
         index = self.containers.start(container) + record
@@ -189,16 +189,16 @@ class EpochOrder:
         return found
 
     def lane_positions(self, sample: int) -> I64:
-        """Return each lane's index in the joined sequence before a sample of the epoch, int64 (lanes,)."""
+        """Return the index in the joined sequence that each lane has reached before a sample, int64 (lanes,)."""
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:
-        """Return the samples of a lane that are records ``index`` of the joined sequence."""
+        """Return the indices in the epoch of a lane's records ``index`` of the joined sequence."""
         numbers: I64 = (index - self._lane_starts[lane]) * self.lanes + lane
         return numbers
 
     def _draw_permutations(self, containers: I64) -> None:
-        """Draw the missing permutations of small containers together, which takes a sixth of the time."""
+        """Draw the missing permutations of small containers together, in a sixth of the time of single draws."""
         each = np.unique(containers)
         missing = np.array([number for number in each.tolist() if number not in self._permutations], np.int64)
         missing = missing[self._counts[missing] <= _SMALL]

@@ -1,9 +1,9 @@
 """Global batches: the division of an epoch into batches that all ranks make together, and a rank's shard of them.
 
-The number of ranks changes no global batch, except as the last sentence says. With ``drop_last``, samples that fill no
-batch are left out. Otherwise every sample is in one batch. The last batch then has at least half of the usual size, and
-takes what it lacks from the batch before. So no rank's part of it is empty at any world size that has two samples or
-more on each rank. Where ranks have one sample each, a last batch that is too small for them joins the batch before.
+The number of ranks changes no global batch, except as the last sentence says. With ``drop_last``, samples that do not
+fill a batch are left out. Otherwise every sample is in one batch. The last batch then has at least half of the usual
+size, and takes missing samples from the previous batch. So no rank's part is empty if whole batches have at least 2 W
+samples for W ranks. With smaller batches, a last batch of fewer than W samples joins the previous batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def least_of_last(size: int) -> int:
 
 @dataclass(frozen=True)
 class EvenDivision:
-    """The division of ``samples`` samples into batches of ``size``, as arithmetic."""
+    """Division of an epoch of ``samples`` samples into global batches of ``size`` samples."""
 
     samples: int
     size: int
@@ -43,7 +43,7 @@ class EvenDivision:
         return full if full and max(rest, least_of_last(self.size)) < self.world_size else full + 1
 
     def start(self, batch: int) -> int:
-        """Return the first sample of a batch; after the last batch as if batches of the usual size followed."""
+        """Return the first sample of a batch; after the last batch, as if batches of the usual size followed."""
         usual, least = batch * self.size, least_of_last(self.size)
         if self.drop_last or batch < self.batches - 1:
             return usual
@@ -52,7 +52,7 @@ class EvenDivision:
         return usual if self.samples - usual >= least else max(0, self.samples - least)
 
     def batch_of(self, sample: int) -> int:
-        """Return the number of the batch that holds a sample, the inverse of :meth:`start`."""
+        """Return the index of the batch that holds a sample, the inverse of :meth:`start`."""
         end = self.start(self.batches)
         if sample >= end:
             return self.batches + (sample - end) // self.size
@@ -62,17 +62,17 @@ class EvenDivision:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The batches of a bucket in an epoch."""
+    """Division of a bucket's samples in an epoch into batches."""
 
-    ends: I64  # (batches,), ends among the bucket's samples
-    plans: Array  # (batches,), numbers of plans
+    ends: I64  # (batches,), end of each batch among the bucket's samples
+    plans: Array  # (batches,), index of each batch's plan
 
     def complete(self, count: int) -> int:
         """Return the number of batches that ``count`` samples complete."""
         return int(np.searchsorted(self.ends, count, side="right"))
 
     def begin(self, count: int) -> int:
-        """Return the start of the batch that holds sample ``count``; ``count`` itself after the last batch."""
+        """Return the start of the batch that holds sample ``count``, or ``count`` itself after the last batch."""
         batch = self.complete(count)
         if batch == len(self.ends):
             return count
@@ -80,14 +80,14 @@ class Division:
 
 
 def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_size: int, drop_last: bool) -> Division:
-    """Divide the ``count`` samples of a bucket into global batches; their number is the same in all epochs.
+    """Divide the ``count`` samples of a bucket into global batches, equally many in all epochs.
 
     Args:
-        sizes: size of a global batch, by plan. If there are several, the first key draws a plan for each batch until
-            the samples are used up, and the second key permutes the plans. So all epochs have the same sizes.
+        sizes: size of a global batch for each plan. If there are several plans, the first key draws a plan for each
+            batch until the samples are used up, and the second key permutes the plans. So all epochs have equal sizes.
         keys: a key that all epochs share, and a key of the epoch.
         world_size: number of ranks that share a batch.
-        drop_last: leave out samples that fill no batch.
+        drop_last: leave out samples that do not fill a batch.
     """
     whole = np.array(sizes)
     drawn: Array
@@ -113,10 +113,9 @@ def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_siz
 
 @dataclass(frozen=True, kw_only=True)
 class RankShard:
-    """A rank's samples of an epoch of ``records`` samples, in global batches of ``batch`` samples.
+    """One rank's share of an epoch of ``records`` samples, in global batches of ``batch`` samples.
 
-    Every rank has the same number of batches, none of which is empty. ``drop_last`` leaves out samples that fill no
-    batch.
+    Every rank has the same number of batches, and no batch is empty.
     """
 
     records: int
@@ -149,16 +148,16 @@ class RankShard:
 
     @property
     def samples_of_rank(self) -> int:
-        """Samples of a rank in an epoch, incomplete batch included, rounded up."""
+        """Number of samples of a rank in an epoch, an incomplete batch included, rounded up."""
         return -(-self.records // self.world_size)
 
     def samples(self, batch: int) -> I64:
-        """Return the numbers of this rank's samples of a batch in the epoch, ascending."""
+        """Return the indices in the epoch of this rank's samples of a global batch, ascending."""
         start, stop, first = self._bounds(batch)
         return self.rank_shares.find_samples(self.rank, start, stop, records=self.records, first=first)
 
     def reads(self, samples: I64) -> Bools:
-        """Mark the samples whose lanes this rank reads, bool (n,)."""
+        """Return whether this rank reads the lane of each sample, bool (n,)."""
         return self.rank_shares.reads(self.rank, samples % self.lanes)
 
     def weight(self, batch: int) -> float:
@@ -168,7 +167,7 @@ class RankShard:
         return self.world_size * share / (stop - start)
 
     def find(self, sample: int) -> tuple[int, int, int] | None:
-        """Find the rank, batch and slot of a sample, the inverse of :meth:`samples`; None for a sample left out."""
+        """Return the rank, batch and slot of a sample, the inverse of :meth:`samples`; None if it is left out."""
         batch = self.division.batch_of(sample)
         if batch >= self.batches:
             return None
@@ -179,16 +178,16 @@ class RankShard:
         return rank, batch, int((owners[: sample - start] == rank).sum())
 
     def _bounds(self, batch: int) -> tuple[int, int, int]:
-        """Return start and stop of a batch in the epoch, and the first of the ranks that get one sample more.
+        """Return the start and stop of a global batch in the epoch, and the first rank that gets a leftover sample.
 
-        A rank's part has the same size in all whole batches, for programs that are compiled for one size. In an
-        incomplete batch ranks get the samples of their own lanes.
+        A rank's share has the same size in all whole batches, because programs may be compiled for one size. In an
+        incomplete batch, ranks get the samples of their own lanes.
         """
         start, stop = self.division.start(batch), self.division.start(batch + 1)
         return start, stop, 0 if stop - start == self.batch else start
 
 
 def check_global_batch(batch: int, world_size: int) -> None:
-    """Raise UsageError unless every rank has a sample of a global batch."""
+    """Raise UsageError if a global batch has fewer samples than there are ranks."""
     if batch < world_size:
         raise UsageError(f"a global batch of {batch} leaves some of {world_size} ranks without a sample; give more")

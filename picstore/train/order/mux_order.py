@@ -1,4 +1,4 @@
-"""The order of a DataMux: the samples of each source in each batch, as arithmetic on a schedule of counts."""
+"""Order of a DataMux: the samples of each source in each batch, as arithmetic on a schedule of counts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from picstore.train.transforms.arguments import checked_integer
 
 @dataclass(frozen=True)
 class MuxSchedule:
-    """Numbers of samples that sources give to a global batch, constant from one step to the next.
+    """Number of samples that each source gives to a global batch, constant from one step to the next.
 
     Attributes:
-        steps: numbers of the global batches from which counts hold, ascending from 0.
+        steps: global batches from which counts hold, ascending from 0.
         counts: for each step, the number of samples of each source in a global batch.
     """
 
@@ -43,11 +43,11 @@ class MuxSchedule:
 
     @classmethod
     def constant(cls, counts: Sequence[int]) -> MuxSchedule:
-        """Make a schedule with the same counts for all batches."""
+        """Return a schedule with the same counts for all batches."""
         return cls((0,), (tuple(counts),))
 
     def times(self, factor: int) -> MuxSchedule:
-        """Return a schedule with all counts multiplied."""
+        """Return a schedule with all counts multiplied by ``factor``."""
         return MuxSchedule(self.steps, tuple(tuple(factor * each for each in counts) for counts in self.counts))
 
     def counts_at(self, batch: int) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ class MuxSchedule:
         return tuple(taken + (batch - self.steps[piece]) * count for taken, count in pairs)
 
     def batch_after(self, taken: Sequence[int]) -> int | None:
-        """Find the global batch before which the sources have given ``taken`` samples; None if no batch fits."""
+        """Return the global batch before which the sources have given ``taken`` samples; None if no batch fits."""
         total = sum(taken)
         piece = bisect.bisect_right([sum(each) for each in self._taken], total) - 1
         batch = self.steps[piece] + (total - sum(self._taken[piece])) // sum(self.counts[piece])
@@ -69,7 +69,7 @@ class MuxSchedule:
 
     @cached_property
     def _taken(self) -> list[tuple[int, ...]]:
-        """Samples that each source has given before each step."""
+        """Number of samples that each source has given before each step."""
         taken = [(0,) * len(self.counts[0])]
         for counts, step, following in zip(self.counts, self.steps, self.steps[1:], strict=False):
             taken.append(tuple(t + (following - step) * c for t, c in zip(taken[-1], counts, strict=True)))
@@ -81,20 +81,20 @@ class MuxSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MuxOrder:
-    """The order of a mux: batch k of rank r is a pure function of the fields.
+    """Order of a mux: batch k of rank r is a pure function of the fields.
 
-    The samples of a source are numbered through all its epochs, t = epoch * records + sample. Global batch k takes from
-    each source as many samples as the schedule says, from where batch k - 1 ended. So global batches are the same for
-    every world size. See :class:`Order`.
+    The samples of a source are numbered through all its epochs, t = epoch * records + sample. Global batch k takes as
+    many samples of each source as the schedule says, after the samples of batch k - 1. So global batches are the same
+    for every world size. See :class:`Order`.
     """
 
     schedule: MuxSchedule
-    records: tuple[int, ...]  # records of each source
-    lanes: int  # lanes of each source
+    records: tuple[int, ...]  # number of records of each source
+    lanes: int  # number of lanes of each source
     seed: int
     rank: int = 0
     world_size: int = 1
-    epoch_batches: int | None = None  # batches of an iteration; None: without end
+    epoch_batches: int | None = None  # number of batches of an iteration; None for no end
     uuids: tuple[str, ...] = ()  # identifiers of datasets and selections
     rank_shares: RankShares = field(init=False, repr=False)
 
@@ -127,14 +127,14 @@ class MuxOrder:
         return divide_samples(counts, self.rank, self.world_size, first=np.cumsum(counts) - counts)
 
     def windows(self, batch: int) -> list[_Window]:
-        """Return the samples of each source that a global batch takes."""
+        """Return, for each source, the window of samples that a global batch takes."""
         counts = self.schedule.counts_at(batch)
         firsts, starts = accumulate(counts, initial=0), self.schedule.taken(batch)
         triples = zip(starts, counts, firsts, strict=False)
         return [_Window(start, start + count, first) for start, count, first in triples]
 
     def samples(self, source: int, window: _Window) -> I64:
-        """Return the numbers t of this rank's samples of a source in a window, int64 (share,)."""
+        """Return this rank's samples of a source in a window, numbered through all epochs, int64 (share,)."""
         start, stop, first = window
         return self.rank_shares.find_samples(self.rank, start, stop, records=self.records[source], first=first)
 
@@ -182,15 +182,15 @@ class MuxOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch at which a state goes on; UsageError if its datasets, seed or lanes are others."""
+        """Return the epoch and batch of a state; raise UsageError if datasets, seed, lanes or batches are different."""
         check_state(state, self.state(0, 0), ("datasets", "seed", "lanes"), of="mux")
         batches, _ = self.batches_and_rest(state)
         return divmod(batches, self.epoch_batches) if self.epoch_batches else (0, batches)
 
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the batches of this order before a state, and the samples read of the batch that follows.
+        """Return the number of this order's batches before a state, and the number of samples read of the next batch.
 
-        UsageError if the state is not at the boundary of two batches of this order.
+        Raise UsageError if no batch of this order begins there, or if a batch read in part is different in this order.
         """
         taken, rest = _taken(state, len(self.records))
         batches = self.schedule.batch_after(taken)
@@ -213,9 +213,9 @@ class MuxOrder:
 
 
 class _Window(NamedTuple):
-    """The samples of a source that a global batch takes, numbered through all epochs.
+    """Samples of a source that a global batch takes, numbered through all epochs.
 
-    ``first`` is the first of the ranks that get one sample more, see :func:`divide_samples`.
+    ``first`` is the first rank that gets a leftover sample, see :func:`divide_samples`.
     """
 
     start: int
@@ -253,9 +253,9 @@ class _RepeatingSource:
 
 
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
-    """Return the samples that each source has given before a state, and the samples read of a rank's next batch."""
+    """Return the number of samples that each source gave before a state, and the number read of a rank's next batch."""
     if state["version"] == 1:
-        # The counts are those of a rank's batch, and the samples are the rank's samples of all sources together.
+        # ``counts`` are those of a rank's batch, and ``samples`` is the rank's number of samples of all sources.
         counts, (samples,) = _numbers(state, "counts", sources), check_position(samples=state.get("samples"))
         if not any(counts):
             raise UsageError(f"the state has counts {counts}; one above 0 is needed")

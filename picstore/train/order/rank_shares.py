@@ -5,9 +5,9 @@ shared: ranks in turn have equal parts of them, so a rank reads parts of two sha
 then read L + W - gcd(L, W) lanes, whole or in part. If W divides L, no lane is shared.
 
 The ranks' shares of a global batch differ by one sample at most. A rank takes the samples of its whole lanes, up to its
-share. Samples of shared lanes go to those readers of the lanes that lack samples, lowest rank first. The remaining
-samples go to the ranks that still lack some. A rank that gets a sample of a lane that it does not read reads the record
-alone.
+share. Samples of a shared lane go to those of the lane's readers that lack samples, lowest rank first. The remaining
+samples go to the ranks that still lack samples. If a rank gets a sample of a lane that it does not read, it reads the
+record alone.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from picstore.arrays import I64, Bools
 from picstore.errors import UsageError
 
 MAX_LANES = 1 << 16
-# A batch of 256 samples takes 8 records from each of 32 lanes.
+# Least default number of lanes. A batch of 256 samples takes 8 records from each of 32 lanes.
 MIN_LANES = 32
 
 
 @dataclass(frozen=True)
 class RankShares:
-    """The rule by which ``world_size`` ranks share the lanes and samples of an epoch."""
+    """Rule by which ``world_size`` ranks share the lanes and samples of an epoch."""
 
     lanes: int
     world_size: int = 1
@@ -49,7 +49,7 @@ class RankShares:
         return self.lanes // self.world_size + int(((first <= rank) & (rank <= last)).sum())
 
     def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
-        """Return the first and the last rank that reads each lane, int64 (n,); all ranks between read the lane too.
+        """Return the first and the last reader of each lane, int64 (n,) each; all ranks between read the lane too.
 
         ``turns`` are added to the ranks of lanes with one reader, modulo the world size.
         """
@@ -65,7 +65,7 @@ class RankShares:
 
         Args:
             start, stop: bounds of the global batch; samples are numbered through all epochs.
-            records: samples of an epoch.
+            records: number of samples in an epoch.
             first: see :func:`divide_samples`.
         """
         if not self.shared and not start % self.world_size and not stop % self.world_size:
@@ -77,9 +77,9 @@ class RankShares:
         return mine
 
     def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
-        """Return lanes and turns of samples that are numbered through all epochs: int64 (n,) each.
+        """Return the lanes and turns of samples that are numbered through all epochs: int64 (n,) each.
 
-        With these turns, and if no lane is shared, sample t is of a lane of rank t mod W, in every epoch.
+        If no lane is shared, the turns give sample t to a lane of rank t mod W in every epoch.
         """
         epoch, index = np.divmod(numbers, records)
         return index % self.lanes, epoch * records % self.world_size
@@ -101,7 +101,7 @@ class RankShares:
         """Give the samples of a global batch that have no owner yet to ranks that lack samples.
 
         Args:
-            owners: rank of each sample in order, −1 for none; changed in place, and returned.
+            owners: rank of each sample in order, −1 if it has no owner; changed in place, and returned.
             readers: first and last reader of each sample's lane.
             shares: number of samples of each rank, int64 (world size,).
         """
@@ -116,7 +116,7 @@ class RankShares:
         return owners
 
     def reads(self, rank: int, lanes: I64, turns: I64 | int = 0) -> Bools:
-        """Mark the lanes that a rank reads, bool (n,); see :meth:`find_readers` for ``turns``."""
+        """Return whether a rank reads each lane, bool (n,); see :meth:`find_readers` for ``turns``."""
         first, last = self.find_readers(lanes, turns)
         marks: Bools = (first <= rank) & (rank <= last)
         return marks
@@ -129,7 +129,7 @@ class RankShares:
 
 
 def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: I64 | int = 0) -> I64:
-    """Return the size of a rank's share of a global batch; ranks from ``first`` on, in turn, have one sample more."""
+    """Return the size of a rank's share of a batch; ranks from ``first`` on, cyclically, have one leftover sample."""
     turn = (np.asarray(rank) - first) % world_size
     share: I64 = np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)
     return share
@@ -140,15 +140,15 @@ def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
 
     Args:
         first, last: first and last reader of each sample's lane, in order, int64 (n,).
-        shares: share of each sample's first reader in the sample's global batch, int64 (n,).
-        group: number of each sample's global batch, int64 (n,), or one number for all.
+        shares: size of the share that each sample's first reader has in the sample's global batch, int64 (n,).
+        group: index of each sample's global batch, int64 (n,), or one index for all samples.
 
     Returns:
         The rank of each sample, −1 for samples without an owner.
     """
     own = np.flatnonzero(first == last)
     cell = (group * (int(first.max(initial=0)) + 1) + first)[own]
-    # NumPy sorts numbers of 16 bits in one pass.
+    # The smallest type, because NumPy sorts integers of at most 16 bits by radix.
     order = np.argsort(cell.astype(np.min_scalar_type(int(cell.max(initial=0)))), kind="stable")
     begins = np.flatnonzero(np.diff(cell[order], prepend=-1))
     earlier = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
@@ -159,7 +159,7 @@ def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
 
 
 def default_lanes(world_size: int, sources: int = 1) -> int:
-    """Return the lanes of each source: MIN_LANES / ``sources``, rounded up to a multiple of the world size.
+    """Return the number of lanes of each source: MIN_LANES // ``sources``, rounded up to a multiple of the world size.
 
     So ranks share no lane, and memory does not grow with the number of sources.
     """
@@ -169,8 +169,8 @@ def default_lanes(world_size: int, sources: int = 1) -> int:
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return the rank and world size of this process.
 
-    They are the arguments, else torch.distributed's, else those of the environment's RANK and WORLD_SIZE, else 0 and 1.
-    UsageError if one of the two is missing, not an integer, or out of range.
+    Both come from the arguments, else from torch.distributed, else from the environment's RANK and WORLD_SIZE; else
+    they are 0 and 1. Raise UsageError if only one is given, or if one is not an integer or out of range.
     """
     if (rank is None) != (world_size is None):
         raise UsageError("rank and world_size belong together: give both or neither")
@@ -181,13 +181,13 @@ def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str
 
 
 def check_rank(rank: int, world_size: int) -> None:
-    """Raise UsageError unless ``rank`` is one of ``world_size`` ranks."""
+    """Raise UsageError unless ``rank`` is at least 0 and below ``world_size``."""
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} of world size {world_size}; give a rank from 0 to world size - 1")
 
 
 def _distributed_rank() -> tuple[int, int] | None:
-    # The loader's process does without torch.
+    # Imported here, because the loader's process does not need torch.
     from torch import distributed
 
     if not distributed.is_available() or not distributed.is_initialized():

@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class PlanChoice(Protocol):
-    """A rule by which batches take one of several plans of transforms."""
+    """Rule by which each batch takes one of several plans of transforms."""
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Mark the images of widths and heights (n, 2) that a plan may be applied to in an epoch: bool (n,)."""
+        """Return whether a plan may be applied in an epoch to images of widths and heights (n, 2): bool (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSource:
-    """A dataset that batches are made of."""
+    """Dataset that gives samples to batches, with the plans of its transforms."""
 
     dataset: Dataset
     seed: int  # seed of order and random transforms
     base: int = 0  # number added to labels other than −1
     plan: TransformPlan = field(default_factory=TransformPlan)
-    copies: int = 1  # most samples of one record in an epoch
-    # Plans of batches that need another plan. Views, targets and columns are the same in all plans.
+    copies: int = 1  # largest number of samples of one record in an epoch
+    # Plans besides ``plan``. Views, targets and columns are the same in all plans.
     others: tuple[TransformPlan, ...] = ()
-    choice: PlanChoice | None = None  # plans that an image may need; None: all
+    choice: PlanChoice | None = None  # plans that an image may need; None for all plans
     shift: RecordShift = NO_SHIFT  # change of labels before the base is added
 
     @property
@@ -46,7 +46,7 @@ class TrainingSource:
         return dict(zip(self.batch_labels(np.arange(len(names))).tolist(), names, strict=True))
 
     def batch_labels(self, labels: I64) -> I64:
-        """Map labels of the dataset to labels in batches; −1, unknown, stays."""
+        """Map labels of the dataset to labels in batches; −1 (unknown) stays."""
         shifted = self.shift.map_labels(labels)
         return shifted + np.where(labels >= 0, self.base, 0)
 
@@ -56,28 +56,28 @@ class TrainingSource:
         return (self.plan, *self.others)
 
     def uses_plan(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Mark the images of widths and heights (n, 2) that a plan may be applied to in an epoch: bool (n,)."""
+        """Return whether a plan may be applied in an epoch to images of widths and heights (n, 2): bool (n,)."""
         return np.ones(len(sizes), dtype=np.bool_) if self.choice is None else self.choice.uses(plan, epoch, sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class LeavingRun:
-    """A container that a lane is done with once a batch is made, except for ``records`` that later batches need."""
+    """Container that a lane leaves after a batch. Later batches still need its ``records``, which are set aside."""
 
     container: int
     lane: int
-    records: I64  # ascending; twice if two samples need a record
+    records: I64  # ascending; a record that two samples need comes twice
 
 
 class OpenRuns:
-    """The runs of records that the lanes of a rank are in the middle of, each in one container, in one epoch."""
+    """Runs of records, each in one container, that the lanes of a rank are reading in one epoch."""
 
     def __init__(self) -> None:
-        # The last sample that a lane takes from a container, by container and lane.
+        # Last sample that a lane takes from a container, by container and lane.
         self._ends: dict[tuple[int, int], int] = {}
 
     def read(self, containers: I64, lanes: I64, ends: I64) -> None:
-        """Note the runs of samples that a batch takes from containers; ``ends`` are their ``Samples.end``."""
+        """Note the runs of a batch's samples, given the containers, lanes and ``Samples.end`` of the samples."""
         self._ends.update(zip(zip(containers.tolist(), lanes.tolist(), strict=True), ends.tolist(), strict=True))
 
     def leave(self, last: int) -> list[tuple[int, int]]:
@@ -88,10 +88,10 @@ class OpenRuns:
         return left
 
     def read_lanes(self, samples: Samples, inside: Bools, last: int) -> tuple[Samples, tuple[LeavingRun, ...]]:
-        """Mark the samples ``inside`` the lanes of a batch's rank as IN_CONTAINER, and the others as ALONE.
+        """Mark the samples ``inside`` the lanes of a batch's rank as IN_CONTAINER, and all other samples as ALONE.
 
         Returns:
-            The samples, and the containers that lanes are done with after the ``last`` sample of the global batch.
+            The samples, and the containers that lanes leave after the ``last`` sample of the global batch.
         """
         self.read(samples.container[inside], samples.lane[inside], samples.end[inside])
         leaving = tuple(LeavingRun(*run, np.zeros(0, np.int64)) for run in self.leave(last))
@@ -101,13 +101,13 @@ class OpenRuns:
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """The samples of a batch that come from one epoch of one source.
+    """Samples of a batch that come from one epoch of one source.
 
     Attributes:
         slots: int64 (n,), slots of the samples in the batch.
-        plan: number of the plan of the samples' transforms.
-        leaving: containers that lanes are done with after the batch.
-        weight: weight of the rank's batch, see :attr:`picstore.train.batch.Batch.weight`; equal in all parts of it.
+        plan: index in :attr:`TrainingSource.plans` of the samples' plan.
+        leaving: containers that lanes leave after the batch.
+        weight: weight of the rank's batch, see :attr:`picstore.train.batch.Batch.weight`; equal in all its requests.
     """
 
     source: int
@@ -123,13 +123,13 @@ BatchRequest: TypeAlias = Sequence[SourceRequest]
 
 
 class Order(Protocol):
-    """The order of all batches of a rank: a pure function of the fields, and a value that can be pickled."""
+    """Order of all batches of a rank: a pure function of the fields, and a value that can be pickled."""
 
     def stage(self, epoch: int) -> int:
-        """Return the number of the stage that an epoch is in; each stage may have callables of its own."""
+        """Return the index of an epoch's stage; each stage may have callables of its own."""
 
     def length(self, epoch: int) -> int | None:
-        """Return the number of batches in an epoch; None without end."""
+        """Return the number of batches in an epoch; None if it has no end."""
 
     @property
     def lanes(self) -> int:
@@ -156,7 +156,7 @@ class Order(Protocol):
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Return the epoch and batch at which a state with the same number of lanes goes on.
 
-        UsageError if the state does not fit this order.
+        Raise UsageError if the state does not fit this order.
         """
 
     def with_lanes(self, lanes: int) -> Self:
@@ -164,5 +164,5 @@ class Order(Protocol):
 
 
 def skip_deleted(samples: Samples, dataset: Dataset) -> Samples:
-    """Map samples of an order over live records to all records of the containers, deleted records included."""
+    """Map indices of records among a container's live records to indices among all records of the container."""
     return replace(samples, record=dataset.live.to_record_numbers(samples.container, samples.record))

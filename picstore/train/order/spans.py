@@ -1,8 +1,8 @@
 """Spans: runs of steps of an order that one worker makes by itself, and the length of spans.
 
 A span begins and ends in the middle of the containers that its lanes read, so that two workers read these containers.
-If the lanes of a span take m records each from containers of c records, (c - 1) / m of the bytes are read in addition:
-a quarter if m is 4 c. The end of an epoch is the end of all containers, so epochs are divided into equal spans.
+If each lane of a span takes m records from containers of c records, (c - 1) / m of the bytes are read in addition: a
+quarter if m is 4 c. All containers end where an epoch ends, so epochs are divided into equal spans.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MAX_READ = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Steps of an order from batch ``first`` of ``epoch`` on. Called with the sources, it yields their requests.
+    """Steps of an order from batch ``first`` of ``epoch`` on. Calling the span with the sources yields the requests.
 
     Attributes:
         step: see :meth:`Order.requests`; 0 except in a DataLoader's worker.
-        count: number of steps; None for a span without end.
+        count: number of steps; None if the span has no end.
     """
 
     order: Order
@@ -38,12 +38,12 @@ class Span:
         return islice(requests, self.count)
 
     def after(self, steps: int) -> Span:
-        """Return the span without its first ``steps``, which must be of one epoch."""
+        """Return the span without its first ``steps`` steps, which must lie in one epoch."""
         left = None if self.count is None else self.count - steps
         return replace(self, first=self.first + steps, count=left)
 
     def cut(self, steps: int) -> tuple[Span, Span]:
-        """Divide a span without end into a span of about ``steps`` steps of one epoch, and the rest."""
+        """Divide a span without end into a span of about ``steps`` steps in one epoch, and the rest."""
         length = self.order.length(self.epoch)
         if length is None:
             return replace(self, count=steps), self.after(steps)
@@ -57,13 +57,13 @@ class Span:
 
 @dataclass(slots=True)
 class SpanCutter:
-    """Cuts spans off a span without end, at first shorter spans, so that workers end one after the other."""
+    """Divider of a span without end into spans, at first shorter spans, so that workers end one after the other."""
 
     rest: Span
     cuts: int = 0
 
     def cut(self, steps: int, workers: int) -> Span:
-        """Cut off the next span: of about ``steps`` steps, once each of the ``workers`` has a span."""
+        """Cut off the next span: about ``steps`` steps, or fewer until each of the ``workers`` has a span."""
         self.cuts += 1
         span, self.rest = self.rest.cut(max(1, steps * min(self.cuts, workers) // workers))
         return span
@@ -71,7 +71,7 @@ class SpanCutter:
 
 @dataclass(frozen=True, slots=True)
 class DealtSpans:
-    """A span without end, divided into spans of ``steps`` for workers in turn; a single worker makes it undivided."""
+    """Span without end, divided into spans of ``steps`` steps for workers in turn; undivided for a single worker."""
 
     whole: Span
     steps: int
@@ -91,7 +91,7 @@ class DealtSpans:
 
 
 def steps_of_span(span: Span, sources: Sequence[TrainingSource]) -> tuple[int, float]:
-    """Return the steps that a span needs to read at most ``MAX_READ`` times the bytes, and stored bytes of a step."""
+    """Return the least number of steps that keeps a span within ``MAX_READ``, and the stored bytes of a step."""
     request = next(iter(span(sources)))
     lanes = span.order.lanes_read / len(sources)
     opened = taken = 0.0

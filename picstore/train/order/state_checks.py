@@ -1,4 +1,4 @@
-"""Checks of loaders' states on resume: version, equal fields, and positions in an endless training."""
+"""Checks of loaders' states on resume: the version, fields that must be equal, and the range of positions."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from picstore.errors import UsageError
 from picstore.train.order.rank_shares import MAX_LANES
 from picstore.train.transforms.arguments import checked_integer
 
-# Version of the order. Any change of the records in a batch raises it. docs/order.md, "States", lists the
-# differences of earlier versions, and tests/test_versions.py fails if a raise was forgotten.
+# Version of the order, raised by any change of the records in a batch. docs/order.md, "States", lists the differences
+# of earlier versions, and tests/test_versions.py fails if the version was not raised.
 VERSION = 2
-# Largest number of an epoch, batch or sample. Times 2**20 ranks it stays within 63 bits, and a rank that takes 10,000
-# samples a second gets there after 14 years.
+# Largest index of an epoch, batch or sample. Multiplied by 2**20 ranks it fits into 63 bits, and a rank that takes
+# 10,000 samples a second reaches it after 14 years.
 MAX_POSITION = 1 << 42
 
 
 class Position(NamedTuple):
-    """A position in a training: an epoch, and the number of a batch in the epoch."""
+    """Position in a training: an epoch, and the index of a batch in the epoch."""
 
     epoch: int
     batch: int
 
 
 def check_position(**numbers: Any) -> tuple[int, ...]:
-    """Return numbers of epochs, batches or samples as Python's integers, in the order given.
+    """Return the indices of epochs, batches or samples as Python's integers, in the order given.
 
-    UsageError, with the name of the number, unless each is an integer from 0 to 2**42.
+    Raise UsageError, which names the argument, unless each is an integer from 0 to 2**42.
     """
     return tuple(checked_integer(value, name, 0, MAX_POSITION) for name, value in numbers.items())
 
@@ -35,7 +35,7 @@ def check_position(**numbers: Any) -> tuple[int, ...]:
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
     """Raise UsageError if a state differs in one of the fields ``names`` from the loader or mux that loads the state.
 
-    Version 1 has the same order, except for the stored order on several ranks.
+    States of version 1 are accepted, because only the stored order on several ranks has changed.
     """
     version = state.get("version")
     if version not in (1, VERSION) or isinstance(version, bool):
@@ -55,11 +55,11 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequenc
 
 
 def position_in_epochs(state: Mapping[str, Any], unit: str) -> tuple[int, int]:
-    """Return the epoch of a state, and the position there in ``unit``, ``"samples"`` or ``"batches"``."""
+    """Return the epoch of a state, and its position in the epoch in ``unit``, ``"samples"`` or ``"batches"``."""
     epoch, position = check_position(**{name: state.get(name) for name in ("epoch", unit)})
     return epoch, position
 
 
 def read_lanes(state: Mapping[str, Any]) -> int:
-    """Return the lanes of a state; UsageError for a number that no order has."""
+    """Return the number of lanes of a state; raise UsageError if no order has this number of lanes."""
     return checked_integer(state.get("lanes"), "lanes of the state", 1, MAX_LANES)

@@ -22,13 +22,13 @@ from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import Samples
 
 _TICKS = 30  # A sample is 2**30 ticks.
-# The golden ratio's fraction in ticks. The number is odd, so that 2**30 epochs have all offsets.
+# Fraction of the golden ratio, in ticks. It is odd, so that 2**30 epochs have different offsets.
 _GOLDEN = 663_608_941
-# Limit of samples and of records, with which sums have at most 63 bits.
+# Largest number of samples and of records, so that sums of ticks have at most 63 bits.
 _MAX_SAMPLES = 1 << 31
-# Limit of the largest weight's exponent of two: 2**31 such weights, and 2**61 ticks over their sum, stay in float64.
+# Largest exponent of the largest weight: the sum of 2**31 weights, and 2**61 ticks divided by it, are then finite.
 _MAX_EXPONENT = 512
-# Weights to add up at a time. They stay in the cache, and in blocks that malloc keeps.
+# Number of weights to add up at a time: few enough for the cache, and for blocks that malloc keeps.
 _CHUNK = 1 << 13
 
 
@@ -67,7 +67,7 @@ class RecordShares:
         """Give each record a share in proportion to its weight.
 
         Args:
-            weights: (records,), at least 0, not all 0; or indexes into ``values``, if these are given.
+            weights: (records,), at least 0, not all 0; or indices into ``values``, if ``values`` is given.
         """
         starts: I64 = np.concatenate(([0], np.cumsum(counts)))
         sums, total = np.zeros(len(starts)), 0.0
@@ -85,12 +85,12 @@ class RecordShares:
     def counts(self, epoch: int) -> I64:
         """Return the number of samples of each container in an epoch, int64 (containers,)."""
         bounds = self.bounds + self._offset(epoch)
-        # Shift in place: fresh pages cost more than the sums in them.
+        # Shift in place, because a new array's pages cost more than the arithmetic.
         bounds >>= _TICKS
         return np.diff(bounds)
 
     def to_records(self, samples: Samples, epoch: int) -> Samples:
-        """Map samples of an order over :meth:`counts` to live records of containers, and number the copies."""
+        """Map samples of an order over :meth:`counts` to live records, and number the copies of each record."""
         each, which = np.unique(samples.container, return_inverse=True)
         first, begins, ends = self._ticks(each)
         offset = self._offset(epoch)
@@ -132,7 +132,7 @@ class RecordWeights:
     """The weights of a dataset's live records, and sums of the weights.
 
     Attributes:
-        weights: (records,), numbers of any type; or indexes into ``values``.
+        weights: (records,), numbers of any type; or indices into ``values``.
         values: float64, the different weights; None if ``weights`` are the weights themselves.
         sums: float64 (containers + 1,), sum of the weights before each container.
         total: sum of all weights.
@@ -146,7 +146,7 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """Return the ticks before and after each of the ``records`` of ``containers`` of ``lengths`` records."""
+        """Return the ticks before and after each of ``records``, all records of ``containers``, ``lengths`` of each."""
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         sums = np.zeros((len(inside), inside.shape[1] + 1))
         sums[:, 0] = self.sums[containers]
@@ -174,7 +174,7 @@ class RecordWeights:
 def record_shares(
     dataset: Dataset, *, weights: str | npt.ArrayLike | None, balance: str | None, repeat: float, seed: int
 ) -> RecordShares | None:
-    """Make the shares that a Loader's options ask for.
+    """Compute the records' shares from a Loader's options.
 
     Returns:
         The shares; None if every record comes once an epoch.
@@ -203,7 +203,7 @@ def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
     try:
         # A copy, so that later changes by the caller have no effect.
         array = np.array(dataset.table[weights] if isinstance(weights, str) else weights)
-    except ValueError as error:  # lists of several lengths
+    except ValueError as error:  # a list of lists that differ in length
         raise UsageError(f"{name}: {error}; a number for each of {len(dataset):,} records is needed") from error
     if array.shape != (len(dataset),) or array.dtype.kind not in "iufb":
         text = f"{name}: an array of shape {array.shape} and {array.dtype}"
@@ -245,6 +245,6 @@ def _look_up(weights: Array, values: Array | None) -> F64:
 
 
 def _equal_ticks(records: I64, samples: int, count: int) -> I64:
-    """Return the ticks before some of ``count`` records of equal shares, rounded down."""
+    """Return the ticks before each of ``records``, rounded down, if all ``count`` records have equal shares."""
     each, rest = divmod(samples << _TICKS, count)
     return records * each + records * rest // count
