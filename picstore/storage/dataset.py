@@ -41,7 +41,7 @@ from picstore.storage.record_counts import (
     known_ids_end,
     read_counts,
 )
-from picstore.storage.record_table import FACTS, RecordTable
+from picstore.storage.record_table import FACTS, RecordTable, read_paths
 from picstore.storage.references import ReferencesRoot, find_references_root
 from picstore.storage.split_parts import (
     assign_parts,
@@ -155,6 +155,28 @@ class Dataset(Sequence[Record]):
     def classes(self) -> list[str]:
         """Names of the classes by label; empty if the source had none."""
         return list(self.manifest.classes)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Label of each class by name, as of torchvision's ImageFolder; the first label of a name that occurs twice."""
+        return {name: label for label, name in reversed(list(enumerate(self.classes)))}
+
+    @property
+    def targets(self) -> list[int]:
+        """Label of each record in stored order, as of torchvision's ImageFolder; ``table["label"]`` is an array."""
+        return self.facts()["label"].tolist()  # type: ignore[no-any-return]
+
+    @property
+    def samples(self) -> list[tuple[str | None, int]]:
+        """Path and label of each record in stored order, as of torchvision's ImageFolder.
+
+        The path is ``path`` in the record's extra: that of the converted file in its source, or None. Each access reads
+        the indexes and extras of all containers.
+
+        Raises:
+            Corrupt, NotADataset: extras are damaged, or a file is missing.
+        """
+        return list(zip(read_paths(self.containers.index, self.live), self.targets, strict=True))
 
     @property
     def uuid(self) -> str:

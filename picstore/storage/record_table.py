@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from picstore.arrays import I64, Array, Bools, Table
 from picstore.errors import Corrupt, Damage, NotADataset, UsageError, missing_extra
 from picstore.storage.conditions import Condition
 from picstore.storage.edits.columns import LABEL, Column, Values
+from picstore.storage.edits.live_records import LiveRecords
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, SAMPLINGS
 from picstore.storage.location.resolve import map_concurrently
@@ -56,6 +58,19 @@ def _facts_in(index: Callable[[int], Container], records: Array, number: int) ->
         for name in FACTS.names or ():
             facts[name][container.good] = container.index[_SOURCES.get(name, name)][container.good]
     return facts
+
+
+def read_paths(index: Callable[[int], Container], live: LiveRecords) -> Iterator[str | None]:
+    """Yield the ``path`` in the extra of each live record in stored order; None for a record without one.
+
+    Errors: those of ``index``, and Corrupt for damaged extras.
+    """
+    for number in np.flatnonzero(live.counts).tolist():
+        container = index(number)
+        for k in np.flatnonzero(live.mask(number)).tolist():
+            extra = container.extra_json(k) if container.good[k] else b""
+            path = json.loads(extra).get("path") if extra else None
+            yield path if isinstance(path, str) else None
 
 
 def find_positions(stored: I64, ids: I64, *, where: str) -> I64:

@@ -120,6 +120,26 @@ class MapDataset(data.Dataset[Item]):
         """Return the number of records."""
         return len(self.dataset)
 
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes by label, as of torchvision's ImageFolder."""
+        return self.dataset.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Label of each class by name, see :attr:`picstore.Dataset.class_to_idx`."""
+        return self.dataset.class_to_idx
+
+    @property
+    def targets(self) -> list[int]:
+        """Label of each record by index, see :attr:`picstore.Dataset.targets`."""
+        return self.dataset.targets
+
+    @property
+    def samples(self) -> list[tuple[str | None, int]]:
+        """Path and label of each record by index, see :attr:`picstore.Dataset.samples`."""
+        return self.dataset.samples
+
     def set_epoch(self, epoch: int) -> None:
         """Draw the parameters of transforms for ``epoch`` from now on, also in the workers of a DataLoader."""
         (self._epoch.values[0],) = check_position(epoch=epoch)

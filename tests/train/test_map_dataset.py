@@ -14,8 +14,9 @@ import pytest
 import torch
 from grids import slow_except
 from PIL import Image
-from samples import picture
+from samples import jpeg, picture
 from torch.utils.data import DataLoader, DistributedSampler, Subset, WeightedRandomSampler, random_split
+from torchvision.datasets import ImageFolder
 
 import picstore
 from picstore.errors import Damage, UsageError
@@ -69,6 +70,29 @@ def test_dtypes_are_those_of_the_loader(make_dataset: Make) -> None:
         dataset = picstore.MapDataset(path, transform=CROP, dtype=dtype)
         image, _ = dataset[3]
         assert image.dtype == dtype and torch.equal(image, expected[dataset.dataset[3].id][0])
+
+
+def test_classes_targets_and_samples_are_those_of_imagefolder(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    for name, count in (("bird", 3), ("cat", 2)):
+        (folder / name).mkdir(parents=True)
+        for k in range(count):
+            (folder / name / f"{k}.jpg").write_bytes(jpeg(k))
+    picstore.convert(folder, tmp_path / "set", workers=1)
+    theirs, ours = ImageFolder(str(folder)), picstore.MapDataset(tmp_path / "set")
+    assert ours.classes == theirs.classes and ours.class_to_idx == theirs.class_to_idx == {"bird": 0, "cat": 1}
+    assert ours.targets == [label for _, label in ours] == [label for _, label in ours.samples]
+    relative = [(str(Path(path).relative_to(folder)), label) for path, label in theirs.samples]
+    assert sorted(ours.samples) == sorted(relative)
+    part = ours.dataset.select(ours.dataset.table["label"] == 1)
+    assert part.targets == [1, 1] and {path for path, _ in part.samples} == {"cat/0.jpg", "cat/1.jpg"}
+
+
+def test_samples_without_a_path_and_names_that_occur_twice(make_dataset: Make) -> None:
+    dataset = picstore.Dataset(make_dataset(4))
+    assert dataset.samples == [(None, label) for label in dataset.table["label"].tolist()]
+    named = dataset.with_columns({"label": [0, 1, 2, 0]}, classes=["a", "b", "a"])
+    assert named.class_to_idx == {"a": 0, "b": 1} and sorted(named.targets) == [0, 0, 1, 2]
 
 
 def test_deletions_selections_and_columns_count_and_a_slot_may_come_twice(make_dataset: Make) -> None:

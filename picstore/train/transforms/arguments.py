@@ -93,8 +93,13 @@ def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 
 
 def checked_channels(value: Any, name: str, alternative: str = "") -> list[float]:
-    """Return three numbers; one number stands for three equal numbers. The error also offers ``alternative``."""
-    numbers = list(value) if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) else [value]
+    """Return three numbers; one number stands for three equal numbers. The error also offers ``alternative``.
+
+    ``value`` may be a NumPy array or a tensor, or a list of tensors, which torchvision makes of a tensor.
+    """
+    given = value.tolist() if hasattr(value, "tolist") else value
+    numbers = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    numbers = [number.tolist() if hasattr(number, "tolist") else number for number in numbers]
     numbers = numbers * _CHANNELS if len(numbers) == 1 else numbers
     if len(numbers) != _CHANNELS or not all(is_number(number) for number in numbers):
         raise UsageError(f"{name} is {value!r}; give one number or three{' ' * bool(alternative)}{alternative}")

@@ -6,9 +6,11 @@ factor of 1, it adds no step for the image.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from picstore.arrays import F64, I64, Bools
 from picstore.errors import UsageError
@@ -199,20 +201,39 @@ class Normalize(ColorTransform):
     """Subtract ``mean`` from levels / 255 and divide by ``std``; images become floats. Uses no random numbers.
 
     Args:
-        mean, std: one number for all channels, or one number for each; std is not 0.
+        mean, std: one number for all channels, or one for each in a list, tuple, array or tensor; std is not 0.
+            Both are of images from 0 to 1, as torchvision's. Means above 1 are used as they are, with a warning: FFCV
+            and DALI take means and deviations of levels from 0 to 255.
         inplace: ignored.
     """
 
     normalizes = True
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> None:
+    def __init__(self, mean: npt.ArrayLike, std: npt.ArrayLike, inplace: bool = False) -> None:
         self._mean = checked_channels(mean, "Normalize: mean")
         self._std = checked_channels(std, "Normalize: std")
-        if not all(np.float32(std) != 0 for std in self._std):
-            raise UsageError(f"Normalize: std is {std}; give numbers other than zero")
+        if not all(np.float32(each) != 0 for each in self._std):
+            raise UsageError(f"Normalize: std is {std!r}; give numbers other than zero")
+        if max(*self._mean, *self._std) > 1:
+            _warn_of_levels(self._mean, self._std)
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         return ColorProgram.from_step(opcodes.NORMALIZE, [*self._mean, *self._std], count=len(sizes))
+
+
+def _warn_of_levels(mean: Sequence[float], std: Sequence[float]) -> None:
+    """Warn of a mean and a deviation that seem to be of levels from 0 to 255."""
+    given = f"mean {_texts(mean)} and std {_texts(std)}"
+    scaled = f"mean {_texts([each / 255 for each in mean])} and std {_texts([each / 255 for each in std])}"
+    warnings.warn(
+        f"Normalize has {given}, and images have values from 0 to 1: if these are of levels from 0 to 255, as FFCV and "
+        f"DALI take them, give {scaled}",
+        stacklevel=3,
+    )
+
+
+def _texts(numbers: Sequence[float]) -> str:
+    return f"({', '.join(f'{number:.4g}' for number in numbers)})"
 
 
 def checked_factors(value: Range | None, name: str) -> tuple[float, float]:

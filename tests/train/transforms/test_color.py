@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from picstore.train.transforms.color import (
 )
 from picstore.train.transforms.color_program import ColorProgram, check_color, compose_color
 from picstore.train.transforms.opcodes import OutputDtype
+from picstore.train.transforms.transform_plan import plan_transforms
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -299,6 +301,7 @@ moderate = st.floats(-100, 100)
 tiny_to_huge = st.floats(1e-7, 1e5)
 
 
+@pytest.mark.filterwarnings("ignore:Normalize has mean")
 @examples(100)
 @given(st.tuples(moderate, moderate, moderate), st.tuples(tiny_to_huge, tiny_to_huge, tiny_to_huge))
 def test_normalized_values_match_torch_for_all_levels(mean: tuple, std: tuple) -> None:
@@ -306,6 +309,33 @@ def test_normalized_values_match_torch_for_all_levels(mean: tuple, std: tuple) -
     program = program_of([Normalize(mean, std)], 1)
     for dtype in DTYPES:  # with infinities and subnormal numbers
         assert torch.equal(run(program, 0, image, dtype), expected_floats(image, dtype, mean, std))
+
+
+TO_FLOATS = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+
+
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor, lambda values: np.array(values, np.float32)])
+def test_normalize_takes_lists_arrays_and_tensors_of_torchvision_too(make: Any) -> None:
+    image = noise(33, 17)
+    wanted = expected_floats(image, torch.float32, MEAN, STD)
+    plan, _ = plan_transforms([*TO_FLOATS, v2.Normalize(make(MEAN), make(STD))])
+    for step in (Normalize(make(MEAN), make(STD)), plan.groups[0].color[-1]):
+        assert torch.allclose(run(program_of([step], 1), 0, image, torch.float32), wanted, atol=1e-6)
+    program, wanted = program_of([Normalize(make([0.5]), make([0.25]))], 1), (image / 255 - 0.5) / 0.25
+    assert np.allclose(run(program, 0, image, torch.float32), wanted, atol=1e-6)
+
+
+def test_means_of_levels_up_to_255_are_warned_of_with_what_to_give() -> None:
+    levels = [(123.675, 116.28, 103.53), (58.395, 57.12, 57.375)]
+    with pytest.warns(UserWarning, match=r"give mean \(0\.485, 0\.456, 0\.406\) and std \(0\.229, 0\.224, 0\.225\)"):
+        Normalize(*levels)
+    with pytest.warns(UserWarning, match=r"mean \(0, 0, 0\) and std \(255, 255, 255\), .* std \(1, 1, 1\)"):
+        Normalize(0, 255)
+    with pytest.warns(UserWarning, match="from 0 to 255"):
+        plan_transforms([*TO_FLOATS, v2.Normalize(*levels)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Normalize((0.5, 1, 0), 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, *DTYPES])
