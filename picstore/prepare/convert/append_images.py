@@ -1,7 +1,7 @@
 """``convert --append``: add the images of a source to a finished dataset, as new files and a new manifest.
 
 The dataset is complete at any time, because no reader sees the new rows before the manifest is replaced. An append that
-is given up leaves files that no manifest names; the next append uses higher file numbers.
+is abandoned leaves files that no manifest names; the next append uses higher file numbers.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _MAX_CONFLICTS = 1000
 
 
 def append(listing: Listing, destination: Where, options: ConvertOptions, *, resume: bool = False) -> ConversionResult:
-    """Convert every input of a source, and add the records to a dataset with ids above its own.
+    """Convert every input of a source, and append the records to a dataset, with ids above the existing ids.
 
-    Labels are matched by class name if source and dataset have names; new names follow the existing ones. Errors are
+    Labels are matched by class name if source and dataset have names; new names follow the existing names. Errors are
     those of :func:`picstore.append`.
 
     Returns:
@@ -61,7 +61,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     manifest = read_manifest(root)
     if manifest.references is not None:
         raise UsageError(f"{root} is an index, which takes no images; convert it, and append to that")
-    _join_classes(manifest, listing)  # It fails before anything is converted.
+    _join_classes(manifest, listing)  # Raises before anything is converted.
     job = Job.describe(root, listing, options)
     settings = {name: value for name, value in job.settings.items() if name not in ("verb", "dedupe")}
     found = resumable_job.find_job(root, {"verb": "append", **settings}, resume=resume)
@@ -85,7 +85,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
 
 
 def _describe_append(job: Job, rows: int) -> dict[str, Any]:
-    """Make the job file of an append to the dataset as it is now."""
+    """Return the content of the job file of an append to the current dataset."""
     dataset = Dataset(job.root)
     return resumable_job.new_job(
         verb="append",
@@ -100,7 +100,7 @@ def _describe_append(job: Job, rows: int) -> dict[str, Any]:
 
 
 def _finish_append(job: Job, written: Mapping[int, ledger.WrittenFragment]) -> ConversionResult:
-    """Write ledger, index and manifest, in this order; deletions and columns saved since the append began stay."""
+    """Write ledger, index and manifest, in this order; keep deletions and columns saved since the append began."""
     root = job.root
     earlier = ledger.read_earlier_lines(root / LEDGER, job.first_id)
     tallies = ledger.write_ledger(root, job.rows, written, earlier=earlier)
@@ -119,13 +119,13 @@ def _finish_append(job: Job, written: Mapping[int, ledger.WrittenFragment]) -> C
 def _publish_append(
     job: Job, summaries: list[FileSummary], event: dict[str, Any], count: Callable[..., RecordCounts | None]
 ) -> Manifest:
-    """Add the files of an append to the dataset as it is now; Conflict if it is edited at the same moment.
+    """Add an append's files to the current manifest; raise Conflict if the dataset is edited at the same moment.
 
-    ``count`` returns the counts of the new records, for the dataset's attachments and relabelling.
+    ``count`` returns the counts of the new records, given the dataset's attachments and relabelling.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest
-    # In an object store, another process may have continued the same append.
+    # In an object store, another process may have resumed and published the same append.
     if _is_published(old, job):
         return old
     if names[: len(old.classes)] != list(old.classes):
@@ -145,7 +145,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Add the counts of a dataset and of new records, which may already have labels in the dataset's columns."""
+    """Add the counts of the new records to the dataset's, by labels of its label column; None if unreadable."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)
@@ -158,15 +158,12 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, job: Job) -> bool:
-    """Return whether an append has been published.
-
-    Since one append runs at a time, it has if there are more appends than when it began.
-    """
+    """Return whether the append is published: only one runs at a time, so the manifest then lists one more."""
     return _count_appends(manifest) > int(job.saved.get("earlier_appends", 1 << 62))
 
 
 def _read_append(manifest: Manifest, job: Job) -> ConversionResult:
-    """Read the result of the last append, which has finished before."""
+    """Read the result of the last append, which a previous run finished."""
     return ConversionResult(manifest, ledger.tally_lines(_last_lines(job)))
 
 
@@ -176,9 +173,9 @@ def _last_lines(job: Job) -> list[ledger.LedgerLine]:
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
-    """Join the classes of a dataset and of a source; return them, and the inputs with their numbers as labels.
+    """Join the classes of a dataset and of a source; return the names, and the inputs relabelled by them.
 
-    UsageError if attachments or classes do not fit together.
+    Raise UsageError if attachments or classes do not fit together.
     """
     if unknown := set(listing.attachments) - set(manifest.attachments):
         raise UsageError(
@@ -208,7 +205,7 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
 
 
 def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Input]) -> None:
-    """Raise UsageError for a label without a name that is the number of one class and the name of another."""
+    """Raise UsageError if a number given as label is the index of one class and the name of another."""
     moved = {number_of_text(name) for number, name in enumerate(classes) if number_of_text(name) not in (None, number)}
     if moved and (label := next((one.label for one in inputs if one.label in moved), None)) is not None:
         raise UsageError(
@@ -218,7 +215,7 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
 
 
 def _is_last_append(manifest: Manifest, job: Job) -> bool:
-    """Return whether the last append had the settings of a job and, by the sizes in the ledger, its images."""
+    """Return whether the last append had the job's settings and, by the sizes in the ledger, the same images."""
     appended = manifest.provenance.get("appended", ())
     if not appended or {**appended[-1], "outcome": None} != {**job.settings, "outcome": None}:
         return False
@@ -232,9 +229,9 @@ def _is_last_append(manifest: Manifest, job: Job) -> bool:
 
 
 def _next_file(root: Location, manifest: Manifest) -> int:
-    """Return a file number above all numbers in use, also by an append that was given up.
+    """Return a file number above all numbers in use, including those of abandoned appends.
 
-    A store may list files late, so the manifest's files count whether they are listed or not.
+    The manifest's files count too, because a store may list new files late.
     """
     names = [name.rpartition("/")[2].removesuffix(".pic") for name, _ in root.files() if name.endswith(".pic")]
     numbers = [int(name) for name in names if name.isdecimal()]
@@ -242,7 +239,7 @@ def _next_file(root: Location, manifest: Manifest) -> int:
 
 
 def _next_id(dataset: Dataset) -> int:
-    """Return an id above the ids of all inputs so far, failed ones included."""
+    """Return an id above the ids of all previous inputs, including failed inputs."""
     provenance = dataset.manifest.provenance
     inputs: list[int] = [provenance.get("inputs", 0), *(each["inputs"] for each in provenance.get("appended", ()))]
     return max(sum(inputs), 1 + int(np.max(dataset.containers.ids(), initial=-1)))

@@ -1,6 +1,6 @@
-"""Job of a conversion: begin it or find it, run its rows, and finish the dataset.
+"""Job of a conversion: begin or resume a job, run its rows, and finish the dataset.
 
-``convert`` makes a new dataset, or one shard of it. ``append_images`` and ``retry`` run the same :class:`Job`.
+``convert`` builds a new dataset, or one shard of it. ``append_images`` and ``retry`` use the same :class:`Job`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.storage.format.layout import MAX_CONTAINER
 from picstore.storage.location.resolve import MANIFEST, Location, Where, WritableLocation, locate_writable
 
-# Largest number of inputs that stand for all inputs of a source.
+# Largest number of inputs in the sample that represents a source.
 _SAMPLES = 32
 
 
@@ -43,9 +43,9 @@ class ConvertOptions:
     """Options that convert, append and retry share.
 
     Attributes:
-        workers: number of processes, or another engine; the result does not depend on it.
-        image_timeout: seconds for decoding and encoding an image, which fails if it takes longer; 0 for no limit.
-        references: folder of the source's files, for an index, which refers to images below it; None to store them.
+        workers: number of processes, or an engine; the dataset does not depend on this.
+        image_timeout: seconds for decoding and encoding one image; an image that takes longer fails. 0 sets no limit.
+        references: folder of the images that an index refers to; None to store the images in the dataset.
     """
 
     encode: EncodeSettings
@@ -56,7 +56,7 @@ class ConvertOptions:
     references: Location | None = None
 
 
-# Makes the result of a conversion from the ledger fragments that ``run_rows`` returned.
+# Function that finishes a conversion, given by row the ledger fragments that this run wrote.
 Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionResult]
 
 
@@ -66,11 +66,11 @@ class Job:
 
     Attributes:
         root: folder of the dataset.
-        listing: source, with labels that are numbers of the dataset's classes.
-        settings: description of the job in the manifest's provenance. A job is resumed with equal settings only.
-        saved: content of the job file: ``settings``, and what was decided when the job began.
-        shard: part of the rows to make; None for all.
-        reuse: whether to look for former files of rows, which a retry left.
+        listing: listing of the source, whose labels are indices of the dataset's classes.
+        settings: settings that the manifest's provenance records; a job can be resumed only with equal settings.
+        saved: content of the job file: ``settings``, and values chosen when the job began, such as the number of rows.
+        shard: shard whose rows are made; None for all rows.
+        reuse: whether to look for previous files of rows, which a retry saved.
     """
 
     root: WritableLocation
@@ -85,7 +85,7 @@ class Job:
     def describe(
         cls, root: WritableLocation, listing: Listing, options: ConvertOptions, shard: Shard | None = None
     ) -> Job:
-        """Make a job that has not begun."""
+        """Return a job that has not begun."""
         settings = {
             "verb": "convert" if options.references is None else "index",
             "picstore": __version__,
@@ -106,9 +106,9 @@ class Job:
         return cls(root=root, listing=listing, options=options, settings=settings, shard=shard)
 
     def begin(self, *, resume: bool) -> Job:
-        """Choose the number of rows, or continue a job that was begun; errors as of ``resumable_job.begin_job``."""
+        """Return the job with its saved or newly chosen number of rows; errors are those of ``begin_job``."""
         settings, inputs = self.settings, self.listing.inputs
-        if self.shard is not None:  # ``merge_shards`` reads what it needs from the job files.
+        if self.shard is not None:  # ``merge_shards`` reads both from the job files.
             names = {"classes": self.listing.classes, "attachments": list(self.listing.attachments)}
             settings = {**settings, **names}
         saved = resumable_job.begin_job(self.root, settings, resume=resume, shard=self.shard)
@@ -120,7 +120,7 @@ class Job:
         return replace(self, saved=saved, reuse=resume)
 
     def require_same_images(self) -> Job:
-        """Return the job; UsageError if it was begun with another source, whose images have the same names."""
+        """Return the job; raise UsageError if the job began with other images of the same names."""
         samples = self.saved.get("samples")
         if samples is not None and not same_images(sample_sizes(self.listing.inputs), samples):
             raise UsageError(
@@ -133,9 +133,9 @@ class Job:
         return resumable_job.hold_job(self.root, self.saved, self.shard)
 
     def run(self, clock: StageClock, finish: Finish) -> ConversionResult:
-        """Run the unfinished rows, with the job held; unless they are a shard's, let ``finish`` make the dataset.
+        """Run the unfinished rows of this locked job; unless it is a shard, let ``finish`` build the dataset.
 
-        PicstoreError if a row dies again and again.
+        Raise PicstoreError if the process of a row keeps dying.
         """
         with make_position_folder(self.root) as position_folder:
             if self.shard is None:
@@ -162,7 +162,7 @@ class Job:
 
     @property
     def first_id(self) -> int:
-        """Id of the first input."""
+        """Id of the job's first input."""
         return int(self.saved.get("first_id", 0))
 
     @property
@@ -175,17 +175,17 @@ class Job:
         return range(self.rows) if self.shard is None else self.shard.rows(self.rows)
 
     def _row_inputs(self, row: int) -> range:
-        """Return the numbers of a row's inputs."""
+        """Return the indices of a row's inputs in the listing."""
         if self.listing.partition is not None:
             return range(*self.listing.partition.rows[row : row + 2])
         return row_slice(len(self.listing.inputs), self.rows, row)
 
     def _make_tasks(self, position_folder: Path) -> deque[RowTask]:
-        """Make the tasks of all rows that are not finished."""
+        """Return a task for each unfinished row."""
         root, options, duplicates = self.root, self.options, self.listing.duplicates or {}
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
-        # With a partition, only that ends containers.
+        # With a partition, only the partition ends containers, not their size.
         shape = replace(options.shape, container_size=MAX_CONTAINER) if self.listing.partition else options.shape
         return deque(
             RowTask(
@@ -227,7 +227,7 @@ class Job:
 
 
 class StageClock:
-    """Seconds of the stages of a conversion, one after the other, which a display names as they begin."""
+    """Clock of a conversion's stages, which announces each stage to a progress display."""
 
     def __init__(self, progress: Progress | None, stage: str = "", since: float = 0.0) -> None:
         self.seconds: dict[str, float] = {}
@@ -235,13 +235,13 @@ class StageClock:
         self._stage, self._since = stage, since
 
     def begin_stage(self, stage: str, total: int | None = None, done: int = 0) -> None:
-        """End the stage before, and begin another."""
+        """End the current stage, if there is one, and begin ``stage``."""
         self.end_stage()
         self._stage, self._since = stage, time.monotonic()
         begin_stage(self._progress, stage, total, done)
 
     def end_stage(self) -> None:
-        """Record how long the current stage took, if there is one."""
+        """Record the seconds of the current stage, if there is one."""
         if self._stage:
             self.seconds[self._stage] = time.monotonic() - self._since
             self._stage = ""
@@ -257,8 +257,8 @@ def convert(
 ) -> ConversionResult:
     """Convert every input of a source into a new dataset; the ledger lists inputs that fail.
 
-    Arguments and errors are those of :func:`picstore.convert`. Only the rows of a ``shard`` are converted, and no
-    dataset is made of them; see ``merge_shards``.
+    Arguments and errors are those of :func:`picstore.convert`. With ``shard``, only its rows are converted, and no
+    dataset is built; see ``merge_shards``.
     """
     if listing.partition is not None:
         if shard is not None or listing.duplicates is not None:
@@ -278,7 +278,7 @@ def convert(
 
 
 def begin_clock(options: ConvertOptions) -> StageClock:
-    """Begin the stage "sampling", and start the fork server; MissingDependency if the encoder is not installed."""
+    """Begin the stage "sampling" and start the fork server; raise MissingDependency if the encoder is missing."""
     clock = StageClock(options.progress)
     clock.begin_stage("sampling")
     start_fork_server(options.encode)
@@ -288,7 +288,7 @@ def begin_clock(options: ConvertOptions) -> StageClock:
 
 
 def require_no_partition(listing: Listing) -> None:
-    """Raise UsageError for an index as the source of rows that are divided anew."""
+    """Raise UsageError if the source is an index, whose inputs cannot be divided into rows anew."""
     if listing.partition is not None:
         raise UsageError("an index is converted as a whole; leave out --append, --retry-failed, --shard and --dedupe")
 
@@ -297,7 +297,7 @@ def require_no_partition(listing: Listing) -> None:
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Choose the number of rows: as many as the source's parts, or by converting a sample of the inputs."""
+    """Return the number of rows: that of the source's partition, or an estimate from a sample of the inputs."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1
@@ -305,7 +305,7 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
         sizes = sample_sizes(inputs)
         return count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
     engine = worker_processes.as_engine(options.workers)
-    if not isinstance(engine, worker_processes.LocalEngine):  # The sample of a cluster is converted here.
+    if not isinstance(engine, worker_processes.LocalEngine):  # This machine converts the sample for a cluster too.
         engine = worker_processes.LocalEngine(count_cores())
     tasks = deque((k, inputs[k], options.encode, options.image_timeout) for k in sample_numbers(len(inputs)))
     converted = [size for _, size in engine.run(convert_sample, tasks) if isinstance(size, int)]
@@ -313,13 +313,13 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
 
 
 def sample_numbers(inputs: int) -> range:
-    """Return the numbers of up to ``_SAMPLES`` inputs, evenly spaced."""
+    """Return the indices of up to ``_SAMPLES`` evenly spaced inputs."""
     step = max(1, inputs // _SAMPLES)
     return range(0, min(inputs, step * _SAMPLES), step)
 
 
 def sample_sizes(inputs: Sequence[Input]) -> list[int]:
-    """Read the sampled inputs; return their bytes, 0 for an input that cannot be read."""
+    """Read the sampled inputs and return their sizes in bytes; 0 for an input that cannot be read."""
     return [_size(inputs[k]) for k in sample_numbers(len(inputs))]
 
 
@@ -331,6 +331,6 @@ def _size(source: Input) -> int:
 
 
 def same_images(sizes: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether most samples that could be read both times kept their size; some may have been repaired."""
+    """Return whether at least half of the samples that could be read both times have equal sizes."""
     pairs = [(size, other) for size, other in zip(sizes, others, strict=True) if size and other]
     return 2 * sum(size == other for size, other in pairs) >= len(pairs)

@@ -19,7 +19,7 @@ from picstore.storage.references import note_index
 
 @dataclass(frozen=True, slots=True)
 class ConversionResult:
-    """Result of a conversion: its manifest, None for one shard of several; its tally; seconds of each stage."""
+    """Result of a conversion: its manifest, or None for a shard; its tally; and the seconds of each stage."""
 
     manifest: Manifest | None
     tally: ledger.Tally
@@ -39,7 +39,7 @@ def finish_dataset(
 
     Args:
         settings: settings of the job.
-        written: what :func:`rows.run_rows` returned.
+        written: ledger fragments that this run wrote, by row.
         rows: number of rows.
         classes, attachments: names of the source's classes and attachments.
 
@@ -76,7 +76,7 @@ def finish_dataset(
 
 
 def read_result(root: WritableLocation, settings: dict[str, Any]) -> ConversionResult:
-    """Read the result of a conversion that has finished before. Errors: see :func:`read_own_manifest`."""
+    """Read the result of a conversion that a previous run finished. Errors are those of :func:`read_own_manifest`."""
     lines = ledger.read_lines(root / LEDGER, skip_damaged=True)
     manifest = read_own_manifest(root, settings)
     note_index(manifest)
@@ -87,7 +87,7 @@ def read_result(root: WritableLocation, settings: dict[str, Any]) -> ConversionR
 
 
 def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
-    """Read the manifest of a dataset; UsageError if it was not made by a conversion with these settings."""
+    """Read the manifest of a dataset; raise UsageError unless a conversion with these settings made the dataset."""
     manifest = read_manifest(root)
     stored = {"encode": manifest.encode, **manifest.provenance}
     stored.pop("outcome", None)
@@ -101,9 +101,9 @@ def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
 def read_row_summaries(
     root: WritableLocation, tallies: Sequence[ledger.Tally], streams: int, *, remedy: str, first_file: int = 0
 ) -> list[FileSummary]:
-    """Read the footers of the files of all rows; PicstoreError, with ``remedy``, if records of a tally are missing.
+    """Read the footers of all rows' files; raise PicstoreError, naming ``remedy``, if a row lacks records of its tally.
 
-    Nothing is listed, because a store may list files late.
+    The folder is not listed, because a store may list files late.
     """
     files = range(first_file, first_file + len(tallies))
 

@@ -1,7 +1,7 @@
 """Records of a conversion's inputs: each input becomes a training JPEG with its extra and attachments, or a reference.
 
-Several inputs are read, and made training JPEGs together if no loss is needed. Together, two scans are read at a time,
-and Python's code stays in the CPU's caches from one image to the next.
+Inputs are read in groups, and a group's JPEGs get restart markers together: two scans are read at a time, and Python's
+code stays in the CPU's caches from image to image.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from picstore.storage.location.resolve import Location
 Read: TypeAlias = Callable[[Input], bytes]
 
 _MAX_INPUTS = 16
-# A group ends with the input that takes it beyond this many bytes.
+# A group ends with the input that takes the group beyond this many bytes.
 _MAX_BYTES = 4 << 20
 # Inputs of at most this many bytes are converted in groups. Each takes 3 ms, so a group needs no time limit.
 _MAX_SIZE = 1 << 20
@@ -44,11 +44,11 @@ _MAX_SIZE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GroupedInput:
-    """An input with its id, and what was made of it in its group.
+    """Input with its id, and the results of reading and converting it in its group.
 
     Attributes:
-        data: bytes of the input, or the error of reading them; None if they are still to be read.
-        made: training JPEG; or the reason why it cannot be made without loss; None if that was not tried.
+        data: bytes of the input, or the error of reading the input; None if it is still to be read.
+        made: training JPEG, or the reason why it cannot be made without loss; None if that was not tried.
     """
 
     id: int
@@ -63,12 +63,12 @@ def group_inputs(
     settings: EncodeSettings,
     skipped: Callable[[int], bool],
 ) -> Iterator[GroupedInput]:
-    """Read inputs in groups and try to make training JPEGs of them without loss; yield all in order.
+    """Read inputs in groups, try to make a training JPEG of each without loss, and yield all inputs in order.
 
     Args:
         numbered: ids and inputs.
         read: function that reads the bytes of an input, given also its id.
-        skipped: function that tells whether the input of an id is not to be read.
+        skipped: function that returns whether the input with an id is not to be read.
     """
     group: list[tuple[int, Input, bytes | ImageError | None]] = []
     size = 0
@@ -100,7 +100,7 @@ def _make_group(
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """Record of an input, and how it was made.
+    """Record of an input, with its training JPEG and sizes.
 
     Attributes:
         source_bytes: size of the input.
@@ -116,12 +116,13 @@ class InputRecord:
 def make_input_record(
     each: GroupedInput, read: Read, *, encode: EncodeSettings, image_timeout: float, references: Location | None
 ) -> InputRecord:
-    """Make the record of an input.
+    """Build the record of an input.
 
     Args:
-        read: function that reads the bytes of the input, if its group has not, and of attachments.
+        read: function that reads the bytes of attachments, and of the input if its group has not read it.
         image_timeout: seconds for decoding and encoding the image; 0 for no limit.
-        references: folder of the source's files, for a record that refers to its image; None to hold the image.
+        references: folder of the source's files, for a record that refers to its image; None for a record that holds
+            it.
 
     Raises:
         ImageError: the image or an attachment cannot be read or converted.
@@ -161,7 +162,7 @@ def _coordinates(source: Input, made: TrainingJpeg) -> CoordinateMap:
 
 
 def _make_extra(source: Input, made: TrainingJpeg) -> Any:
-    """Make a record's extra: the input's path and fields, with targets in pixels of the stored image."""
+    """Build a record's extra: the input's path and fields, with targets in pixels of the stored image."""
     extra = {"path": source.name}
     if source.extra:
         extra |= json.loads(source.extra)
@@ -190,13 +191,13 @@ def _read_attachment(name: str, attached: Input, read: Read) -> bytes:
 
 
 def convert_sample(task: tuple[int, Input, EncodeSettings, float], _: ProgressCallback) -> int | None:
-    """Convert an input to learn its size; nothing is written.
+    """Convert an input without writing anything, to learn the size of its record.
 
     Args:
-        task: number of the input, the input, settings, and the time limit in seconds.
+        task: index of the input, the input, encode settings, and the time limit in seconds.
 
     Returns:
-        Bytes of the training JPEG and attachments, or None if the input fails.
+        Size in bytes of the training JPEG and attachments, or None if the input fails.
     """
     _number, source, encode, image_timeout = task
     try:
@@ -215,9 +216,9 @@ def convert_sample(task: tuple[int, Input, EncodeSettings, float], _: ProgressCa
 def _make_reference(
     id_: int, source: Input, made: TrainingJpeg, attachments: Mapping[str, bytes], root: Location
 ) -> Record:
-    """Make the record that refers to an input's image and attachments.
+    """Build the record that refers to an input's image and attachments.
 
-    ImageError if one of them is not a byte range of a file below ``root``.
+    Raise ImageError if image or attachments are not byte ranges of files below ``root``.
     """
     extra = _make_extra(source, made)
     names = dict(source.attachments)
@@ -235,7 +236,7 @@ def _make_reference(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialize a reference to an input's bytes, or to the first of them."""
+    """Serialize a reference to ``data``, all bytes of an input or its first bytes."""
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"
@@ -248,26 +249,26 @@ def _refer(source: Input, data: bytes, root: Location) -> bytes:
 
 
 def require_references(listing: Listing) -> None:
-    """Raise UsageError for a source without images that lie in files as they are."""
+    """Raise UsageError if no image of the source lies unchanged in a file."""
     if all(one.reader is not None for one in listing.inputs):
         text = "no image of this source lies in a file as it is; they are compressed, or in pages of a library"
         raise UsageError(f"{text} (read as source {listing.kind}): use `picstore convert`")
 
 
 def references_root(source: Location, root: Location | None) -> Location:
-    """Choose the folder that references are relative to: ``root`` if it is given, else the source's."""
+    """Return the folder that references are relative to: ``root`` if it is given, else the source's folder."""
     if root is not None:
         return root.absolute()
     return source if source.is_folder() else source.parent
 
 
 def shuffled(listing: Listing, seed: int) -> Listing:
-    """Mix the inputs of a listing, so that each container refers to images from everywhere."""
+    """Return the listing with shuffled inputs, so that each container refers to images from the whole source."""
     order = rng.permutation(rng.key(rng.DEAL, seed), len(listing.inputs))
     inputs = list(listing.inputs)
     return replace(listing, inputs=[inputs[k] for k in order.tolist()])
 
 
 def is_of_files(listing: Listing) -> bool:
-    """Return whether each image has a file of its own, so that no order reads faster than another."""
+    """Return whether each image has its own file, so that all orders read equally fast."""
     return all(one.size < 0 or not one.offset for one in listing.inputs)

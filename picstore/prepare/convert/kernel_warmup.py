@@ -1,6 +1,6 @@
-"""Loading of a conversion's modules and compiled kernels before the first image, which takes each process 0.4 s.
+"""Loading of a conversion's modules and compiled kernels before the first image. Loading takes 0.4 s per process.
 
-The module imports little, so that a fork server starts before all else is imported.
+This module imports little, so that the fork server starts before other modules are imported.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def encoder_kernels() -> list[Any]:
 
 
 def pixel_kernels() -> list[Any]:
-    """Return the kernels that ``--resize`` and ``--reencode`` need besides."""
+    """Return the additional kernels that ``--resize`` and ``--reencode`` need."""
     from picstore.jpeg.decoder.decode_baseline import decode_rows, open_stream
     from picstore.kernels.resample import resample_box
 

@@ -1,7 +1,8 @@
 """Ledger, ``ledger.jsonl``: one line for each input of a conversion, with its status and the reason.
 
-While a dataset is being made, each finished row has a fragment of the ledger in ``unfinished/``. It is written after
-all files of the row, so it proves that the row is complete. The fragments become ``ledger.jsonl`` at the end.
+While a dataset is being made, each finished row has a fragment of the ledger in ``unfinished/``. The fragment is
+written after all files of the row, and so proves that the row is complete. The fragments become ``ledger.jsonl`` at the
+end.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Writ
 
 logger = logging.getLogger("picstore")
 
-_MAX_FRAGMENT_BYTES = 1 << 32  # a row of ten million inputs
+_MAX_FRAGMENT_BYTES = 1 << 32  # enough for a row of ten million inputs
 # Fragments of at least this many bytes take longer to read than a store takes to answer.
 _LARGE_FRAGMENT = 1 << 20
 
-# Start of a line's last member: the checksum of all bytes before it.
+# Start of the last member of a ledger line: the checksum of the bytes before this member.
 _CRC = b', "crc32c": '
 
-# Statuses of inputs without a record. ``training_jpeg`` has the statuses of images.
+# Statuses of inputs without a record. ``training_jpeg`` defines the statuses of inputs with a record.
 FAILED, DUPLICATE = "failed", "duplicate"
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerLine:
-    """Status of one input. The attributes are the keys of its JSON object (docs/cli.md, "picstore convert").
+    """Status of one input. The attributes are the keys of a line's JSON object (docs/cli.md, "picstore convert").
 
     Attributes:
         reason: reason of the re-encoding or the failure.
         source_bytes, bytes: sizes of the source image and of its JPEG; both 0 for failed inputs and duplicates.
         of: for a duplicate, the id of the first input with the same bytes.
-        lost: for a damaged file that states no number of samples, an estimate of the samples without lines.
+        lost: for a damaged file that does not state its number of samples, the estimated number without ledger lines.
     """
 
     input: str
@@ -61,21 +62,21 @@ _TYPES = [str, int, str, str, int, int]
 def source_format(status: str, reason: str) -> str:
     """Derive the format of a converted input from its ledger line: ``JPEG``, ``progressive JPEG``, ``PNG``, ….
 
-    The reason of an image that is re-encoded for its format begins with the format; all other reasons are of JPEGs.
+    A reason begins with the format if the image was re-encoded because of its format; other reasons concern JPEGs.
     """
     if status == LOSSLESS or reason in ("", "rotated by EXIF", "resize", "--reencode"):
         return "JPEG"
-    return reason.partition(":")[0]  # "damaged JPEG: its end is missing"
+    return reason.partition(":")[0]  # "damaged JPEG" for "damaged JPEG: its end is missing"
 
 
 def duplicate_line(name: str, id_: int, first: int) -> LedgerLine:
-    """Make the line of an input that repeats the bytes of input ``first``."""
+    """Return the ledger line of an input with the same bytes as input ``first``."""
     return LedgerLine(name, id_, DUPLICATE, "equal bytes", of=first)
 
 
 @dataclass(slots=True)
 class FormatTotals:
-    """Sums over the converted inputs of one format; bytes of the sources and of their JPEGs."""
+    """Totals over the converted inputs of one source format; ``bytes`` is the size of their JPEGs."""
 
     inputs: int = 0
     lossless: int = 0
@@ -91,9 +92,9 @@ class Tally:
     """Counts and sums over ledger lines, by status and reason.
 
     Attributes:
-        status, reasons: numbers of inputs.
-        sources, jpegs: bytes of the source images and of their JPEGs, by status and reason.
-        lost: estimate of the samples that have no lines.
+        status, reasons: number of inputs by status, and by (status, reason).
+        sources, jpegs: bytes of the source images and of their JPEGs, by (status, reason).
+        lost: estimated number of samples without ledger lines.
     """
 
     status: Counter[str] = field(default_factory=Counter)
@@ -123,7 +124,7 @@ class Tally:
         return sum(self.jpegs.values())
 
     def formats(self) -> dict[str, FormatTotals]:
-        """Return the totals of the converted inputs by format of the source, the most frequent first."""
+        """Return the totals of the converted inputs by source format, the most frequent format first."""
         totals: dict[str, FormatTotals] = {}
         for (status, reason), count in self.reasons.items():
             if status in (LOSSLESS, REENCODED, INDEXED):
@@ -150,7 +151,7 @@ class Tally:
         return self.status[FAILED]
 
     def outcome(self) -> dict[str, int]:
-        """Return the counts and sums that the manifest's provenance holds."""
+        """Return the counts and sums to store in the manifest's provenance."""
         counts = {status: self.status[status] for status in (LOSSLESS, REENCODED, FAILED)}
         counts |= {status: self.status[status] for status in (DUPLICATE, INDEXED) if self.status[status]}
         counts |= {"lost": self.lost} if self.lost else {}
@@ -159,14 +160,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFragment:
-    """Fragment as the process knows it that wrote it: the tally of its lines, and the CRC-32C of its bytes."""
+    """Tally of a ledger fragment's lines and CRC-32C of its bytes, from the process that wrote the fragment."""
 
     tally: Tally
     crc: int
 
 
 def tally_lines(lines: Iterable[LedgerLine]) -> Tally:
-    """Count and sum ledger lines."""
+    """Return the tally of ledger lines."""
     tally = Tally()
     for line in lines:
         tally.add_line(line)
@@ -174,7 +175,7 @@ def tally_lines(lines: Iterable[LedgerLine]) -> Tally:
 
 
 def tally_fragment(fragment: bytes) -> Tally:
-    """Count and sum the lines of a fragment; Corrupt if one is damaged."""
+    """Return the tally of a fragment's lines; raise Corrupt if a line is damaged."""
     lines = list(map(_parse, fragment.splitlines(keepends=True)))
     if None in lines:
         raise Corrupt("a part of the ledger was damaged meanwhile; run the command again with --resume", UNFINISHED)
@@ -199,7 +200,7 @@ def write_lines(path: WritableLocation, lines: Iterable[LedgerLine]) -> int:
 
 
 def finished_rows(root: Location, rows: int) -> list[int]:
-    """Return the rows below ``rows`` that have a sound fragment; the others must run, or run again."""
+    """Return the rows below ``rows`` that have an undamaged ledger fragment; all other rows must run."""
     found = {name for name, _ in (root / UNFINISHED).files()}
     listed = [row for row in range(rows) if _fragment_name(row) in found]
 
@@ -216,8 +217,7 @@ def finished_rows(root: Location, rows: int) -> list[int]:
 def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[LedgerLine]:
     """Read the lines of a ledger or of a fragment.
 
-    With ``skip_damaged``, for callers that only count, damaged lines are left out with a warning. Otherwise Corrupt is
-    raised.
+    If a line is damaged, skip it with a warning if ``skip_damaged`` (for callers that only count), else raise Corrupt.
     """
     for number, text in enumerate(path.lines(), start=1):
         if (line := _parse(text)) is not None:
@@ -229,7 +229,7 @@ def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[Ledger
 
 
 def read_earlier_lines(path: Location, first_id: int) -> bytes:
-    """Read the lines before the line of input ``first_id``, damaged lines too; empty without a ledger."""
+    """Read the ledger's bytes before the line of input ``first_id``, with damaged lines; empty without a ledger."""
     texts = list(path.lines()) if path.is_file() else []
     later = (k for k, line in enumerate(map(_parse, texts)) if line is not None and line.id >= first_id)
     return b"".join(texts[: next(later, None)])
@@ -238,8 +238,8 @@ def read_earlier_lines(path: Location, first_id: int) -> bytes:
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
     """Read the fragments of finished rows as bytes.
 
-    Large fragments are read one after the other: 32 fragments of 6 MB, several at a time, took 300 MiB. Rows have about
-    the same number of inputs, so if one fragment is large, all are.
+    Large fragments are read one after the other, because reading 32 fragments of 6 MB concurrently took 300 MiB. Rows
+    have about the same number of inputs, so if one fragment is large, all are.
     """
     waiting = iter(rows)
     for row in waiting:
@@ -255,16 +255,16 @@ def _read_fragment(root: Location, row: int) -> bytes:
 
 
 def copy_fragment(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy a row's fragment from one unfinished dataset to another, after the row's files."""
+    """Copy a row's fragment from one unfinished dataset to another; call this after copying the row's files."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 
 def write_ledger(
     root: WritableLocation, rows: int, written: Mapping[int, WrittenFragment], *, earlier: bytes = b""
 ) -> list[Tally]:
-    """Write ``ledger.jsonl``: the lines ``earlier``, then the fragments of all rows. Return a tally for each row.
+    """Write ``ledger.jsonl``: the lines ``earlier``, then the fragments of all rows; return the tally of each row.
 
-    Fragments ``written`` by processes of this run are not parsed if their bytes are unchanged, which saves 7 µs a line.
+    Fragments that this run's processes have ``written`` are not parsed if their bytes are unchanged: 7 µs a line.
     """
     tallies = []
     out = (root / LEDGER).create()
@@ -289,7 +289,7 @@ def _encode(line: LedgerLine) -> bytes:
 
 
 def _parse(text: bytes) -> LedgerLine | None:
-    """Parse a line with its line end; None if its checksum or its JSON is wrong. Old lines have no checksum."""
+    """Parse a line with its line end; return None if checksum or JSON is wrong. Old lines have no checksum."""
     head, mark, crc = text.rpartition(_CRC)
     if mark and crc != b"%d}\n" % crc32c(head):
         return None

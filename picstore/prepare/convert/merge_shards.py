@@ -1,7 +1,8 @@
 """``picstore merge``: bring the shards of a conversion together and finish the dataset.
 
-A shard's rows have the bytes that any run would write, so merging is linking or copying files and
-:func:`finish_dataset`. This process links rows, 0.1 ms a file; tasks of the engine copy the rows that it cannot link.
+A shard's rows have the bytes that any run would write, so merging links or copies files and calls
+:func:`finish_dataset`. This process links rows, in 0.1 ms a file; tasks of the engine copy the rows that cannot be
+linked.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from picstore.storage.location.resolve import (
     map_concurrently,
 )
 
-# Further fields of a shard's job file.
+# Fields of a shard's job file besides the settings.
 _NOT_SETTINGS = ("rows", "classes", "attachments")
 
 
 @dataclass(frozen=True, slots=True)
 class RowCopy:
-    """Task to copy the files of a finished row, by their names relative to the folders."""
+    """Task to copy the files of a finished row, by names relative to the folders ``source`` and ``root``."""
 
     source: Location
     root: WritableLocation
@@ -45,9 +46,9 @@ class RowCopy:
 def merge(
     destination: Where, sources: Sequence[Where] = (), *, workers: int | worker_processes.Engine
 ) -> ConversionResult:
-    """Make one dataset of the shards of a conversion, with the bytes that one run would have written.
+    """Join the shards of a conversion to one dataset, with the bytes that a single run would have written.
 
-    Arguments and errors are those of :func:`picstore.merge`; ``sources`` are its shards.
+    Arguments and errors are those of :func:`picstore.merge`; ``sources`` is its argument ``shards``.
     """
     root = locate_writable(destination)
     begun = {location: _read_shards(location) for location in map(locate, sources)}
@@ -88,7 +89,7 @@ def _read_shards(location: Location) -> dict[Shard, dict[str, Any]]:
 def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, Any]]]) -> ConversionResult:
     """Read the result of an earlier merge of the same shards, so that a merge may be repeated.
 
-    The shards' jobs are removed here if that merge was killed before it removed them.
+    If the earlier merge was killed before it removed the shards' jobs, they are removed now.
     """
     own = resumable_job.read_shards(root)
     documents = [document for shards in (*begun, own) for document in shards.values()]
@@ -104,7 +105,7 @@ def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, A
 
 
 def _require_one_job(root: Location, shards: dict[Shard, dict[str, Any]]) -> dict[str, Any]:
-    """Return the job file of all shards. Shards that began at the same time have not been compared yet."""
+    """Return the job file that all shards share; raise UsageError if shards that began at the same time differ."""
     (first, outline), *others = shards.items()
     for shard, document in others:
         if shard.count != first.count:
@@ -155,13 +156,13 @@ def _link_row(task: RowCopy) -> bool:
 
 
 def copy_row(task: RowCopy, _: ProgressCallback) -> None:
-    """Copy the files of a row, 16 at a time, which wait for a disk or a store."""
+    """Copy the files of a row, up to 16 at a time, because copying waits for a disk or a store."""
     for _copied in map_concurrently(lambda name: (task.source / name).copy_to(task.root / name), task.files):
         pass
     _finish_row(task)
 
 
 def _finish_row(task: RowCopy) -> None:
-    """Copy the counts of a row and its fragment of the ledger, which declares it finished."""
+    """Copy the counts of a row, and then its ledger fragment, which declares the row finished."""
     copy_row_counts(task.source, task.root, task.row)
     ledger.copy_fragment(task.source, task.root, task.row)

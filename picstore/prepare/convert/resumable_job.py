@@ -1,7 +1,7 @@
-"""Job file of a command that makes a dataset, ``unfinished/job.json``, by which an interrupted command goes on.
+"""Job file ``unfinished/job.json`` of a command that makes a dataset, from which an interrupted command resumes.
 
-It holds the settings of the job and what was decided when it began, such as the number of rows. Beside it lie the rows'
-fragments of the ledger: a row with a sound fragment is finished. Each shard of a conversion has a job file of its own,
+The file holds the settings of the job and values chosen when the job began, such as the number of rows. Ledger
+fragments lie beside it: a row with an undamaged fragment is finished. Each shard of a conversion has its own job file,
 so that any number of shards may begin at once in stores without locks.
 """
 
@@ -22,17 +22,17 @@ from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location, Wr
 _JOB = "job.json"
 _FRAGMENT = re.compile(r"row-\d+\.jsonl")
 _SHARD = re.compile(rf"{UNFINISHED}/shard-(\d{{1,6}})-of-(\d{{1,6}})\.json")
-# Verbs whose jobs can be resumed. The others begin again.
+# Verbs whose jobs can be resumed. Jobs of all other verbs begin again.
 _RESUMABLE = ("convert", "index", "append")
 
 
 def begin_job(
     root: WritableLocation, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None
 ) -> dict[str, Any]:
-    """Check that a job can begin or go on at a location; return its file's content, or ``settings`` if it is new.
+    """Check that a job can begin or resume here; return the job file's content, or ``settings`` for a new job.
 
     Args:
-        settings: settings of the job, which must be those of an existing job.
+        settings: settings of the job, which must equal those of an existing job.
         resume: whether to continue an existing job.
 
     Raises:
@@ -65,7 +65,7 @@ def begin_job(
 def find_job(
     root: WritableLocation, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None
 ) -> dict[str, Any] | None:
-    """Read the job file at a location, if it exists. UsageError, Unfinished and Damage as in ``begin_job``."""
+    """Read the job file at a location; return None if it does not exist. Errors are those of ``begin_job``."""
     path = root / _job_name(shard)
     if not path.is_file():
         fragments = filter(_FRAGMENT.fullmatch, _unfinished_names(root))
@@ -83,19 +83,19 @@ def find_job(
 
 @contextlib.contextmanager
 def hold_job(root: WritableLocation, job: dict[str, Any], shard: Shard | None = None) -> Iterator[bool]:
-    """Write the job file, which makes an unfinished dataset, and lock it, so that one process at a time works on it.
+    """Write the job file, which marks a dataset as unfinished, and lock it, so that one process at a time runs the job.
 
-    The location may have changed before the lock was held, so the caller has to look at it again.
+    The location may have changed before the job was locked, so the caller must check the location again.
 
     Args:
-        job: content of the existing job file, or of a new one, from :func:`new_job`.
+        job: content of the existing job file, or new content from :func:`new_job`.
 
     Yields:
         Whether the job file was written now.
 
     Raises:
         Conflict: another process has begun or ended a job here meanwhile.
-        UsageError: another process is at work on this job, or the file system has no locks.
+        UsageError: another process is running this job, or the file system has no locks.
     """
     path = root / _job_name(shard)
     text = json.dumps(job, indent=1)
@@ -107,14 +107,14 @@ def hold_job(root: WritableLocation, job: dict[str, Any], shard: Shard | None = 
 
 
 def new_job(**settings: Any) -> dict[str, Any]:
-    """Make the content of a job file, with a random ``run`` that tells jobs of the same settings apart."""
+    """Return the content of a new job file, with a random ``run`` that distinguishes jobs with equal settings."""
     return {**settings, "run": secrets.token_hex(8)}
 
 
 def require_free(root: WritableLocation, shard: Shard | None = None) -> None:
-    """Look again, with the job held, whether others have begun or finished a dataset here since ``begin_job``.
+    """Check again, now that the job is locked, whether another process has begun or finished a dataset here.
 
-    If so, the job is given up, and UsageError or Conflict is raised.
+    If so, abandon the job, and raise UsageError for a finished dataset, Conflict for an unfinished dataset.
     """
     if (root / MANIFEST).is_file():
         remove_job(root)
@@ -126,13 +126,13 @@ def require_free(root: WritableLocation, shard: Shard | None = None) -> None:
 
 
 def read_shards(root: Location) -> dict[Shard, dict[str, Any]]:
-    """Read the job files of all shards that were begun at a location; Damage if a file cannot be read."""
+    """Read the job files of all shards begun at a location; raise Damage if a job file cannot be read."""
     names = {f"{UNFINISHED}/{name}" for name, _ in (root / UNFINISHED).files()}
     return {shard: _read_job(root / _job_name(shard)) for shard in _find_shards(names)}
 
 
 def _find_shards(names: Iterable[str]) -> list[Shard]:
-    """Return the shards whose job files are among the names of a location's files."""
+    """Return the shards whose job files are among ``names``, the files of a location."""
     found = (_SHARD.fullmatch(name) for name in sorted(names))
     return [Shard(int(match[1]), int(match[2])) for match in found if match is not None]
 
@@ -142,7 +142,7 @@ def _job_name(shard: Shard | None = None) -> str:
 
 
 def _leftover(root: Location) -> Location:
-    """Return what to remove to give a job up: ``unfinished/`` of a dataset, else all of the location."""
+    """Return the folder to remove to abandon a job: ``unfinished/`` of a dataset, else the whole location."""
     return root / UNFINISHED if (root / MANIFEST).is_file() else root
 
 
@@ -167,9 +167,9 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 
 
 def remove_job(root: WritableLocation) -> None:
-    """Remove ``unfinished/``, with the job held; the job files last, so that no other job takes its rows for its own.
+    """Remove ``unfinished/`` of a locked job; the job files last, so that no new job takes over old rows.
 
-    The job files stay if something else cannot be removed. A store may still list removed files.
+    The job files stay if another file cannot be removed. A store may still list removed files.
     """
     clear_job(root)
     folder = root / UNFINISHED
@@ -179,12 +179,12 @@ def remove_job(root: WritableLocation) -> None:
 
 
 def clear_job(root: WritableLocation) -> None:
-    """Remove all of ``unfinished/`` but the job files, with the job held."""
+    """Remove all of ``unfinished/`` except the job files, while the job is locked."""
     (root / UNFINISHED).remove(keep=list(filter(_is_job_file, _unfinished_names(root))))
 
 
 def remove_finished_job(root: WritableLocation, settings: dict[str, Any], uuid: str) -> None:
-    """Remove the job of these settings that was killed after it had finished the dataset ``uuid``; others stay."""
+    """Remove the job with these settings that was killed after finishing dataset ``uuid``; keep a retry of it."""
     with contextlib.suppress(UsageError, NotADataset, Damage):
         if (saved := find_job(root, settings, resume=True)) is not None and saved.get("retry") != uuid:
             with hold_job(root, saved):

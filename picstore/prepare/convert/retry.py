@@ -1,8 +1,8 @@
 """``convert --retry-failed``: convert the failed inputs of a finished dataset again.
 
-Rows with an input that can be converted now are written again; all others stay. For this the dataset becomes an
-unfinished one without these rows, and the conversion is resumed. Converted images are not read from the source again;
-see ``row_reuse``.
+Rows with an input that can be converted now are written again; all other rows stay. For this the dataset becomes an
+unfinished dataset without the changed rows, and the conversion is resumed. Converted images are not read from the
+source again; see ``row_reuse``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from picstore.storage.manifest_writer import remove_manifest
 
 
 def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) -> ConversionResult:
-    """Read the failed inputs again, and write the rows again in which one can be converted now.
+    """Convert the failed inputs again, and rewrite each row in which a failed input can be converted now.
 
-    The result has the bytes of a conversion in which these inputs had never failed, if that had cut the inputs into as
-    many rows. Only failed inputs, and inputs whose stored records are damaged, are read from the source. The
-    destination is a finished dataset that nobody reads meanwhile, or an unfinished one, which is resumed. Errors are
-    those of :func:`picstore.convert`.
+    The result has the bytes of a conversion into the same number of rows in which these inputs never failed. Only
+    failed inputs, and inputs whose stored records are damaged, are read from the source. The destination is a finished
+    dataset that nobody reads meanwhile, or an unfinished dataset, whose conversion is resumed. Errors are those of
+    :func:`picstore.convert`.
     """
     require_no_partition(listing)
     root = locate_writable(destination)
@@ -64,7 +64,7 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
         ]
         if not changed:
             return read_result(root, job.settings)
-        saved = resumable_job.find_job(root, job.settings, resume=True)  # An earlier attempt was interrupted.
+        saved = resumable_job.find_job(root, job.settings, resume=True)  # Not None if a retry was interrupted.
         if saved is None:
             rows = _count_rows(root, manifest, lines)
             saved = resumable_job.new_job(**job.settings, rows=rows, retry=manifest.uuid)
@@ -83,15 +83,15 @@ def _reopen(
     duplicates: dict[int, int],
     changed: Sequence[int],
 ) -> None:
-    """Turn a finished dataset into an unfinished one that lacks the rows of the inputs ``changed``.
+    """Turn a finished dataset into an unfinished dataset without the rows of the inputs ``changed``.
 
-    Conflict if its manifest has changed since ``manifest`` was read.
+    Raise Conflict if the manifest of the dataset has changed since ``manifest`` was read.
     """
     root, rows = job.root, job.rows
     ends = [row_slice(len(lines), rows, row).stop for row in range(rows)]
     changed_rows = set(np.searchsorted(ends, changed, side="right").tolist())
-    resumable_job.clear_job(root)  # An earlier attempt may have left files.
-    # The new ledger lines of inputs that need not be read from the source.
+    resumable_job.clear_job(root)  # An interrupted retry may have left files.
+    # New ledger lines of the inputs that need not be read from the source.
     settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
     settled |= {id_: ledger.duplicate_line(lines[id_].input, id_, first) for id_, first in duplicates.items()}
     for row in sorted(changed_rows):
@@ -118,10 +118,10 @@ def _find_readable(listing: Listing, failed: set[int], options: ConvertOptions) 
 def _update_duplicates(
     current: dict[int, int], lines: Sequence[ledger.LedgerLine], failed: set[int], readable: set[int]
 ) -> dict[int, int]:
-    """Map each duplicate to the first input of the same bytes, as if the readable inputs had never failed.
+    """Map each duplicate to the first input with the same bytes, as if the ``readable`` inputs had never failed.
 
-    ``current`` has the duplicates of the source as it is now. For an input that did not fail the ledger counts, even if
-    the source has changed.
+    ``current`` holds the duplicates in the source now. For an input that did not fail, the ledger decides, even if the
+    source has changed.
     """
     duplicates: dict[int, int] = {}
     for line in lines:
@@ -137,10 +137,10 @@ def _update_duplicates(
 
 
 def _count_rows(root: Location, manifest: Manifest, lines: Sequence[ledger.LedgerLine]) -> int:
-    """Derive the number of rows of a finished dataset: the number that gives each row the images in its files.
+    """Return the number of rows of a finished dataset: the number for which each row has the images in its files.
 
-    Trailing rows whose inputs all failed have no files. If no number fits, the ledger is another dataset's:
-    PicstoreError.
+    Trailing rows whose inputs all failed have no files. Raise PicstoreError if no number fits, because the
+    ledger then belongs to another dataset.
     """
     converted = np.array([line.status in (LOSSLESS, REENCODED) for line in lines])
     before = np.concatenate(([0], np.cumsum(converted)))

@@ -1,6 +1,6 @@
 """Division of a conversion into rows, and of its rows among shards; streams and sizes of the dataset.
 
-Row *j* is file *j* of every stream, made of consecutive inputs.
+Row *j* of a job is file *j* of every stream, made from consecutive inputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MIB = 1 << 20
 # Number of rows to aim for: enough to keep every core of a large machine busy, with rows so short that all cores finish
 # at about the same time.
 TARGET_ROWS = 256
-# Files of 1 MiB take 6 % of a conversion's time, files of 256 KiB a third.
+# Writing files of 1 MiB takes 6 % of a conversion's time, writing files of 256 KiB a third.
 MIN_FILE_BYTES = 2 * MIB
 MAX_SHARDS = 100_000
 
@@ -52,7 +52,7 @@ class DatasetShape:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of ``count`` runs that share a conversion; it makes every ``count``-th row, starting with row ``index``.
+    """One of ``count`` runs that share a conversion; this run makes every ``count``-th row, from row ``index`` on.
 
     Raises:
         UsageError: ``index`` is not below ``count``, or ``count`` is above MAX_SHARDS.
@@ -67,14 +67,14 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read a shard written as ``0/4``; UsageError for another text."""
+        """Parse a shard written as ``0/4``; raise UsageError if the string has another form."""
         match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
         if match is None:
             raise UsageError(f"shard {text!r} is not understood; write 0/4 for the first of four")
         return cls(int(match[1]), int(match[2]))
 
     def rows(self, rows: int) -> range:
-        """Return the numbers of this shard's rows, out of ``rows``."""
+        """Return the indices of this shard's rows, out of ``rows``."""
         return range(self.index, rows, self.count)
 
     def __str__(self) -> str:
@@ -82,10 +82,10 @@ class Shard:
 
 
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
-    """Choose the number of rows for ``inputs`` images of ``mean_bytes`` each.
+    """Return the number of rows for ``inputs`` images of ``mean_bytes`` each.
 
-    It is the smallest number that keeps files below ``file_size``; or a larger one, up to TARGET_ROWS, as long as files
-    have MIN_FILE_BYTES.
+    The number is the smallest that keeps files within ``file_size``, or a larger number, up to TARGET_ROWS, for which
+    files still have MIN_FILE_BYTES.
     """
     total = inputs * mean_bytes
     needed = -int(-total // (shape.streams * shape.file_size))
@@ -94,5 +94,5 @@ def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
 
 
 def row_slice(inputs: int, rows: int, row: int) -> range:
-    """Return the numbers of a row's inputs: contiguous, and as many as in other rows or one more."""
+    """Return the indices of a row's inputs: rows get consecutive ranges whose lengths differ by at most one."""
     return range(row * inputs // rows, (row + 1) * inputs // rows)

@@ -1,8 +1,9 @@
-"""Reuse of a row's former files by ``convert --retry-failed``, so that converted images are not read from the source.
+"""Reuse of a row's previous files by ``convert --retry-failed``, so that converted images are not read from the source.
 
 One more image moves all records after it to other streams and containers, so a retry writes the whole row again, from
-its stored records. The old files and their ledger lines lie in ``unfinished/kept-…`` until the row is finished,
-which makes a retry resumable. In a folder they are hard links, in an object store copies made by the store.
+its stored records. The previous files and their ledger lines lie in ``unfinished/kept-…`` until the row is finished,
+which makes a retry resumable. The saved files are hard links in a folder, and copies made by the store in an object
+store.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ _FILE = re.compile(r"(\d{4})/(\d{6,})\.pic")
 
 
 def reuse_folder(root: WritableLocation, row: int) -> WritableLocation:
-    """Return the folder of a row's former files."""
+    """Return the folder of a row's previous files."""
     return root / UNFINISHED / f"kept-{row:06d}"
 
 
 def save_for_reuse(
     root: WritableLocation, row: int, files: Iterable[FileEntry], lines: Sequence[ledger.LedgerLine]
 ) -> None:
-    """Save a row's files, then the ledger lines of its settled inputs, which need nothing from the source.
+    """Save a row's files, then the ledger lines of its settled inputs, which are not read from the source again.
 
-    A file that differs from the manifest is left out. A file with a damaged footer is saved, because its records can be
-    read.
+    A file that differs from the manifest is left out. A file with a damaged footer is saved, because its records can
+    still be read.
     """
     folder = reuse_folder(root, row)
 
@@ -67,16 +68,16 @@ def save_for_reuse(
 
 
 def find_reusable_rows(root: Location) -> set[int]:
-    """Return the rows that have former files."""
+    """Return the rows that have previous files."""
     found = (_LEDGER.fullmatch(name) for name, _ in (root / UNFINISHED).files())
     return {int(match[1]) for match in found if match is not None}
 
 
 class ReusableRow:
-    """Settled inputs of a row, converted before or duplicates, with their records and ledger lines.
+    """Settled inputs of a row (converted before, or duplicates), with their records and ledger lines.
 
-    One container of each former file is held in memory. ``folder`` is None for a row without former files. Records of
-    some ``settled_ids`` may turn out to be damaged.
+    One container of each previous file is held in memory. ``folder`` is None for a row without previous files. Records
+    of some ``settled_ids`` may turn out to be damaged.
     """
 
     def __init__(self, folder: Location | None, fields: Sequence[str]) -> None:
@@ -89,10 +90,10 @@ class ReusableRow:
         self.settled_ids = self._lines.keys()
 
     def copy_record(self, id_: int, writer: RowWriter) -> ledger.LedgerLine | None:
-        """Copy the record of a settled input into the row, and return its ledger line. Call this with ascending ids.
+        """Copy the record of a settled input into the row. Call this with ascending ids.
 
         Returns:
-            The ledger line, or None if the input must be converted.
+            The ledger line of the input, or None if the input must be converted.
         """
         line = self._lines.get(id_)
         if line is None or line.status == ledger.DUPLICATE:
@@ -106,7 +107,7 @@ class ReusableRow:
 
 
 def _read_by_id(folder: Location, fields: tuple[str, ...]) -> Iterator[Record]:
-    """Yield the undamaged records of all files by ascending id, which is their order in each file."""
+    """Yield the undamaged records of all files by ascending id, which is the order of records in each file."""
     found = (_FILE.fullmatch(name) for name, _ in sorted(folder.files()))
     addresses = [(int(match[1]), int(match[2])) for match in found if match is not None]
     records = (_read_records(folder, stream, file, fields) for stream, file in addresses)
@@ -118,7 +119,7 @@ def _read_records(folder: Location, stream: int, file: int, fields: tuple[str, .
         for k in range(len(container)):
             with suppress(Damage):
                 record = container.record(k)
-                if container.segment_table is None:  # It is damaged. The image tells its segments too.
+                if container.segment_table is None:  # The table is damaged, but the JPEG shows its segments too.
                     info = replace(parse_image_info(bytes(record.jpeg)), encode_path=record.info.encode_path)
                     record = replace(record, info=info)
                 yield record

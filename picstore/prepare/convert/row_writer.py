@@ -1,7 +1,7 @@
-"""Row writer: makes records of training JPEGs, deals a row's records to one file of each stream, and counts them.
+"""Row writer: builds records of training JPEGs, deals a row's records to one file of each stream, and counts them.
 
-The counts of a row are kept in ``unfinished/`` beside its fragment of the ledger until the job ends. Without them the
-end of a conversion would read the indexes of all containers.
+A row's counts lie in ``unfinished/`` beside the row's ledger fragment until the job ends. Without stored counts, the
+end of a conversion would have to read the indexes of all containers.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def make_record(
     attachments: dict[str, bytes] | None = None,
     info: ImageInfo | None = None,
 ) -> Record:
-    """Make a record of a training JPEG. If ``info`` is None, it is read from the JPEG's headers.
+    """Build the record of a training JPEG; ``info`` is read from the JPEG's headers if it is None.
 
-    ImageError if the JPEG is damaged, UsageError if ``extra`` is not JSON or is too large.
+    Raise ImageError if the JPEG is damaged, UsageError if ``extra`` is not JSON or is too large.
     """
     return Record(
         id=id,
@@ -52,19 +52,19 @@ def make_record(
         info=info or parse_image_info(jpeg),
         extra_json=extra_to_json(extra),
         attachments=dict(attachments or {}),
-        # The JPEG is in the CPU cache here. When its container is written, the checksum takes twice as long.
+        # Computed here, while the JPEG is in the CPU cache: when the container is written, it would take twice as long.
         crc=crc32c(jpeg),
     )
 
 
 class RowWriter:
-    """Writes file ``row`` of every stream.
+    """Writer of file ``row`` of every stream.
 
-    Each group of ``streams`` consecutive records is dealt one to each stream, by a permutation keyed by (seed, row,
-    group), so each file holds an even sample of the row. One open container a stream is held in memory.
+    Each group of ``streams`` consecutive records is dealt, one record to each stream, by a permutation keyed by (seed,
+    row, group), so each file holds an even sample of the row. One open container per stream is held in memory.
 
     Attributes:
-        bytes: sum of JPEGs, extras and attachments so far.
+        bytes: total size of the JPEGs, extras and attachments so far.
     """
 
     def __init__(self, root: WritableLocation, *, row: int, shape: DatasetShape, fields: Sequence[str] = ()) -> None:
@@ -73,7 +73,7 @@ class RowWriter:
         self._labels: Counter[int] = Counter()
         self._root, self._row, self._seed = root, row, shape.seed
         self._writers: list[FileWriter] = []
-        # After an error in opening a file, the files opened before leave nothing behind.
+        # If a file cannot be opened, the files opened before it are abandoned.
         with ExitStack() as opened:
             for stream in range(shape.streams):
                 size = shape.container_size
@@ -83,7 +83,7 @@ class RowWriter:
         self._streams = rng.permutation(rng.key(rng.DEAL, shape.seed, row, 0), shape.streams)
 
     def add(self, record: Record, *, referenced: int = 0) -> None:
-        """Append one record to the next stream of the permutation; ``referenced`` as for :meth:`FileWriter.add`."""
+        """Append one record to the next stream of the permutation; see :meth:`FileWriter.add` for ``referenced``."""
         group, turn = divmod(self._added, len(self._writers))
         if turn == 0:
             self._streams = rng.permutation(rng.key(rng.DEAL, self._seed, self._row, group), len(self._writers))
@@ -99,7 +99,7 @@ class RowWriter:
         return RecordCounts.of(self._labels, ids_end=self._ids_end)
 
     def end_containers(self) -> None:
-        """Let the next record of each stream begin a container."""
+        """End all open containers, so that the next record of each stream begins a container."""
         for writer in self._writers:
             writer.end_container()
 
@@ -110,7 +110,7 @@ class RowWriter:
                 writer.abandon()
                 (self._root / file_name(writer.stream, writer.file)).remove()
         written = [writer for writer in self._writers if not writer.empty]
-        # Not in the threads, which would wait for Python's lock: a tenth of convert's time.
+        # Containers end in this thread, because threads would wait for the GIL, for a tenth of convert's time.
         for writer in written:
             writer.end_container()
         with ThreadPoolExecutor(_CLOSING_THREADS) as threads:
@@ -120,7 +120,7 @@ class RowWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as abandoned:  # All are abandoned, even if one fails.
+        with ExitStack() as abandoned:  # Abandons all writers, even if one fails.
             for writer in self._writers:
                 abandoned.callback(writer.abandon)
 
@@ -129,7 +129,7 @@ class RowWriter:
 
 
 def write_row_counts(root: WritableLocation, row: int, counts: RecordCounts) -> None:
-    """Write the counts of a row. The row's fragment of the ledger, which declares it finished, must follow."""
+    """Write the counts of a row, before its ledger fragment, which declares the row finished."""
     (root / _name(row)).write(counts_file(counts))
 
 
@@ -148,7 +148,7 @@ def join_row_counts(
     first_file: int = 0,
     relabel: Relabel | None = None,
 ) -> RecordCounts | None:
-    """Add the counts of all rows. Rows without counts, such as those that a retry takes over, are read from files.
+    """Add the counts of all rows; rows without stored counts, such as those that a retry keeps, are counted from files.
 
     Args:
         root: folder of the dataset.
@@ -156,7 +156,7 @@ def join_row_counts(
         summaries: summaries of the files of all rows.
         fields: names of the attachments.
         first_file: number of the file of row 0.
-        relabel: gives labels other than the stored ones. All rows are then read.
+        relabel: function from ids and stored labels to labels; with it, all rows are counted from files.
 
     Returns:
         The counts, or None if a file that has to be read is damaged.

@@ -1,7 +1,8 @@
 """Rows of a conversion: the inputs of a row become one file of each stream and a fragment of the ledger.
 
 A row's bytes depend on its inputs and on the job only, so any number of workers writes the same dataset, and a row
-whose process died runs again. This module also blames a process's death on an image, and applies ``--image-timeout``.
+whose process died can run again. This module also finds the image at which a process died, and applies
+``--image-timeout``.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ class RowTask:
     Attributes:
         ids: ids of the inputs.
         attachments: names of the attachments that records may have.
-        blamed: ids of inputs that ended their process, with the reason.
+        blamed: ids of inputs that are left out because they ended their process, with the reason.
         image_timeout: seconds for decoding and encoding an image; 0 for no limit.
         duplicates: ids of inputs that are left out, with the id of the input that each repeats.
         first_file: number of the file that row 0 writes.
-        reuse: folder of the row's former files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
+        reuse: folder of the row's previous files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
         container_starts: ids of the inputs that begin a container.
         references: folder of the source's files, for records that refer to images instead of holding them.
-        one_by_one: whether to read no input before the previous one is done, so that a death has one suspect.
+        one_by_one: whether to read each input only after the previous input is done, so that a death has one suspect.
     """
 
     root: WritableLocation
@@ -65,7 +66,8 @@ class RowTask:
 
     @property
     def groups_inputs(self) -> bool:
-        """Whether inputs are read and made in groups. Attachments are read in turn with their inputs."""
+        """Whether inputs are read and converted in groups. Attachments prevent groups: they are read with their
+        inputs."""
         return not self.one_by_one and not self.attachments and self.references is None
 
     @property
@@ -76,7 +78,7 @@ class RowTask:
 
 @contextlib.contextmanager
 def make_position_folder(root: WritableLocation) -> Iterator[Path]:
-    """Provide a local folder for position files, which are written in place; object stores cannot do that."""
+    """Provide a local folder for position files, because object stores cannot write a file in place."""
     if isinstance(root, Folder):
         yield root.path / UNFINISHED
         return
@@ -89,11 +91,11 @@ def run_rows(
 ) -> dict[int, ledger.WrittenFragment]:
     """Convert rows. A row whose process died runs again; an input that ends its process twice is blamed and left out.
 
-    An input that exceeds ``image_timeout`` is left out at once. PicstoreError if a row dies at an input that was left
-    out.
+    An input that exceeds ``image_timeout`` is left out at once. Raise PicstoreError if a row's process dies at an input
+    that was left out.
 
     Returns:
-        For each row number what is known of its fragment of the ledger.
+        The ledger fragment that was written for each row.
     """
     written: dict[int, ledger.WrittenFragment] = {}
     suspects: set[int] = set()
@@ -116,7 +118,7 @@ def run_rows(
 
 
 def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
-    """Convert a row in a child process of a cluster's node, which reads the position file if the child dies."""
+    """Convert a row in a child of this process on a cluster's node, which reads the position file if the child dies."""
     start_fork_server(task.encode)
     with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
         tasks = deque([replace(task, position_folder=Path(folder))])
@@ -132,8 +134,8 @@ def _read_position(task: RowTask) -> int:
 def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
     """Write one file of each stream, then the row's ledger fragment.
 
-    One container a stream and one image, or a group of small ones, are held in memory, and one more container a stream
-    if records are reused.
+    Memory holds one container per stream, one image or group of small images, and if records are reused, one more
+    container per stream.
     """
     lines = []
     reusable = ReusableRow(task.reuse, task.attachments)
@@ -170,7 +172,7 @@ def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenF
 
 
 def _convert_input(each: GroupedInput, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.LedgerLine:
-    """Add the record of an input to the row, unless the input is left out or fails; return its line of the ledger."""
+    """Add the record of an input to the row, unless the input is left out or fails; return its ledger line."""
     source, id_ = each.source, each.id
     if id_ in task.duplicates:
         return ledger.duplicate_line(source.name, id_, task.duplicates[id_])

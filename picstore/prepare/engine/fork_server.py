@@ -1,7 +1,7 @@
 """Fork server: a process that has imported the modules that tasks need, and forks each worker process.
 
-Starting a Python and importing takes 0.5 s, a fork 30 ms. Unlike multiprocessing's, this server and its children import
-neither from the working directory (``helper_process.py``) nor the user's main module.
+Starting a Python and importing takes 0.5 s, a fork 30 ms. Unlike multiprocessing's fork server, this server and its
+children import neither from the working directory (``helper_process.py``) nor the user's main module.
 
     this process                          server
     two descriptors         ───────────→  forks
@@ -35,7 +35,7 @@ _NUMBER = struct.Struct("q")
 
 
 class Forked:
-    """Process that the server has forked, with this side of its socket."""
+    """Process that the server has forked, with the parent's end of its socket."""
 
     def __init__(self, connection: Connection, status: int) -> None:
         self.connection, self._status = connection, status
@@ -49,7 +49,7 @@ class Forked:
                 os.kill(self._pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait for the end of the process; return its exit status, negative for a signal."""
+        """Wait for the process to end; return its exit status, negative if a signal ended it."""
         if self._exitcode is None:
             try:
                 self._exitcode = _read_number(self._status)
@@ -66,7 +66,7 @@ class Forked:
 
 
 class ForkServer:
-    """Server that has loaded code, or is about to.
+    """Server that loads code once, for all processes that it forks.
 
     Args:
         loaded: modules to import, as ``module``, and functions to call, as ``module:function``.
@@ -91,11 +91,11 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether this process can use the server; a fork of the process that started it cannot."""
+        """Whether this process can use the server, which a fork of the starting process cannot."""
         return self.pid == os.getpid() and self._process.poll() is None
 
     def fork(self, function: Any) -> Forked:
-        """Fork a process that calls a module's function with its side of a socket, in this working directory.
+        """Fork a process that calls a module-level function with its end of a socket, in this working directory.
 
         Raises:
             PicstoreError: the server has ended.
@@ -114,7 +114,7 @@ class ForkServer:
             ours.close()
             text = "the process that forks workers has ended; stderr says why, or it was killed, for want of memory"
             raise PicstoreError(text) from error
-        # If the process has already died, its first message will tell.
+        # If the process has already died, receiving its first message will show that.
         with contextlib.suppress(OSError):
             ours.send((str(Path.cwd()), function))
         return forked
@@ -131,7 +131,7 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
         else:
-            self._process.returncode = 0  # It is a child of another process.
+            self._process.returncode = 0  # The server is a child of another process.
 
 
 def _read_number(descriptor: int) -> int:
@@ -142,17 +142,17 @@ def _read_number(descriptor: int) -> int:
 
 
 def serve_forks() -> None:
-    """Load the code that the arguments name, and fork whenever descriptors come; the server's main function."""
+    """Load the code that the arguments name, then fork for each pair of descriptors; the server's main function."""
     # Ctrl-C reaches the whole group of processes. The parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load(sys.argv[2:])
-    # Otherwise the first collection in a child writes to every object, which copies the shared memory.
+    # Otherwise the first collection in a child would write to every object, and so copy the shared memory.
     gc.freeze()
     gc.enable()
     line = socket.socket(fileno=int(sys.argv[1]))
     running: dict[int, int] = {}
-    # A handler in Python runs between two system calls. The end of a child just before ``select`` would be reported
-    # with the next fork, and its parent would wait for it for ever. The pipe is written as the signal comes.
+    # Python runs signal handlers between system calls. If a child ended just before ``select``, a handler would report
+    # that only after the next fork, for which the parent may wait for ever. The pipe is written when the signal comes.
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -181,14 +181,14 @@ def serve_forks() -> None:
 
 
 def _load(names: list[str]) -> None:
-    """Import modules, ``module``, and call functions, ``module:function``."""
+    """Import each ``module``, and call each ``module:function``."""
     for name in names:
         module, _, function = name.partition(":")
         with contextlib.suppress(ImportError):
             imported = importlib.import_module(module)
             if function:
                 getattr(imported, function)()
-    allow_imports()  # Tasks may import them.
+    allow_imports()  # Tasks may import the modules left out so far.
 
 
 def _tell(descriptor: int, number: int) -> None:
@@ -217,7 +217,7 @@ def _run_child(connection: Connection) -> None:
             os.chdir(folder)
         function(connection)
         code = 0
-    except EOFError:  # The parent has closed its side.
+    except EOFError:  # The parent has closed its end.
         pass
     except BaseException:  # No exception must reach the server's loop.
         sys.excepthook(*sys.exc_info())

@@ -1,4 +1,4 @@
-"""Errors of image libraries: their exceptions as one type, and what they print on stderr, for the ledger's reasons.
+"""Errors of image libraries: exceptions become ImageErrors, whose reasons include lines printed on stderr.
 
 libtiff and libjpeg report damage on stderr, up to one line for each row of pixels. Only worker processes capture
 stderr; a user's own process keeps it.
@@ -23,10 +23,10 @@ _captured: int | None = None
 
 
 def capture_stderr() -> None:
-    """Redirect file descriptor 2 of this process into a pipe; call once.
+    """Redirect file descriptor 2 of this process into a pipe; call this once.
 
     The pipe need not be emptied: it holds 64 KiB, and the rest is dropped. Python's tracebacks and faulthandler's
-    messages still go to the former stderr.
+    messages still go to the original stderr.
     """
     global _captured
     _captured, write_end = os.pipe()
@@ -44,7 +44,7 @@ def capture_stderr() -> None:
 
 
 def is_captured() -> bool:
-    """Return whether this process captures stderr, which shows that it is picstore's own and not the user's program."""
+    """Return whether this process captures stderr, which only picstore's own processes do."""
     return _captured is not None
 
 
@@ -65,7 +65,7 @@ def foreign_errors(context: str) -> Iterator[None]:
     """Translate any exception of an image library into an ImageError with a short reason and its cause.
 
     For a damaged TIFF Pillow says "decoder error -2" and libtiff prints the cause on stderr: both go into the reason.
-    All types are caught, as hostile files raise many: OSError, SyntaxError, struct.error, KeyError, zlib.error, ….
+    All types are caught, because hostile files raise many: OSError, SyntaxError, struct.error, KeyError, zlib.error, ….
     """
     try:
         yield

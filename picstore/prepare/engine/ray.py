@@ -1,4 +1,4 @@
-"""Ray engine, which runs each task as a Ray task on a cluster. Remote workers of a loader join a cluster by it too.
+"""Ray engine, which runs tasks as Ray tasks on a cluster. Remote workers of a loader join a cluster here too.
 
 Only tasks and results pass through Ray; tasks read and write at locations that all nodes see.
 """
@@ -19,10 +19,10 @@ from picstore.display.progress import ProgressCallback
 from picstore.errors import PicstoreError, missing_extra
 from picstore.prepare.engine.worker_processes import Died, R, T
 
-# Attempts to run a task that loses its worker or node. Nodes of clouds are taken away.
+# Attempts to run a task whose worker or node is lost, because clouds take nodes away.
 MAX_ATTEMPTS = 4
 
-# Variable of Ray. "0" makes this machine's address 127.0.0.1.
+# Environment variable of Ray; with "0", Ray takes 127.0.0.1 as this machine's address.
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -41,8 +41,8 @@ class RayEngine:
     ) -> Iterator[tuple[T, R | Died]]:
         """Run tasks as :func:`picstore.prepare.engine.worker_processes.Engine.run` says.
 
-        A task that loses its worker runs again on another one. PicstoreError if it loses ``MAX_ATTEMPTS`` workers, or
-        has a bug. ``on_progress`` is called once for each task, at its end.
+        A task that loses its worker runs again on another worker. Raise PicstoreError if a task loses ``MAX_ATTEMPTS``
+        workers, or has a bug. ``on_progress`` is called once for each task, at its end.
         """
         ray = import_ray()
         remote = ray.remote(num_cpus=1, max_retries=0)(run_task)
@@ -91,7 +91,7 @@ def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str)
 
 
 def join_cluster() -> bool:
-    """Connect this process as :func:`connect` does, and keep it connected; return whether this call connected it."""
+    """Connect this process to a cluster, as :func:`connect` does but for good; return whether this call did so."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Without this variable Ray warns of a future change.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -112,10 +112,10 @@ def join_cluster() -> bool:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Have Ray start a cluster whose servers listen on 127.0.0.1 alone, as it does on macOS and Windows.
+    """Make clusters that Ray starts in the block listen on 127.0.0.1 alone, as they do on macOS and Windows.
 
-    ``ray.init`` replaces the address 127.0.0.1 by the machine's, and then all servers listen on every interface. The
-    variable is for Ray's processes. This process may have imported Ray, and so read the variable, before.
+    Elsewhere ``ray.init`` replaces 127.0.0.1 by the machine's address, and all servers listen on every interface. The
+    variable is for Ray's processes, the constant for this process, which may have read the variable before.
     """
     from ray._private import ray_constants
 
@@ -132,7 +132,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _require_loopback() -> None:
-    """Stop the cluster that was started here, and raise PicstoreError, unless its address is 127.0.0.1."""
+    """Unless the address of the cluster started here is 127.0.0.1, stop the cluster and raise PicstoreError."""
     ray = import_ray()
     if (address := ray.util.get_node_ip_address()) != "127.0.0.1":
         ray.shutdown()
@@ -152,16 +152,16 @@ def cluster_resources() -> dict[str, float]:
 def _reaching_cluster() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # Ray's errors at a late start have no type.
+    except Exception as error:  # Ray's start may also raise plain exceptions.
         raise PicstoreError(f"the Ray cluster cannot be reached; check RAY_ADDRESS: {first_line(error)}") from error
 
 
 @contextlib.contextmanager
 def connect(workers: int | None = None) -> Iterator[RayEngine]:
-    """Connect to the cluster of ``RAY_ADDRESS``, else to one that runs on this machine, else start one here.
+    """Connect to the cluster that ``RAY_ADDRESS`` names, else to a running cluster of this machine, else start one.
 
     Args:
-        workers: tasks at a time; None for the number of cores of the cluster.
+        workers: number of tasks at a time; None for the cluster's number of cores.
 
     Raises:
         MissingDependency: Ray is not installed.
@@ -171,14 +171,14 @@ def connect(workers: int | None = None) -> Iterator[RayEngine]:
     cores = int(cluster_resources().get("CPU", 1))
     with contextlib.ExitStack() as stack:
         if connecting:
-            # A thread of Ray prints events of nodes on stdout, between the command's results.
+            # A thread of Ray prints events of nodes on stdout, among the command's results.
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
             stack.callback(import_ray().shutdown)
         yield RayEngine(workers or max(1, cores))
 
 
 def import_ray(of: str = "--engine ray") -> Any:
-    """Import Ray; MissingDependency, naming the feature ``of`` that needs it, if it is not installed."""
+    """Import Ray; raise MissingDependency, naming the feature ``of`` that needs Ray, if it is not installed."""
     try:
         import ray.exceptions
     except ImportError as error:
@@ -187,5 +187,5 @@ def import_ray(of: str = "--engine ray") -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error of Ray, whose texts have many lines."""
+    """Return the type and first line of an error of Ray, whose messages have many lines."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

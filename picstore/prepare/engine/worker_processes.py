@@ -1,8 +1,8 @@
 """Worker processes of this machine, which run independent tasks, each process one at a time.
 
 Each process has its own pipe. A decoder that crashes or is killed ends its own task only, and the exit code tells the
-cause. A process takes tasks for ``_MAX_LIFE_SECONDS``, because starting one takes 30 ms even from the fork server
-(``fork_server.py``), which has the imports ready. Then it ends, which frees the memory that libraries leak.
+cause. A process takes tasks for ``_MAX_LIFE_SECONDS``, because starting a process takes 30 ms even from the fork server
+(``fork_server.py``), which has the imports ready. Then the process ends, which frees the memory that libraries leak.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from picstore.prepare.engine.library_errors import capture_stderr
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Seconds between two messages of progress, each of which costs both sides 50 µs.
+# Seconds between two progress messages, each of which costs sender and receiver 50 µs.
 _PROGRESS_SECONDS = 0.1
-# Seconds after its start in which a process is given further tasks.
+# Seconds after the start of a process during which it gets further tasks.
 _MAX_LIFE_SECONDS = 10.0
 _IGNORE_PROGRESS = progress_callback(None)
 
@@ -58,7 +58,7 @@ class Engine(Protocol):
 
     @property
     def workers(self) -> int:
-        """Number of tasks at a time."""
+        """Largest number of tasks that run at a time."""
 
     def run(
         self, function: Callable[[T, ProgressCallback], R], tasks: deque[T], *, on_progress: ProgressCallback = ...
@@ -68,7 +68,7 @@ class Engine(Protocol):
         At most ``workers`` tasks run at a time, from the left of ``tasks``; the caller may append to them meanwhile.
 
         Args:
-            function: a module's function; task and result must be picklable.
+            function: module-level function; task and result must be picklable.
             on_progress: called in this process with the counts that tasks report, a few times a second.
 
         Raises:
@@ -120,7 +120,7 @@ def as_engine(workers: int | Engine) -> Engine:
 
 @dataclass(slots=True, eq=False)
 class _Worker(Generic[T]):
-    """Worker process, its start by the monotonic clock, and its task."""
+    """Worker process, its start in seconds of the monotonic clock, and its current task."""
 
     process: Forked
     started: float
@@ -143,7 +143,7 @@ def start_fork_server(*loaded: str) -> ForkServer:
 
 
 def stop_fork_server() -> None:
-    """End the fork server; the next server takes the environment of its start."""
+    """End the fork server, so that the next server gets the current environment."""
     global _server
     if _server is not None:
         _server.close()
@@ -151,16 +151,16 @@ def stop_fork_server() -> None:
 
 
 def wait_for_fork_server() -> None:
-    """Wait until the fork server has loaded its code; a compilation of kernels shows on stderr."""
+    """Wait until the fork server has loaded its code; if it compiles kernels, stderr shows that."""
     start_fork_server().wait()
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End this process by SIGALRM if the block takes longer; 0 sets no limit. For tasks of an engine.
+    """End this process by SIGALRM if the block takes longer; 0 sets no limit. For use in an engine's tasks.
 
-    The kernel ends the process, so C code that does not return to Python ends too, with or without the GIL. A block
-    costs two system calls: 6 µs, where an empty context manager takes 1.3.
+    The kernel ends the process, so C code that does not return to Python ends too, with or without the GIL. Two system
+    calls make a block cost 6 µs; an empty context manager costs 1.3 µs.
     """
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -170,7 +170,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def _start_task(function: Callable[[T, ProgressCallback], R], task: T, idle: list[_Worker[T]]) -> _Worker[T]:
-    """Send a task to an idle process, or to a new one."""
+    """Send a task to an idle process, or to a new process."""
     while idle:
         worker = idle.pop()
         if time.monotonic() - worker.started < _MAX_LIFE_SECONDS:
@@ -202,7 +202,7 @@ def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple
 
 
 def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Connection) -> None:
-    """Run tasks from a pipe; the main function of a worker process."""
+    """Run the tasks that come through a pipe; the main function of a worker process."""
     capture_stderr()
     # Ctrl-C reaches the whole group of processes. The parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -221,7 +221,7 @@ def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Conne
 
 
 class _ProgressMeter:
-    """Sender of progress, at most once in ``_PROGRESS_SECONDS``."""
+    """Sender of progress messages, at most one in ``_PROGRESS_SECONDS``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -242,14 +242,15 @@ class _ProgressMeter:
 def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
     """Queue tasks from the pipe, and end this process when the parent ends, even by SIGKILL.
 
-    An orphan would write files that a resumed run writes too. A task that cannot be unpickled is reported as an error.
+    An orphaned process would write files that a resumed run writes too. A task that cannot be unpickled is reported as
+    an error.
     """
     try:
         while True:
             tasks.put(connection.recv())
     except (OSError, EOFError):
         pass
-    except Exception as error:  # Meanwhile the main thread sends nothing.
+    except Exception as error:  # The main thread waits for a task, and sends nothing.
         with contextlib.suppress(OSError):
             connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))
     os._exit(1)
@@ -262,7 +263,7 @@ def run_each(
     workers: int | Engine,
     on_progress: ProgressCallback = _IGNORE_PROGRESS,
 ) -> Iterator[tuple[T, R]]:
-    """Yield (task, result) as tasks end. A task whose process died runs again; PicstoreError if it dies twice."""
+    """Yield (task, result) as tasks end. A task whose process died runs again; raise PicstoreError if it dies twice."""
     pending = deque(tasks)
     for attempt in (1, 2):
         died: list[T] = []
