@@ -1,7 +1,7 @@
 """The forms of a batch in the host's memory: pixels, streams cut for nvJPEG, or tiles for picstore's GPU decoder.
 
-The decoder chooses the form of a loader once. A form decides which kernels fill a batch, in which memory it lies, how
-threads divide it, and what makes tensors of it. Neither torch nor numba is imported before a form is used.
+The loader's decoder determines the form, and the form determines the kernels that fill a batch, the batch's memory, its
+division among threads, and its conversion to tensors. Neither torch nor numba is imported before a form is used.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Filler: TypeAlias = Callable[..., BatchFiller]
 
 
 class BatchForm(ABC):
-    """A form of host batches, and all that depends on it.
+    """Form of host batches, with everything that depends on the form.
 
     Attributes:
-        decoded: whether host batches hold images, and not streams.
-        reduces: whether decoding may divide the sides of an image.
+        decoded: whether host batches hold decoded images rather than streams.
+        reduces: whether the decoder can divide an image's sides by a factor while it decodes.
         mapped: whether batches lie in memory that can be page-locked.
-        task: fewest and most images of a thread's task, all views counted.
+        task: smallest and largest task of a thread, in images as ``_views`` counts them.
     """
 
     decoded = False
     reduces = True
     mapped = False
-    # Each thread has one task of a batch, so that all end the batch together. A task of 16 images takes 10 ms; of any
-    # size, it holds Python's lock for 0.1 ms with cold caches.
+    # Each thread gets one task of a batch, so that all threads finish the batch together. A task of 16 images takes
+    # 10 ms; a task of any size holds the GIL for 0.1 ms if caches are cold.
     task = 16, 64
 
     def load_filler(self, spec: PipelineSpec) -> Filler:
@@ -58,12 +58,12 @@ class BatchForm(ABC):
     def make_maker(
         self, output: OutputSpec, device: torch.device, *, strict: bool, load: Callable[[torch.device], Decode]
     ) -> BatchMaker | None:
-        """Return the maker of batches on a device; None on the CPU, where images stay in their memory.
+        """Return the maker of batches on a device, or None if decoded images stay in their memory on the CPU.
 
         Args:
             output, device: output of the pipeline, and device with an index.
-            strict: whether the first image that does not decode is an error.
-            load: loads the decoder of streams for a device.
+            strict: whether an image that does not decode raises an error instead of being replaced.
+            load: function that loads a device's decoder of JPEG streams.
         """
 
     def divide(self, count: int, output: OutputSpec, *, threads: int) -> list[range]:
@@ -73,17 +73,17 @@ class BatchForm(ABC):
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return as how many images of a task a record counts."""
+        """Return the number of images that a record counts as in ``task``."""
         return output.view_count
 
 
 class Pixels(BatchForm):
-    """Images that CPU cores have made."""
+    """Images that CPU cores have decoded and augmented."""
 
     decoded = True
 
     def load_filler(self, spec: PipelineSpec) -> Filler:
-        """Load the fused kernel too."""
+        """Load all kernels, the fused kernel included; return the class that fills batches."""
         from picstore.train.cpu.fused import load_kernels
 
         filler = super().load_filler(spec)
@@ -99,14 +99,14 @@ class Pixels(BatchForm):
     def make_maker(
         self, output: OutputSpec, device: torch.device, *, strict: bool, load: Callable[[torch.device], Decode]
     ) -> BatchMaker | None:
-        """Copy the images to a GPU."""
+        """Return a maker that copies the images to a GPU; None on the CPU."""
         from picstore.train.pipeline.device_decoding import CopyPixels
 
         return CopyPixels(output, device) if device.type == "cuda" else None
 
 
 class Streams(BatchForm):
-    """Streams cut for nvJPEG, which decodes at full size."""
+    """JPEG streams cut to the tiles that views reach, for nvJPEG, which cannot divide sides while it decodes."""
 
     reduces = False
 
@@ -119,17 +119,17 @@ class Streams(BatchForm):
     def make_maker(
         self, output: OutputSpec, device: torch.device, *, strict: bool, load: Callable[[torch.device], Decode]
     ) -> BatchMaker:
-        """Decode the streams by nvJPEG."""
+        """Return a maker that decodes the streams with nvJPEG."""
         from picstore.train.pipeline.device_decoding import DecodeStreams
 
         return DecodeStreams(output, device, load(device), strict)
 
 
 class Segments(BatchForm):
-    """Rows of tiles whose segments are described to picstore's kernels."""
+    """Rows of tiles, with descriptions of their segments for picstore's GPU kernels."""
 
     mapped = True
-    # Tiles are described 200 times as fast as images are made: 0.1 ms of Python would cost as much.
+    # Describing tiles is 200 times as fast as making images, so in small tasks 0.1 ms of Python would cost as much.
     task = 64, 128
 
     def _choose_filler(self, plans: Sequence[TransformPlan], output: OutputSpec) -> tuple[Filler, list[Any]]:
@@ -141,7 +141,7 @@ class Segments(BatchForm):
     def make_maker(
         self, output: OutputSpec, device: torch.device, *, strict: bool, load: Callable[[torch.device], Decode]
     ) -> BatchMaker:
-        """Decode the segments by picstore's kernels."""
+        """Return a maker that decodes the segments with picstore's kernels."""
         from picstore.train.pipeline.device_decoding import DecodeTiles
 
         return DecodeTiles(output, device, strict)
@@ -150,11 +150,11 @@ class Segments(BatchForm):
         return 1
 
 
-# Forms by the name that ``OutputSpec.form`` holds, which other processes are told.
+# Key: name of the form in ``OutputSpec.form``, which is sent to other processes.
 FORMS: dict[str, BatchForm] = {"pixels": Pixels(), "streams": Streams(), "segments": Segments()}
 _OF_DECODERS = {"cpu": "pixels", "picstore": "segments"}
 
 
 def form_of_decoder(decoder: str) -> str:
-    """Return the name of the form that a decoder takes."""
+    """Return the name of the form that a decoder takes as input."""
     return _OF_DECODERS.get(decoder, "streams")

@@ -39,8 +39,8 @@ from picstore.train.pipeline.own_threads import PREFIX, FillingBatch, ThreadPool
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses, read_containers
 from picstore.train.pipeline.stats import StatsCounter
 
-AHEAD = 3  # Batches filled, or being filled, before they are taken.
-# Further batches whose containers are read in advance, if the budget allows.
+AHEAD = 3  # Most batches that are filled or being filled, and not yet taken.
+# Most further batches whose containers are read in advance, if the budget allows.
 MAX_REQUESTS = 32
 
 
@@ -57,9 +57,9 @@ class Pipeline:
     """Threads that make the batches of an iterator of requests: started by the first ``receive``, ended by ``close``.
 
     Args:
-        requests: one for each batch. The planner's thread draws at most AHEAD + MAX_REQUESTS + 1 requests whose batches
-            the consumer has not taken.
-        buffers: shared with earlier epochs, so that all epochs reuse the same pages.
+        requests: one request for each batch. The planner's thread draws at most AHEAD + MAX_REQUESTS + 1 requests whose
+            batches the consumer has not taken.
+        buffers: buffers shared with earlier epochs, so that all epochs reuse the same pages.
 
     Attributes:
         drained: whether all requests were drawn.
@@ -76,7 +76,7 @@ class Pipeline:
         self._requests, self._spec, self._form = requests, spec, FORMS[spec.output.form]
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
-        # A method of this object would make a cycle, and keep batches and containers of a dropped pipeline.
+        # A method of this object would make a reference cycle, which would keep a dropped pipeline's memory.
         read = partial(read_containers, spec, self._buffers, self._counter)
         readers = max(source.dataset.containers.readers for source in spec.sources)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
@@ -104,9 +104,9 @@ class Pipeline:
         try:
             loaded = self._form.load_filler(self._spec)
         except BaseException:
-            self._filler_class.cancel()  # The planner waits for it.
+            self._filler_class.cancel()  # The planner waits for this future.
             raise
-        with contextlib.suppress(InvalidStateError):  # Closed meanwhile.
+        with contextlib.suppress(InvalidStateError):  # The pipeline was closed meanwhile.
             self._filler_class.set_result(loaded)
 
     def receive(self) -> HostBatch | None:
@@ -132,7 +132,7 @@ class Pipeline:
         return item.result()
 
     def close(self) -> None:
-        """End all threads; may be called again. A fork has no threads, and its locks may be held for ever."""
+        """End all threads; do nothing in a fork, which has none and whose locks may be held for ever."""
         if self._pid != os.getpid():
             return
         self._stop = True
@@ -153,7 +153,7 @@ class Pipeline:
         return self._stop or self._pid != os.getpid()
 
     def _plan(self) -> None:
-        """Queue all batches, or an error for the consumer; the main function of the planner's thread."""
+        """Queue all batches, or an error for the consumer. This is the main function of the planner's thread."""
         try:
             for filling in self._start_batches():
                 self._queue.put(filling)
@@ -162,7 +162,7 @@ class Pipeline:
             self._queue.put(error)
 
     def _start_batches(self) -> Iterator[Future[HostBatch]]:
-        """Yield batches that are being filled, and read containers ahead as far as the budget allows."""
+        """Yield futures of batches that are being filled; read containers ahead as far as the budget allows."""
         ahead: deque[_RequestedBatch] = deque()
         requests = self._draw_requests()
         following, first = next(requests, None), True
@@ -183,7 +183,7 @@ class Pipeline:
             filling = self._start_filling(ahead.popleft())
             yield filling
             if first:
-                # Reading for other batches would delay the images of the first one.
+                # Reading for other batches would delay the images of the first batch.
                 wait([filling])
                 first = False
 
@@ -193,12 +193,12 @@ class Pipeline:
         self.drained = True
 
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
-        """Wait for the kernels, which further reading would delay; return whether the containers have been read."""
+        """Return whether the containers are read once the kernels are loaded, which further reading would delay."""
         self._filler_class.result()
         return all(future.done() for future in futures.values())
 
     def _start_filling(self, requested: _RequestedBatch) -> Future[HostBatch]:
-        """Wait for a batch's containers, gather the records, and hand chunks of them to the decoding threads."""
+        """Wait for a batch's containers, gather the records, and hand chunks of slots to the decoding threads."""
         with self._counter.timed("waited_on_disk"):
             containers = self._collect(requested)
         filler_class = self._filler_class.result()  # Gathering needs kernels too.
@@ -218,7 +218,7 @@ class Pipeline:
         return finished
 
     def _collect(self, requested: _RequestedBatch) -> ReadContainers:
-        """Wait for the containers of a batch, whole, set aside or read alone."""
+        """Wait for the records of a batch, and return by container what holds them."""
         found: dict[EpochContainer, ReadResult] = {}
         for wanted in requested.request:
             if wanted.samples.held is not None:
@@ -226,13 +226,13 @@ class Pipeline:
                 for number, count in waited.items():
                     key = wanted.source, wanted.epoch, number
                     found[key] = self._aside.take(key, count)
-        # Records that were set aside are also in a whole container, and among the records read alone.
+        # The most complete result comes last: records read alone include those set aside, a container has all records.
         for read in sorted(requested.futures, key=lambda read: not read.records):
             found[read.source, read.epoch, read.number] = requested.futures[read].result()
         return found
 
     def _set_aside(self, request: BatchRequest, containers: ReadContainers) -> None:
-        """Keep records of containers that lanes finish with a batch, for later batches."""
+        """Keep the records that later batches need of containers that lanes finish with this batch."""
         for wanted in request:
             for run in wanted.leaving:
                 if len(run.records):
@@ -251,7 +251,7 @@ class Pipeline:
         uses: dict[ContainerKey, ContainerUse],
         problems: dict[int, Damage] | None,
     ) -> HostBatch | None:
-        """Release the containers of a batch whose tasks are done, and complete it unless ``problems`` is None."""
+        """Release the containers of a batch whose tasks are done; complete the batch unless ``problems`` is None."""
         records.release()
         self._prefetcher.release(uses)
         if problems is None:
@@ -260,7 +260,7 @@ class Pipeline:
         return self._complete(records, filler, dict(sorted(problems.items())))
 
     def _complete(self, records: BatchRecords, filler: BatchFiller, problems: dict[int, Damage]) -> HostBatch:
-        """Make a batch with damaged records replaced, and with the values of columns and of ``collate``."""
+        """Build the batch: replace damaged records, and add the values of columns and of ``collate``."""
         batch = HostBatch(
             images=filler.images,
             labels=records.labels,
@@ -284,12 +284,12 @@ class Pipeline:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     records: I64  # ascending
-    samples: int  # Samples still to come; a record may have several.
+    samples: int  # Number of samples still to come; a record may have several.
     held: ReadResult
 
 
 class SetAside:
-    """Records copied out of containers that lanes are done with, each kept until its last sample has come."""
+    """Records copied out of containers that lanes are done with, kept until a container's last sample has come."""
 
     def __init__(self) -> None:
         self._waiting: dict[EpochContainer, _Waiting] = {}
@@ -297,7 +297,7 @@ class SetAside:
     def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
         """Copy records that later batches need out of a container, and keep them.
 
-        If one is damaged, the whole container is kept, because another of its records will replace the damaged one.
+        If a record is damaged, the whole container is kept, because another of its records will replace this record.
 
         Args:
             records: one entry for each sample, so that a record may occur several times.
@@ -311,7 +311,7 @@ class SetAside:
         self._waiting[key] = _Waiting(records, samples, container)
 
     def take(self, key: EpochContainer, samples: int) -> ReadResult:
-        """Return records of a container for ``samples`` samples, and forget them with their last sample."""
+        """Return the records set aside for ``samples`` samples of a container; forget them after the last sample."""
         waiting = self._waiting.pop(key)
         if waiting.samples > samples:
             self._waiting[key] = _Waiting(waiting.records, waiting.samples - samples, waiting.held)

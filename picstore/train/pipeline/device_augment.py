@@ -23,7 +23,7 @@ Images: TypeAlias = "list[torch.Tensor] | DecodedImages"  # (3, h, w) each
 
 
 def augment_batches(hosts: Sequence[HostBatch], images: Sequence[Images], output: OutputSpec) -> list[Batch]:
-    """Augment the images that batches show, on the device of the images; labels and the rest stay on the host."""
+    """Augment the decoded images that each batch's slots show, on their device; labels and ids stay on the host."""
     made: list[list[Any]] = [[] for _ in hosts]
     places, given = [], []
     for host in hosts:
@@ -57,7 +57,7 @@ def augment_views(
         images: the images of each batch.
         places: for each batch, int64 (n, 2), left and top of each image in its stored image, and int64 (n,), the factor
             by which decoding divided the sides.
-        params: the group's parameters of each batch.
+        params: for each batch, the group's parameters.
         output, group: form of the images to make.
 
     Returns:
@@ -92,7 +92,7 @@ def _augment_alone(
 
 
 def _select(images: Images, numbers: I64) -> Images:
-    """Return some images, in the order of ``numbers``."""
+    """Return the images with the indices ``numbers``, in this order."""
     return [images[number] for number in numbers.tolist()] if isinstance(images, list) else images.select(numbers)
 
 
@@ -107,8 +107,8 @@ def augment_images(
     """Resample and color decoded images, one for each row of ``params``.
 
     Returns:
-        (n, 3, H, W), or a list of n (3, h, w) if sizes differ. With ``counts``, the number of images of each of several
-        batches of one size, a list with the images of each batch.
+        A tensor (n, 3, H, W), or a list of n tensors (3, h, w) if sizes differ. With ``counts``, the number of images
+        of each batch, and only for images of one size: a list with one tensor for each batch.
     """
     from picstore.train.cuda.augment import augment  # It imports Triton.
 

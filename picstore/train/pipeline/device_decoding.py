@@ -1,7 +1,8 @@
 """Batches on a device: copied, or decoded by nvJPEG or by picstore's kernels.
 
-A ``BatchMaker`` queues the making of batches on the current stream and returns at once a function that finishes each.
-Only that function waits for the device: until the decoder has said which images it refuses, which it then replaces.
+A ``BatchMaker`` queues the work for batches on the current stream, and returns a function that finishes each batch. If
+picstore's kernels decode, only this function waits for the device: until the kernels have reported the images that they
+refuse, which the function then decodes on the CPU.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class MadeBatch:
     """A batch on its device.
 
     Attributes:
-        damage: the records that were replaced.
+        damage: damage of the records that were replaced.
         refused: for each image that a GPU's decoder left to the CPU, the reason.
-        copied: whether the batch was copied to page-locked memory, since its own could not be page-locked.
+        copied: whether the batch was copied to page-locked memory because its own memory could not be page-locked.
         event: event that the consumer's stream has to wait for; None on a CPU.
     """
 
@@ -59,7 +60,7 @@ class MadeBatch:
         return self
 
 
-# Finishes a batch. It is called once, with the stream on which the batch was started as the current one.
+# Function that finishes a batch, called once while the stream on which the batch was started is the current stream.
 Finish: TypeAlias = Callable[[], MadeBatch]
 
 
@@ -67,7 +68,7 @@ class BatchMaker(Protocol):
     """Makes batches on a device.
 
     Attributes:
-        together: most batches that ``start`` takes; 1 if it waits for a decoder, so that two threads should call it.
+        together: most batches that ``start`` takes; 1 if it waits for a decoder and should be called by two threads.
     """
 
     @property
@@ -77,11 +78,11 @@ class BatchMaker(Protocol):
         """Return whether batches are few and small enough to be made together."""
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Queue the making of batches on the current stream; return functions that finish them, all to be called."""
+        """Queue the work for batches on the current stream; return one function to finish each. All must be called."""
 
 
 class OneByOne(ABC):
-    """A ``BatchMaker`` of single batches, each complete when a call returns."""
+    """A ``BatchMaker`` of single batches, which have nothing left to finish when ``start`` returns."""
 
     together = 1
 
@@ -98,14 +99,14 @@ class OneByOne(ABC):
 
     @abstractmethod
     def __call__(self, host: HostBatch) -> MadeBatch:
-        """Queue the making of a batch."""
+        """Queue the work for a batch, and return the batch."""
 
 
 def _record_event(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
-# Most batches that are decoded together, and most values of their images: four batches of 256 of 224 × 224 pixels.
+# Most batches decoded together, and most values of their images: enough for 4 batches of 256 images of 224 × 224.
 TOGETHER = 4
 _MOST_VALUES = 160 << 20
 
@@ -118,7 +119,7 @@ class CopyPixels(OneByOne):
     device: torch.device
 
     def __call__(self, host: HostBatch) -> MadeBatch:
-        """Queue the copy of a batch."""
+        """Queue the copy of a batch, and return the copy."""
         tensors = image_tensors(host.images, getattr(torch, self.output.dtype))
         pinned = Batch.from_host(host, tensors, self.output.groups).pin_memory()
         host.release()
@@ -138,7 +139,7 @@ class DecodeStreams(OneByOne):
     strict: bool
 
     def __call__(self, host: HostBatch) -> MadeBatch:
-        """Decode and augment a batch; Damage if an image cannot be replaced or ``strict`` is set."""
+        """Decode and augment a batch; raise Damage for a broken image if ``strict`` is set or nothing replaces it."""
         encoded = host.encoded
         if encoded is None:
             raise TypeError("a batch for a decoder on a device has no streams")
@@ -159,8 +160,8 @@ class DecodeTiles:
     """A ``BatchMaker`` that decodes tiles with picstore's kernels, and augments the images on a GPU.
 
     Images with unsound segments are decoded on the CPU, which alone decides about damage, before their batch is handed
-    over. An image that does not decode is replaced, or raises Damage if ``strict`` is set. The memory of a batch is
-    page-locked at its first use. It is free for another batch once this one is finished, because the GPU has read it.
+    over. An image that does not decode is replaced, or raises Damage if ``strict`` is set. A batch's memory is
+    page-locked at its first use. It may be reused once the batch is finished, because the GPU has then read it.
     """
 
     output: OutputSpec
@@ -173,7 +174,7 @@ class DecodeTiles:
         return TOGETHER
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
-        """Return whether the batches have at most ``MOST_BLOCKS`` of coefficients and ``_MOST_VALUES``."""
+        """Return whether there are at most TOGETHER batches, MOST_BLOCKS coefficient blocks and _MOST_VALUES values."""
         from picstore.train.cuda.decode_tiles import MOST_BLOCKS
 
         if len(hosts) > TOGETHER:
@@ -185,7 +186,7 @@ class DecodeTiles:
         return blocks <= MOST_BLOCKS and values <= _MOST_VALUES
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Queue the decoding and augmentation of batches together; return functions that finish them."""
+        """Queue the decoding and augmentation of batches together; return a function to finish each batch."""
         from picstore.train.cuda.decode_tiles import decode_tiles
 
         begun = [_BegunTiles(self, host) for host in hosts]
@@ -203,7 +204,7 @@ class DecodeTiles:
             event = _record_event(self.device)
         except BaseException:
             for each in begun:
-                each.wait()  # The GPU may read memory that is used again.
+                each.wait()  # Otherwise the GPU might read memory that another batch reuses.
             raise
         return [partial(each.finish, batch, event) for each, batch in zip(begun, made, strict=True)]
 
@@ -211,8 +212,8 @@ class DecodeTiles:
         """Decode and augment a batch, waiting for the decoder.
 
         Raises:
-            Damage: an image cannot be replaced, or ``strict`` is set.
-            PicstoreError: the GPU makes other pixels than the CPU.
+            Damage: an image does not decode, and cannot be replaced or ``strict`` is set.
+            PicstoreError: the GPU's pixels differ from the CPU's.
         """
         return self.start([host])[0]()
 
@@ -230,8 +231,8 @@ class _BegunTiles:
     Attributes:
         tables: the batch's tables, without parts of images that no slot shows.
         tensors: images on the device that the CPU has decoded, by slot.
-        decoded: images that the GPU decodes, once that is queued.
-        status: status of the decoding, and the number of each slot in it; None if the GPU decodes no image.
+        decoded: images that the GPU decodes; None before the decoding is queued.
+        status: status of the decoding, and each slot's index in the status; None if the GPU decodes no image.
         copied: whether the batch was copied to page-locked memory.
     """
 
@@ -258,7 +259,7 @@ class _BegunTiles:
         return images.select(number_of[self._encoded.shown])
 
     def _by_slot(self) -> tuple[DecodedImages, I64]:
-        """Return all images, and for each slot the number of its image."""
+        """Return all images, and for each slot the index of its image."""
         from picstore.train.cuda.decoded import DecodedImages  # It imports Triton.
 
         number_of, parts = np.arange(len(self._encoded.shown)), [] if self.decoded is None else [self.decoded]
@@ -268,7 +269,7 @@ class _BegunTiles:
         return DecodedImages.join(parts), number_of
 
     def wait(self) -> I64:
-        """Wait until the GPU has read the batch's memory; return int64 (n,), 0 for each slot with sound segments."""
+        """Wait until the GPU has read the batch's memory; return each slot's status, int64 (n,), 0 if sound."""
         if self.status is None:
             return np.zeros(len(self._encoded.shown), np.int64)
         status, slots = self.status
@@ -276,7 +277,7 @@ class _BegunTiles:
         return wrong
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
-        """Wait for the decoding; decode refused images on the CPU, and make the batch again with them."""
+        """Wait for the GPU; decode the images that it refused on the CPU, and build the batch again with them."""
         from picstore.train.cuda.decode_tiles import explain  # It imports Triton.
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables
@@ -299,8 +300,8 @@ class _BegunTiles:
 
 
 def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
-    """Decode the tiles of a slot on the CPU, (3, h, w), and note their box in ``encoded``; ImageError for damage."""
-    from picstore.train.cpu.decode_crop import decode_held  # Kernels are seldom needed beside a GPU.
+    """Decode a slot's tiles on the CPU, (3, h, w), and set their box in ``encoded``; raise ImageError if damaged."""
+    from picstore.train.cpu.decode_crop import decode_held  # Its kernels are seldom needed if a GPU decodes.
 
     arrays, first = tables.arrays, int(tables.first[slot])
     start, stop = encoded.bounds[slot].tolist()
@@ -313,7 +314,7 @@ def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> t
 
 
 def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, U8, I64]) -> None:
-    """Raise PicstoreError unless a box of an image has the pixels that the CPU has decoded."""
+    """Raise PicstoreError if the image's pixels in the probe's box differ from those that the CPU decoded."""
     slot, expected, box = probe
     left, top, right, bottom = box_of_decoded(box, encoded.boxes[slot, :2], int(encoded.factors[slot]))
     if not np.array_equal(image[:, top:bottom, left:right].cpu().numpy(), expected):
@@ -324,7 +325,7 @@ def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, 
 
 
 def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str], *, strict: bool) -> list[Damage]:
-    """Replace images that do not decode, given by slot; return their damage or, if ``strict``, raise it."""
+    """Replace images that do not decode (``broken``, by slot); return the damage or, if ``strict``, raise the first."""
     if not broken:
         return []
     problems: dict[int, Damage] = {

@@ -7,22 +7,22 @@ its descriptor, so that batches that a user keeps cost only memory. The child fo
 when the socket closes.
 
     parent                         child
-    ("begin", sequence) ────────→  starts a pipeline for each of its spans, ahead of the last batches of the one before
+    ("begin", share)    ────────→  starts a pipeline for each of its spans, before the previous span's last batches
                         ←────────  Message, then the descriptor of its block, if that is new (``send_descriptor``)
-    ("taken", freed,    ────────→  goes on; the sequence says how many batches are on their way at most. Memory of
-              parted)              freed batches is filled again, of parted ones it is let go
+    ("taken", freed,    ────────→  goes on; ``share`` limits the batches on their way. The memory of freed batches is
+              parted)              filled again, that of parted batches is dropped
                         ←────────  ("end" | "error", …)
     ("stop",)           ────────→  closes the pipelines, answers "end"
 
 With several processes (``process_sequence.py``) the parent receives messages before their batch's turn, and sends
-"taken" in that turn: until then the batch is on its way.
+"taken" in that turn: until then the batch counts as on its way.
 
 A fork of the parent inherits what the parent has mapped. Before a fork, the memory of batches in use becomes private to
 the parent, and so to the fork; these batches are parted from their blocks. Private mappings from the start would cost
-1 ms for each batch of 19 MB, and would still show what the child writes later.
+1 ms for each batch of 19 MB, and would still show data that the child writes later.
 
 An unexpected error ends the child. The traceback, or the stacks of a crash, go to a file without a name that both
-processes hold: whatever state the socket is in, they are the cause of the parent's error.
+processes hold, so that the parent's error has them as its cause, whatever state the socket is in.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from picstore.train.order.spans import DealtSpans
 from picstore.train.pipeline.own_threads import close_at_exit
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
-AHEAD = 2  # Fewest batches on their way, beside the pipeline's finished ones.
+AHEAD = 2  # Batches that may always be on their way, besides those finished in the pipeline.
 _MAIN = "picstore.train.pipeline.loader_process_main:main"
 # NumPy's BLAS would start a thread for each core, which takes 45 ms on two cores; the child multiplies only small
 # matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
-# Seconds that the child has to end a sequence or itself, before it is killed.
+# Seconds that the child has to end a sequence or to exit, before it is killed.
 EXIT_TIMEOUT = 5
 _MAX_LAST_WORDS = 1 << 16  # bytes
 
@@ -78,9 +78,9 @@ class Message:
         number: number of the batch.
         block: number of the block.
         new_size: bytes of a block that the parent does not have yet, whose descriptor follows; None for a known block.
-        gone: numbers of blocks that the child has let go.
-        arrays: as ``HostBatch.take_apart`` returns them, with a ``SharedArray`` for each.
-        stats: of all that the child has done.
+        gone: numbers of blocks that the child has freed since the previous message.
+        arrays: the arrays of ``HostBatch.take_apart``, with a ``SharedArray`` in the place of each.
+        stats: sums over all work of the child.
     """
 
     number: int
@@ -100,7 +100,7 @@ class SequenceShare:
         spans: spans of the whole sequence.
         number: number of the process.
         ahead: most batches on their way.
-        room: bytes of batches on their way at which no more are sent, except the first AHEAD.
+        room: bytes of batches on their way at which no further batches are sent, except the first AHEAD.
     """
 
     spans: DealtSpans
@@ -126,7 +126,7 @@ class LoaderProcess:
 
     def __init__(self, spec: PipelineSpec, counter: StatsCounter) -> None:
         self._counter = counter
-        self._stats = Stats()  # The child's, as far as ``counter`` has them.
+        self._stats = Stats()  # The child's statistics that ``counter`` already includes.
         self._pid = os.getpid()
         self.connection, theirs = Pipe()
         self._last_words = anonymous_memory(0)
@@ -154,7 +154,7 @@ class LoaderProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether this process may use the child: it runs, and this is not a fork."""
+        """Whether this process may use the child: the child runs, and this is not a fork."""
         return self._finalizer.alive and self._process.poll() is None and self._pid == os.getpid()
 
     def start_sequence(self, share: SequenceShare) -> int:
@@ -169,7 +169,7 @@ class LoaderProcess:
         """Return the next batch, or None at the end; call ``take`` in the batch's turn.
 
         Raises:
-            PicstoreError: an error of the child's pipeline, or the child has ended.
+            PicstoreError: the child's pipeline raised an error, or the child has ended.
             CancelledError: this object was closed, by another thread for instance, or its process was forked.
         """
         self._between_messages = False
@@ -192,9 +192,9 @@ class LoaderProcess:
             self._between_messages = True
 
     def end_sequence(self, number: int) -> None:
-        """End a sequence, dropping the batches that still come, so that another one can begin.
+        """End a sequence, dropping the batches that still come, so that another sequence can begin.
 
-        Do nothing once another one has begun: a garbage collection may close an iterator long after its end.
+        Do nothing once another has begun, because a garbage collection may close an iterator long after its end.
         """
         if number != self._sequences or not self.running or not self.alive:
             return
@@ -211,7 +211,7 @@ class LoaderProcess:
             # The child did not answer in time. It may be waiting for an object store.
             self.close()
         except (PicstoreError, OSError, CancelledError):
-            # A dropped batch has an error, or the child has died, which the next iteration finds out.
+            # A dropped batch has an error, or the child has died. The next iteration finds out.
             self.running = False
         except BaseException:
             self.close()
@@ -238,7 +238,7 @@ class LoaderProcess:
         self.running = False
         if kind == "error":
             self._failed = True
-            # The next child may find a dataset that could not be opened.
+            # Another child may be able to open a dataset that this child could not open.
             self.close()
             raise content
         return None
@@ -250,7 +250,7 @@ class LoaderProcess:
             self._raise_death(error)
 
     def _raise_death(self, error: Exception) -> NoReturn:
-        """Raise an error that tells what became of the child, after an error of the socket."""
+        """Raise an error that says how the child ended, given the socket's error."""
         self.running = False
         if not self._finalizer.alive or self._pid != os.getpid():
             raise CancelledError from error
@@ -271,7 +271,7 @@ class LoaderProcess:
         raise PicstoreError(f"{ended}: {lines[-1 if code > 0 else 0]}") from _ChildError(text)
 
     def _map_batch(self, message: Message) -> HostBatch:
-        """Make a batch from a message, with arrays in the memory of its block."""
+        """Return a message's batch, with arrays in the memory of the message's block."""
         memory = self._blocks.use(message, self._receive_descriptor)
         arrays = map_images(partial(map_array, memory), message.arrays)
         self._counter.add(**asdict(message.stats - self._stats))
@@ -284,13 +284,13 @@ class _MappedBlocks:
 
     def __init__(self) -> None:
         self._mapped: dict[int, Mapping] = {}  # Key: number of the block.
-        self._used: dict[int, int] = {}  # Block of each batch that is in use.
-        self._freed: list[int] = []  # Batches whose use has ended.
-        self._parted: set[int] = set()  # Batches in private memory, which a fork has too.
+        self._used: dict[int, int] = {}  # Key: number of a batch in use; value: number of its block.
+        self._freed: list[int] = []  # Numbers of batches whose use has ended.
+        self._parted: set[int] = set()  # Numbers of batches in private memory, which a fork has too.
         _mapped_blocks.add(self)
 
     def find(self, message: Message, receive_descriptor: Callable[[], int]) -> Mapping:
-        """Return the mapping of a message's block, and drop blocks that are gone; arrays keep theirs mapped."""
+        """Return the mapping of a message's block; drop the blocks that are gone, which their arrays keep mapped."""
         for number in message.gone:
             self._mapped.pop(number, None)
         if message.new_size is not None:
@@ -303,7 +303,7 @@ class _MappedBlocks:
 
     def use(self, message: Message, receive_descriptor: Callable[[], int]) -> U8:
         """Return the memory of a batch's block; the batch is freed when the last array in that memory goes."""
-        # This new array is the base of the batch's arrays. Views of a kept array would have that array as their base.
+        # The batch's arrays need a base of their own: views of an array kept here would have that array as their base.
         memory: U8 = np.asarray(self.find(message, receive_descriptor))
         self._used[message.number] = message.block
         weakref.finalize(memory, self.free, message.number).atexit = False
@@ -341,7 +341,7 @@ def _part_from_fork() -> None:
 
 
 def _close_in_fork() -> None:
-    """Close the sockets in a fork; otherwise a child would live until the fork ends, not only until its parent ends."""
+    """Close the sockets in a fork; otherwise a child would outlive its parent until the fork ends."""
     for connection in list(_connections):
         connection.close()
 

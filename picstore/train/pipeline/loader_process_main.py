@@ -43,8 +43,8 @@ from picstore.train.pipeline.batch_threads import Pipeline
 from picstore.train.pipeline.loader_process import AHEAD, Message, SequenceShare
 from picstore.train.pipeline.stats import StatsCounter
 
-# The child of a killed parent ends within five seconds: it looks for its parent at this interval, and then has this
-# time to end by itself.
+# Seconds between two checks that the parent lives, and seconds to end normally after the parent's death. Together they
+# end the child of a killed parent within five seconds.
 _PARENT_SECONDS = 1.0
 _LAST_SECONDS = 3.0
 
@@ -66,7 +66,7 @@ class _SharedBlock:
 
 
 class _SharedBlocks:
-    """The child's blocks of shared memory, each mapped by the parent from its first message until it is gone."""
+    """The child's blocks of shared memory, each mapped by the parent from its first message until it is freed."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, _SharedBlock] = {}  # Key: address of the block.
@@ -93,7 +93,7 @@ class _SharedBlocks:
         self._gone.append(block.number)
 
     def take_gone(self) -> list[int]:
-        """Return the numbers of the blocks that have gone since the last call."""
+        """Return the numbers of the blocks that were freed since the previous call."""
         return [self._gone.pop() for _ in range(len(self._gone))]
 
     def find(self, address: int) -> _SharedBlock:
@@ -120,7 +120,7 @@ def _hanging_up() -> Iterator[None]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler that lets modules of users, such as that of ``collate``, import what numba does without."""
+    """Unpickler that lets users' modules, such as that of ``collate``, import the modules of ``NUMBA_EXTRAS``."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules and not module.startswith("picstore."):
@@ -160,7 +160,7 @@ class ProcessServer:
                 self._release(*content)
 
     def _receive(self) -> Any:
-        """Receive a message; its bytes first, because unpickling opens and imports things and may raise any error."""
+        """Receive and unpickle a message; only errors of receiving can mean that the parent has hung up."""
         with _hanging_up():
             message = self._connection.recv_bytes()
         return _Unpickler(io.BytesIO(message)).load()
@@ -228,15 +228,15 @@ class ProcessServer:
 
 
 def _is_full(under_way: Sequence[int], share: SequenceShare) -> bool:
-    """Return whether no further batch may be sent, given the bytes of each batch on its way."""
+    """Return whether no further batch may be sent; ``under_way`` holds the bytes of each batch on its way."""
     return len(under_way) >= AHEAD and (len(under_way) >= share.ahead or sum(under_way) >= share.room)
 
 
 def _exit_after_parent(parent: int) -> None:
     """End this process ``_LAST_SECONDS`` after its parent has died.
 
-    Normally the closed socket ends it earlier, but a thread may be waiting for an object store. The parent's number is
-    polled because systems differ in how they tell of a closed socket: poll() without events never does on macOS.
+    Normally the closed socket ends the process earlier, but a thread may be waiting for an object store. The parent's
+    process id is polled because systems differ in reporting a closed socket: poll() without events never does on macOS.
     """
     while os.getppid() == parent:
         time.sleep(_PARENT_SECONDS)
@@ -254,8 +254,8 @@ def main() -> None:
 class SpanPipelines:
     """Makes the batches of spans, with one pipeline for each span.
 
-    A pipeline starts once the previous one has requested all of its containers and still fills batches, because the
-    first batch of a span needs a container of each lane. For a moment both hold containers, each within the budget.
+    A pipeline starts when the previous pipeline has requested all of its containers and still fills batches, because
+    a span's first batch needs a container of each lane. For a moment both hold containers, each within the budget.
     """
 
     def __init__(

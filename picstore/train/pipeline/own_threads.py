@@ -1,6 +1,6 @@
 """Threads of the loader: their names, the pool that runs calls, the tasks of a batch, and their end.
 
-Pipelines that nobody closes end here, with the interpreter or as garbage.
+Pipelines that nobody closes are closed here, when they become garbage or when the interpreter ends.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from picstore.train.batching.host_batch import HostBatch
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PREFIX = "picstore-"  # Names of own threads begin with it.
+PREFIX = "picstore-"  # Prefix of the names of picstore's own threads.
 
 
 def is_own_thread() -> bool:
-    """Return whether this thread is one of picstore's own, which must not wait for one another to end."""
+    """Return whether this thread is one of picstore's own threads, which must not wait for each other's end."""
     return threading.current_thread().name.startswith(PREFIX)
 
 
@@ -45,11 +45,11 @@ class Call(Protocol):
 class ThreadPool:
     """``count`` threads that run calls in the order of submission; the first call starts the threads.
 
-    ``yields`` lets other threads go first if cores are scarce, such as the reader of what these threads decode: 2,959
-    crops/s of 12 megapixels on two cores, 2,709 with equal shares.
+    ``yields`` lets other threads, such as readers, go first if cores are scarce: on two cores, 2,959 crops/s of images
+    of 12 megapixels, against 2,709 with equal shares.
 
     An executor of concurrent.futures would take no more calls once the main thread has ended, although a training loop
-    may go on in another thread, and a garbage collection in one of its threads could not shut it down.
+    may go on in another thread; and a garbage collection in one of its threads could not shut the executor down.
     """
 
     def __init__(self, count: int, name: str, *, yields: bool = False) -> None:
@@ -62,13 +62,13 @@ class ThreadPool:
         self._state = "new"
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Submit a call of a function and return its future; RuntimeError once the pool is closed."""
+        """Submit a call of a function and return the call's future; raise RuntimeError if the pool is closed."""
         call = _FutureCall(lambda: function(*args, **kwargs))
         self.put([call])
         return call.future
 
     def put(self, calls: Sequence[Call]) -> None:
-        """Submit calls, in order; RuntimeError once the pool is closed."""
+        """Submit calls, in order; raise RuntimeError if the pool is closed."""
         with self._lock:
             if self._state == "closed":
                 raise RuntimeError("the pool is closed")
@@ -108,7 +108,7 @@ class _FutureCall(Generic[R]):
         if self.future.set_running_or_notify_cancel():
             try:
                 self.future.set_result(self._function())
-            except BaseException as error:  # the thread that waits for the future raises it
+            except BaseException as error:  # The thread that waits for the future raises the error.
                 self.future.set_exception(error)
 
     def cancel(self) -> None:
@@ -119,11 +119,11 @@ def _run_calls(calls: SimpleQueue[Call | None], yields: bool) -> None:
     """Run calls until the pool ends; the main function of a pool's thread."""
     if yields and sys.platform == "linux":  # Elsewhere only whole processes have a nice value.
         thread = threading.get_native_id()
-        with contextlib.suppress(OSError):  # A sandbox may forbid it.
+        with contextlib.suppress(OSError):  # A sandbox may forbid the change.
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + 1)
     while (call := calls.get()) is not None:
         call.run()
-        del call  # A waiting thread holds no call.
+        del call  # Otherwise the waiting thread would keep the call alive.
 
 
 class FillingBatch:
@@ -134,12 +134,12 @@ class FillingBatch:
 
     Args:
         count: number of tasks.
-        fill: makes some slots, and returns the reason for each slot without an image.
-        complete: takes what all tasks returned, or None if a task failed or was cancelled.
+        fill: function that fills some slots, and returns the reason for each slot without an image.
+        complete: function that completes the batch, given all reasons, or None if a task failed or was cancelled.
 
     Attributes:
-        finished: future of the batch, cancelled if a task was. Take it before the tasks begin: a finished batch drops
-            the future, because the traceback of an error in it holds the batch.
+        finished: future of the batch, cancelled if a task was cancelled. Take it before the tasks begin: a finished
+            batch drops the future, because an error in the future holds the batch by its traceback.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class FillingBatch:
         self._lock = threading.Lock()
 
     def tasks(self, chunks: Sequence[range]) -> list[Call]:
-        """Return a call for each chunk of slots; the chunks together are all slots."""
+        """Return a call for each chunk of slots; together the chunks hold all slots."""
         return [_Task(self, chunk) for chunk in chunks]
 
     def fill(self, slots: range) -> None:
@@ -251,8 +251,8 @@ def close_at_exit(closable: Closable) -> None:
 class _Garbage:
     """Closes objects that a garbage collection finds, in a thread that runs while any object is open.
 
-    A collection may begin at any place. There its thread may hold a lock, such as that of ``threading.enumerate``, that
-    the threads of a pipeline need to end: waiting for them hung for ever.
+    A collection may begin anywhere, also where its thread holds a lock, such as that of ``threading.enumerate``, which
+    a pipeline's threads need in order to end: waiting for these threads would hang for ever.
     """
 
     def __init__(self) -> None:
@@ -261,9 +261,9 @@ class _Garbage:
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """Reset everything that a fork does not have: the thread, waiting calls and collections of other threads."""
+        """Reset the state that a fork does not inherit: the thread, waiting calls, other threads' collections."""
         self._collecting: set[int] = set()  # Threads in which a collection runs.
-        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()  # Its put takes no lock of Python's.
+        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()  # Its ``put`` takes no lock of Python code.
         self._lock = threading.Lock()
         self._started = False
 
@@ -278,7 +278,7 @@ class _Garbage:
                 threading.Thread(target=self._run, name="close-garbage", daemon=True).start()
 
     def call(self, close: Callable[[], None]) -> None:
-        """Call a function now or, during a collection, in the thread."""
+        """Call a function now or, if this thread runs a collection, in the closing thread."""
         if threading.get_ident() in self._collecting:
             self._waiting.put(close)
         else:
@@ -300,7 +300,7 @@ class _Garbage:
             raise
 
     def _is_idle(self) -> bool:
-        """Return whether the thread may end. The order of the three tests matters, since a collection may go on."""
+        """Return whether the thread may end; the tests' order matters, because a collection may be running."""
         with self._lock:
             idle = next(iter(_open), None) is None and not self._collecting and self._waiting.empty()
             self._started = not idle
@@ -316,14 +316,14 @@ def close_garbage(close: Callable[[], None]) -> None:
 
 
 def wait_for_exit() -> None:
-    """Block a daemon thread of an interpreter that ends: nobody is left to take the error of that thread."""
+    """Block this thread if it is a daemon and the interpreter is ending, when nothing can handle its error."""
     if _exiting.is_set() and threading.current_thread().daemon:
         threading.Event().wait()
 
 
 @atexit.register
 def _close_all() -> None:
-    """End all threads before the interpreter does: a thread that it ends inside C++ aborts the process."""
+    """End all threads before the interpreter ends them, because a thread that is ended in C++ aborts the process."""
     _exiting.set()
     _garbage.call_all()
     for closable in _open:

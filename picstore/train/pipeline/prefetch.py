@@ -1,4 +1,4 @@
-"""Prefetching of containers under a budget of bytes: what each batch needs, how it is read, and how long it is held."""
+"""Prefetching of containers within a budget of bytes: each batch's needs, reading, and how long containers are held."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from picstore.train.pipeline.stats import StatsCounter
 
 logger = logging.getLogger("picstore")
 
-# Whether a reader without work waits for more, because starting one takes 60 µs. In a free-threaded Python, only the
-# thread that made an object frees it, until that thread ends: waiting readers kept containers of half the budget more.
+# Whether a reader without work waits for more work, because starting a thread takes 60 µs. In free-threaded Python, a
+# thread that waits does not free the objects it made: waiting readers kept half the budget in addition.
 _READERS_WAIT = "t" not in getattr(sys, "abiflags", "")
 
 
@@ -46,11 +46,11 @@ class ContainerKey(NamedTuple):
 
 @dataclass(slots=True)
 class ContainerUse:
-    """Use of a container of ``size`` bytes by one batch, or only the end of the use by lanes if not ``needed``."""
+    """Use of a container of ``size`` bytes by a batch; if not ``needed``, lanes only end their use of the container."""
 
     size: int
-    lanes: set[int] = field(default_factory=set)  # Lanes that read it for this batch.
-    done: set[int] = field(default_factory=set)  # Lanes that this batch is the last of.
+    lanes: set[int] = field(default_factory=set)  # Lanes that read the container for this batch.
+    done: set[int] = field(default_factory=set)  # Lanes that no longer need the container after this batch.
     needed: bool = True
 
 
@@ -58,9 +58,9 @@ class ContainerUse:
 class _HeldContainer:
     future: Future[ReadResult]
     size: int  # bytes in storage
-    memory: int  # bytes in memory, estimated until it is read
-    batches: int = 0  # Batches that have requested and not released it.
-    lanes: set[int] = field(default_factory=set)  # Lanes that still read in it.
+    memory: int  # bytes in memory, an estimate until the container is read
+    batches: int = 0  # Number of batches that have requested and not released the container.
+    lanes: set[int] = field(default_factory=set)  # Lanes that still read records of the container.
 
 
 class Prefetcher:
@@ -69,13 +69,13 @@ class Prefetcher:
     A container is held from the first batch that requests it until every lane that reads it is done with it and every
     batch that requested it has released it. Batches request in order; any thread may release them in any order.
 
-    The memory of a container that is not read yet is estimated by the share of its source's bytes that reading has
-    taken so far, which is 1 unless containers are read in part: 2,295 crops/s of 12 megapixels, against 2,146 if the
-    budget counts such containers whole.
+    The memory of an unread container is estimated from the share of its source's stored bytes that reading has taken
+    so far, which is below 1 if containers are read in part. This gives 2,295 crops/s of images of 12 megapixels,
+    against 2,146 if the budget counts such containers whole.
 
     The budget is exceeded only by a batch whose own containers exceed it, and by errors of that estimate. If the lanes
     together hold more than the budget allows, containers that no batch needs at the moment are evicted and read again
-    later: the most recently used first, because lanes take turns, so that this one is needed last.
+    later. The most recently used is evicted first, because lanes take turns, so that it is needed last.
     """
 
     def __init__(
@@ -85,16 +85,16 @@ class Prefetcher:
         self._threads: list[threading.Thread] = []  # Readers, some of which have ended.
         self._ending: list[threading.Thread] = []  # Readers that only have to return.
         self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # Containers to read.
-        self._reading = 0  # Readers that read or wait for work.
-        self._idle = 0  # Readers that wait for work.
-        self._handing_over = 0  # Readers that may still hold results that are handed over.
+        self._reading = 0  # Number of readers that read or wait for work.
+        self._idle = 0  # Number of readers that wait for work.
+        self._handing_over = 0  # Number of readers that may still hold results that they hand over.
         self._held: dict[ContainerKey, _HeldContainer] = {}  # Least recently used first.
         self._bytes = 0
-        # For each source, bytes of all that was read, in memory and in storage.
+        # For each source, bytes of all containers that were read: in memory, and in storage.
         self._read_bytes: defaultdict[int, int] = defaultdict(lambda: 1)
         self._read_sizes: defaultdict[int, int] = defaultdict(lambda: 1)
         self._earliest: dict[int, int] = {}  # Earliest epoch of each source that is still read.
-        self._unreleased = 0  # Batches that have requested and not released containers.
+        self._unreleased = 0  # Number of batches that have requested and not released containers.
         self._closed = self._warned = self._failed = False
         self._lock = threading.RLock()  # Reentrant: a garbage collection may close this at any place.
         self._changed = threading.Condition(self._lock)
@@ -106,11 +106,11 @@ class Prefetcher:
         """Request the containers of a batch: read those that are not held, and return the futures of all.
 
         Args:
-            uses: the batch's; uses of containers that are neither needed nor held are removed.
-            wait: wait until the budget allows it. Only for the next batch, when all earlier ones will be released.
+            uses: the batch's uses; those of containers that are neither needed nor held are removed.
+            wait: whether to wait until the budget allows the batch; only if all earlier batches will be released.
 
         Returns:
-            None if the budget does not allow it, or the prefetcher is closed.
+            None if the budget does not allow the batch, or if the prefetcher is closed.
         """
         self._join_ending()
         with self._changed:
@@ -178,7 +178,7 @@ class Prefetcher:
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
     def _join_ending(self) -> None:
-        """Wait for readers that are about to end: on a busy machine they held containers of twice the budget.
+        """Wait for readers that are about to end, which on a busy machine held twice the budget in containers.
 
         Do not hold the lock meanwhile: a garbage collection in a reader may need it to close this prefetcher.
         """
@@ -196,13 +196,13 @@ class Prefetcher:
             self._reading += 1
 
     def _read_waiting(self) -> None:
-        """Read waiting containers until there are no more; the main function of a reader, which keeps no results."""
+        """Read waiting containers until none is left, keeping no results. This is a reader's main function."""
         handed_over = False
         while calls := self._take_waiting(handed_over):
             handed_over = self._read_some(calls)
 
     def _take_waiting(self, handed_over: bool) -> list[tuple[ContainerKey, Future[ReadResult]]]:
-        """Wait for a share of the waiting containers, empty at the end. The last share may be ``handed_over``."""
+        """Wait for containers, and return a share, empty at the end; the previous share may be ``handed_over``."""
         with self._lock:
             if handed_over:
                 self._handing_over -= 1
@@ -227,15 +227,15 @@ class Prefetcher:
             self._fail(calls, error)
             return False
         self._count_memory(calls, results)
-        # The first one last: the planner waits for it, and then has all others without waking for each.
+        # Complete the first call last: the planner waits for it, so that it wakes once and finds all calls complete.
         while calls:
             calls.pop()[1].set_result(results.pop())
         return True
 
     def _fail(self, calls: list[tuple[ContainerKey, Future[ReadResult]]], error: BaseException) -> None:
-        """Hand an error to the futures of all waiting containers, also of those that no reader has begun with.
+        """Hand an error to the futures of ``calls`` and of all containers that wait for a reader.
 
-        A store that is gone took 3 minutes for one container, and would take as long for the next.
+        A store that was gone took 3 minutes to fail for a container, and would take as long for the next container.
         """
         with self._lock:
             self._failed = True
@@ -247,7 +247,7 @@ class Prefetcher:
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
     ) -> None:
-        """Correct the budget by the memory of containers that were read, and note that a reader hands them over."""
+        """Count the actual memory of containers that were read, and note that a reader hands them over."""
         with self._changed:
             self._handing_over += 1
             for (key, future), result in zip(calls, results, strict=True):
@@ -260,7 +260,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Drop lanes of epochs before a batch's, which may have records left that ``drop_last`` leaves out."""
+        """Drop the lanes of epochs before a batch's epoch; ``drop_last`` may have left records in these lanes."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
@@ -273,7 +273,7 @@ class Prefetcher:
                 self._drop(key)
 
     def _evict(self, missing: int, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Drop containers that no batch holds, last used first, until the budget allows ``missing`` bytes more."""
+        """Drop containers not in ``uses``, most recently used first, until the budget allows ``missing`` more bytes."""
         for key in [key for key in reversed(self._held) if key not in uses]:
             if self._bytes + missing <= self._budget:
                 break
@@ -291,7 +291,7 @@ class Prefetcher:
 
 
 def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> dict[ContainerKey, ContainerUse]:
-    """Return the uses of containers by a batch, and of records that the batch reads alone."""
+    """Return a batch's uses of whole containers, and of records that the batch reads alone."""
     uses: dict[ContainerKey, ContainerUse] = {}
     for wanted in request:
         dataset = sources[wanted.source].dataset
@@ -310,7 +310,7 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
 
 
 def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
-    """Return each pair of a container and a lane that reads it once, in the order of the samples."""
+    """Return the distinct pairs of a container and a lane that reads it, in the order of the samples."""
     inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
     container, lane = samples.container[inside], samples.lane[inside]
     _, firsts = np.unique(container * MAX_LANES + lane, return_index=True)
@@ -321,10 +321,10 @@ def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
 def _uses_alone(
     wanted: SourceRequest, dataset: Dataset, uses: Mapping[ContainerKey, ContainerUse]
 ) -> dict[ContainerKey, ContainerUse]:
-    """Return uses of parts of containers: of records that are read alone.
+    """Return a batch's uses of records that are read alone, without the rest of their container.
 
-    Records that were not set aside are read alone only if the batch does not use their container otherwise. All records
-    that the batch needs of that container are then read.
+    Records that were not set aside are read alone only if the batch does not need their whole container. All records
+    that the batch needs of this container are then read.
     """
     samples, alone = wanted.samples, {}
     if samples.held is None:
@@ -342,7 +342,7 @@ def _uses_alone(
 def read_containers(
     spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, keys: Sequence[ContainerKey]
 ) -> list[ReadResult]:
-    """Read containers, or some of their records, as far as their epochs need them."""
+    """Read the containers of ``keys``, or only the keys' records; of each record the rows that its epoch needs."""
     results: list[ReadResult] = []
     for (source, epoch, alone), group in groupby(keys, key=lambda key: (key.source, key.epoch, bool(key.records))):
         dataset, plan = spec.sources[source].dataset, spec.sources[source].plan

@@ -1,4 +1,4 @@
-"""The sequence of batches that loader processes make: each makes every n-th span of the sequence.
+"""The sequence of batches that n loader processes make: each process makes every n-th span of the sequence.
 
     trainer                 process 0              process 1              process 2
     takes span 0 ←───────── span 0, in turn        span 1, ahead          span 2, ahead
@@ -6,9 +6,9 @@
     takes span 2            span 3, ahead          span 4, ahead    ←──── span 2, in turn
 
 All processes cut the sequence alike (``order/spans.py``), so none is told which spans are its own. A process may have
-as many batches on their way as it makes while the spans of the others are taken, (n - 1) / n of a span, or fewer if
-these take more bytes than a span reads. Each request of the trainer receives the messages of all processes: a process
-that waits for the trainer to empty its socket would make nothing.
+(n - 1) / n of a span's batches on their way, the part that it makes while the other processes' spans are taken, or less
+if these batches take more bytes than a span reads. Each request of the trainer receives the messages of all processes,
+because a process that waits for the trainer to empty its socket would make nothing.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import MAX_READ, DealtSpans, Span, steps_of_span
 from picstore.train.pipeline.loader_process import AHEAD, LoaderProcess, SequenceShare
 
-# Most batches on their way from all processes, each in a mapping of its own: Linux allows a process 65,530 mappings.
+# Most batches on their way from all processes. Each has its own mapping, and Linux allows a process 65,530 mappings.
 _MOST_AHEAD = 1 << 15
 
 _Answer: TypeAlias = HostBatch | Exception | None  # None at the end.
 
 
 class ProcessSequence:
-    """The batches of a span without end. The first ``receive`` begins the sequence.
+    """Sequence of the batches of a span without end, begun by the first ``receive``.
 
     Args:
-        processes: at least one, none of which is making batches.
+        processes: at least one process; no process is making batches.
         spec: specification of each process.
-        owned: end the processes with the sequence.
+        owned: whether the processes end with the sequence.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class ProcessSequence:
         self._received: list[deque[_Answer]] = [deque() for _ in processes]
         self._numbers: list[int] = []  # Number of the sequence in each process.
         self._turn = 0  # Number of the process whose batch is next.
-        self._left: int | None = None  # Batches left in its span; None without end.
+        self._left: int | None = None  # Number of batches left in that process's span; None for a span without end.
         self._pid = os.getpid()
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, or None at the end; errors are raised in their turn, see ``LoaderProcess.receive``."""
+        """Return the next batch, or None at the end; raise the errors of ``LoaderProcess.receive`` in their turn."""
         if self._pid != os.getpid():
             raise CancelledError
         if not self._numbers:
@@ -77,7 +77,7 @@ class ProcessSequence:
         """End the sequence."""
         for received in self._received:
             received.clear()
-        for process, number in zip(self._processes, self._numbers, strict=False):  # Some may not have begun.
+        for process, number in zip(self._processes, self._numbers, strict=False):  # Some processes may not have begun.
             process.end_sequence(number)
         if self._owned:
             for process in self._processes:
@@ -102,7 +102,7 @@ class ProcessSequence:
     def _receive_ready(self, seconds: float | None) -> bool:
         """Receive a message from each process that has one, waiting ``seconds`` for any; return whether any came."""
         running = {process.connection: number for number, process in enumerate(self._processes) if process.running}
-        if not self._processes[self._turn].running and not self._received[self._turn]:  # Another thread has closed it.
+        if not self._processes[self._turn].running and not self._received[self._turn]:  # Closed by another thread.
             raise CancelledError
         ready = wait(list(running), seconds)
         for connection in ready:

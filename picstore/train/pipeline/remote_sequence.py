@@ -1,16 +1,16 @@
-"""The sequence of batches that workers on a Ray cluster make: the trainer gives them spans, and takes batches in order.
+"""The sequence of batches that workers on a Ray cluster make: the trainer hands out spans, and takes batches in order.
 
     trainer                          a worker, an actor of ``remote_worker_main.py``
     open(versions, spec) ─────────→  opens the datasets
-    begin(key, order, span) ──────→  starts a pipeline, ahead of the last batches of its span before
-    make(key) ────────────────────→  takes a batch of the pipeline; at most WINDOW calls are under way for a worker
+    begin(key, order, span) ──────→  starts a pipeline, before the last batches of the worker's previous span
+    make(key) ────────────────────→  takes a batch from the pipeline; at most WINDOW calls of a worker are under way
               ←────────────────────  RemoteMessage, in the reply
               ←────────────────────  memory of the images, in the object store of the worker's node; Ray brings it over
 
-The trainer divides the steps into spans (``order/spans.py``) and gives each worker one, and the next before its end.
-Without a thread of its own, it handles answers whenever a batch is asked for. If a worker or node is lost, batches in
-the memory of other nodes stay, and another worker makes the rest of its span, first of all what the trainer waits for.
-The memory of a batch belongs to Ray until the batch is dropped: tensors lie in it, and nothing is copied.
+The trainer divides the steps into spans (``order/spans.py``) and gives each worker a span, and the next span before the
+first ends. It has no thread for this, but handles answers whenever a batch is asked for. If a worker or node is lost,
+batches in the memory of other nodes stay, and other workers make the rest, first the span that the trainer waits for.
+The memory of a batch belongs to Ray until the batch is dropped: tensors lie in this memory, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from picstore.train.pipeline.batch_forms import FORMS
 from picstore.train.pipeline.remote_worker_main import RemoteMessage
 from picstore.train.pipeline.remote_workers import WINDOW, RemoteWorkers, Task, WorkerHandle
 
-# Batches that Ray brings to the trainer's node before they are asked for.
+# Number of batches that Ray brings to the trainer's node before they are asked for.
 PULLED = 3
 # Seconds to wait for an answer before checking how long there have been no workers.
 _WAIT_SECONDS = 1.0
-# Bytes of pixels for each byte of a JPEG: the guess for images of any size until the first batch is made.
+# Guessed bytes of pixels for each byte of a JPEG, until the first batch of images of any size is made.
 _PIXELS_OF_BYTE = 12
 
 
 class RemoteSequence:
-    """The batches of a span without end, begun by the first ``receive``; ``owned`` workers end with the sequence."""
+    """Sequence of the batches of a span without end, begun by the first ``receive``; ``owned`` workers end with it."""
 
     def __init__(self, workers: RemoteWorkers, span: Span, *, owned: bool = False) -> None:
         self._workers, self._cutter, self._owned = workers, SpanCutter(span), owned
         self._tasks: deque[Task] = deque()
-        self._order: Any = None  # Ray's reference.
+        self._order: Any = None  # Ray's reference to the order of the epochs.
         self._keys = self._steps = 0
         self._size = 0.0  # Mean bytes of a batch, guessed at first.
         self._made = 0
@@ -56,7 +56,7 @@ class RemoteSequence:
         """Return the next batch.
 
         Raises:
-            PicstoreError: a pipeline has an error, in its batch's turn; workers fail, or there are none for too long.
+            PicstoreError: a batch has an error, raised in its turn; workers fail; or no worker is there for too long.
             CancelledError: the workers were ended, or this process was forked.
         """
         if self._order is None:
@@ -71,7 +71,7 @@ class RemoteSequence:
         raise CancelledError
 
     def close(self) -> None:
-        """End the sequence, and make the workers ready for another."""
+        """End the sequence, and make the workers ready for another sequence."""
         if self._closed or self._order is None:
             return
         self._closed, workers = True, self._workers
@@ -122,7 +122,7 @@ class RemoteSequence:
             task.abandon()
 
     def _take(self, task: Task) -> HostBatch | None:
-        """Return the first batch of a task, or raise its error; None if the memory was lost with a node."""
+        """Return the first batch of a task, or raise its error; return None if its memory was lost with a node."""
         message, reference = task.made[0]
         if isinstance(message, Exception):
             raise message
@@ -165,7 +165,7 @@ class RemoteSequence:
                     break
 
     def _next_task(self) -> Task | None:
-        """Cut off the next span; None if enough tasks are under way."""
+        """Cut off the next span and return its task, or None if enough tasks are under way."""
         workers = self._workers.count
         if len(self._tasks) > 2 * workers:
             return None
@@ -199,11 +199,11 @@ class _WritableBlock(Mapping):
 
     def __init__(self, block: Any) -> None:
         super().__init__(block.ctypes.data, block.nbytes)
-        self._block = block  # Ray's memory, kept by the arrays in it.
+        self._block = block  # Ray's memory, which lives as long as arrays in it refer to this mapping.
 
 
 def _guess_size(span: Span, spec: PipelineSpec, stored: float) -> float:
-    """Guess the bytes of a batch's images before one is made, of ``stored`` bytes of records."""
+    """Guess the bytes of a batch's images before any batch is made; ``stored`` is the bytes of a batch's records."""
     if not FORMS[spec.output.form].decoded:
         return stored
     most = 0

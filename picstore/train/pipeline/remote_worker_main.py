@@ -29,12 +29,12 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 @dataclass(frozen=True, slots=True)
 class RemoteMessage:
-    """A batch without its arrays, as ``loader_process.Message`` is one.
+    """A batch without its arrays, like ``loader_process.Message``.
 
     Attributes:
-        arrays: as ``HostBatch.take_apart`` returns them, with a ``SharedArray`` for each.
+        arrays: the arrays of ``HostBatch.take_apart``, with a ``SharedArray`` in the place of each.
         size: bytes of the block that holds the arrays.
-        stats: of all that the worker has done.
+        stats: sums over all work of the worker.
     """
 
     arrays: Any
@@ -49,19 +49,19 @@ def versions() -> dict[str, str]:
 
 
 class RemoteWorker:
-    """Makes batches of a specification. A lost worker's state can be made again from the arguments of calls."""
+    """Makes batches of a specification. Another worker can replace it, given the arguments of its calls."""
 
     def __init__(self) -> None:
         self._counter = StatsCounter()
         self._buffers = BufferPools()
-        self._pipelines: dict[int, Pipeline | Exception] = {}  # Key: the span's; an error if it failed.
+        self._pipelines: dict[int, Pipeline | Exception] = {}  # Key: key of the span; an error if the span failed.
         self._sending: HostBatch | None = None  # Kept while Ray copies its memory.
 
     def open(self, wanted: Mapping[str, str], pickled: bytes) -> Exception | None:
         """Open the datasets of a specification, or return an error that says what is wrong with this worker.
 
         Args:
-            wanted: versions of the trainer.
+            wanted: the trainer's version of each package.
             pickled: a PipelineSpec.
         """
         mine = versions()
@@ -80,7 +80,7 @@ class RemoteWorker:
         return None
 
     def begin(self, key: int, kept: list[int], order: Order, epoch: int, first: int, count: int) -> None:
-        """Begin to make a span under a key, and end all spans except ``kept``."""
+        """Begin a span, to be called ``key``, and end all other spans except those whose keys are in ``kept``."""
         self._end({*kept})
         requests = Span(order, epoch, first, count=count)(self._spec.sources)
         pipeline = Pipeline(requests, self._spec, buffers=self._buffers, counter=self._counter)
@@ -103,7 +103,7 @@ class RemoteWorker:
                 raise pipeline
             batch = pipeline.receive()
         except (PicstoreError, OSError) as error:
-            # Later calls raise it too, since a pipeline may have nothing to give after an error.
+            # Later calls return the error too, because a pipeline may have no batch to give after an error.
             self._pipelines[key] = error
             if isinstance(pipeline, Pipeline):
                 pipeline.close()

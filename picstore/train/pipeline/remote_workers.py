@@ -24,16 +24,16 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 logger = logging.getLogger("picstore")
 
-# Calls of a worker that are under way. A call costs 1 ms, a batch 50 ms.
+# Number of a worker's calls to keep under way. A call costs 1 ms, a batch 50 ms.
 WINDOW = 4
-# Seconds without any worker before a warning, and before an error, because nodes of clouds take minutes to come.
+# Seconds without any worker before a warning, and before an error; a cloud takes minutes to start a node.
 _WARNING_SECONDS, NO_WORKER_SECONDS = 10.0, 300.0
 # If workers keep failing to start, raise an error after this many seconds without a ready one. Ray takes 20 s to notice
 # a lost node.
 _FAILING_SECONDS = 60.0
 # Seconds to wait after a worker has failed to start, before starting another.
 _RETRY_SECONDS = 1.0
-# All ranks together fill one part in this many of the cluster's object stores.
+# All ranks together fill the cluster's object stores up to 1 / _SHARE_OF_STORE.
 _SHARE_OF_STORE = 4
 
 
@@ -42,14 +42,14 @@ class Task:
     """A span under way, with batches that are taken in order."""
 
     span: Span
-    key: int = -1  # Number of its assignment to a worker.
+    key: int = -1  # Number of the task's latest assignment to a worker.
     worker: WorkerHandle | None = None
     taken: int = 0
     # Messages of batches that were made, with the reference to their memory.
     made: deque[tuple[RemoteMessage | Exception, Any]] = field(default_factory=deque)
     # For each call under way, references to the message and to the memory.
     calls: deque[tuple[Any, Any]] = field(default_factory=deque)
-    losses: int = 0  # Workers lost since a batch was made.
+    losses: int = 0  # Number of workers lost since the task's previous batch was made.
 
     @property
     def left(self) -> int:
@@ -68,7 +68,7 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class WorkerHandle:
-    """An actor, with its tasks and what it has told about itself."""
+    """Ray's actor of a worker, with the worker's tasks and statistics."""
 
     actor: Any
     opening: Any  # Reference to the call of ``open`` until it ends.
@@ -96,7 +96,7 @@ class RemoteWorkers:
         ranks: number of ranks that share the object stores.
 
     Attributes:
-        count: may be set at any time; the next call for a batch adds workers or takes some away.
+        count: number of workers, which may be set at any time; the next call for a batch adds or removes workers.
         in_use: whether a sequence is being made.
     """
 
@@ -112,7 +112,7 @@ class RemoteWorkers:
         self._pickled = self.ray.put(pickle_spec(spec))
         self._pid, self._closed = os.getpid(), False
         self._alone_since, self._warned = time.monotonic(), False
-        # Failures to start workers: their number, the last one, and the time to start another worker.
+        # Failures to start workers: their number, the latest error, and the time to start another worker.
         self._failures, self._failure, self._retry = 0, "", 0.0
         self._finalizer = weakref.finalize(self, _kill, self.ray, self.members, self._pid)
         self._finalizer.atexit = False
@@ -134,9 +134,9 @@ class RemoteWorkers:
             self._drop((idle or self.members)[-1])
 
     def wait(self, seconds: float) -> list[WorkerHandle]:
-        """Wait up to ``seconds`` for the answer of a worker; with 0, return all workers that have answered.
+        """Return a worker that answers within ``seconds``, if any does; with 0, all workers that have answered.
 
-        PicstoreError if there has been no worker for too long.
+        Raise PicstoreError if there has been no worker for too long.
         """
         awaited = {worker.awaited: worker for worker in self.members if worker.awaited is not None}
         self._check_alone()
@@ -150,9 +150,9 @@ class RemoteWorkers:
         return [awaited[reference] for reference in ready]
 
     def answer(self, worker: WorkerHandle) -> Any:
-        """Return the answer of a worker to its oldest call; None if the worker is lost.
+        """Return the answer of a worker to its oldest call, or None if the worker is lost.
 
-        PicstoreError for a bug, or if workers are lost again and again.
+        Raise PicstoreError if the call has failed, or if a batch has lost MAX_ATTEMPTS workers.
         """
         try:
             return self.ray.get(worker.awaited)
@@ -172,7 +172,7 @@ class RemoteWorkers:
             raise type(answer)(f"a remote worker cannot make batches: {answer}") from answer
 
     def close(self) -> None:
-        """End all workers; from any thread, and not in a fork."""
+        """End all workers, except in a fork; any thread may call this."""
         self._closed = True
         self._finalizer()
 
@@ -200,7 +200,7 @@ class RemoteWorkers:
         self.ray.kill(worker.actor)
 
     def _check_alone(self) -> None:
-        """Warn while there are no workers, and in the end raise PicstoreError."""
+        """Log a warning if there has been no ready worker for a while, and raise PicstoreError in the end."""
         if any(worker.opening is None for worker in self.members):
             self._alone_since, self._warned = time.monotonic(), False
             return
@@ -220,11 +220,11 @@ class RemoteWorkers:
 
 
 def pickle_spec(spec: PipelineSpec) -> bytes:
-    """Pickle a specification, functions of the main program by value; UsageError if ``collate`` cannot be pickled."""
+    """Pickle a specification, main-program functions by value; raise UsageError if ``collate`` cannot be pickled."""
     dumps = import_ray("engine='ray'").cloudpickle.dumps
     try:
         dumps(spec.collate)
-    except Exception as error:  # pickle raises any, and so may __reduce__
+    except Exception as error:  # Pickle and __reduce__ may raise any error.
         text = f"remote workers cannot have collate: {first_line(error)}"
         raise UsageError(f"{text}; give a function of a module that all nodes have") from error
     pickled: bytes = dumps(spec)
@@ -232,7 +232,7 @@ def pickle_spec(spec: PipelineSpec) -> bytes:
 
 
 def _kill(ray: Any, members: list[WorkerHandle], parent: int) -> None:
-    """End the workers; ``ray`` is an argument because a garbage collection may call this while Ray is imported."""
+    """End the workers. ``ray`` is an argument because a garbage collection may call this during Ray's import."""
     if parent == os.getpid() and ray.is_initialized():
         for worker in members:
             ray.kill(worker.actor)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnProcesses:
-    """Loader processes, and how their number counts in a DataLoader's worker, which starts none.
+    """Number of loader processes, and its meaning in a DataLoader's worker, which starts no loader process.
 
     Attributes:
         count: number of processes; 0 for threads of this process.
@@ -76,17 +76,17 @@ class Remote:
 
 
 def refuse_workers() -> NoReturn:
-    """Raise UsageError, because a local loader has remote workers neither to count nor to set."""
+    """Raise UsageError, because a local loader has no remote workers."""
     raise UsageError("workers are set with engine='ray'; give threads= with engine='local'")
 
 
 class PipelineRunner:
-    """Runs the pipelines of a loader, one for each epoch, and keeps memory and processes from one to the next.
+    """Runs the pipelines of a loader, one for each epoch, and keeps memory and processes from epoch to epoch.
 
     Args:
-        decoder: name of a decoder; UsageError if it does not decode on the device.
+        decoder: name of a decoder; raise UsageError if the device has no such decoder.
         processes: loader processes, which share threads and budget; ignored with ``remote``.
-        threads: number of decoding threads; None for one for each core, shared among the workers of a DataLoader.
+        threads: number of decoding threads; None for one thread a core, shared among the workers of a DataLoader.
         remote: remote workers that make the batches, with ``spec.resources.threads`` threads each.
     """
 
@@ -113,7 +113,7 @@ class PipelineRunner:
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
-        self._decoders: dict[torch.device, Decode] = {}  # Decoders that were tried.
+        self._decoders: dict[torch.device, Decode] = {}  # Decoders that have passed their trial.
         can_start = bool(sys.executable) and not hasattr(sys, "frozen")  # A frozen program has no Python to start.
         self._count, self._own = processes.count if can_start else 0, processes
         self._threads = threads
@@ -156,7 +156,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return the batches of a span, before the callables, as far as possible those that are kept for its start."""
+        """Return the batches of a span, without callables applied; if possible those kept for the span's position."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -191,7 +191,7 @@ class PipelineRunner:
         return self._in_threads(span)
 
     def _load_decoder(self, device: torch.device) -> Decode:
-        """Return the decoder of streams for a device, tried once."""
+        """Return the decoder of streams for a device, which the first call loads and tries."""
         if device not in self._decoders:
             decode = load_decoder(self._decoder, device)
             check_decoder(decode, device)
@@ -248,7 +248,7 @@ class PipelineRunner:
         return BufferPools.for_batches(mapped=self._form.mapped)
 
     def _in_processes(self, span: Span) -> HostSource:
-        """Return a sequence by loader processes, which are kept across epochs: starting one takes half a second."""
+        """Return a sequence by loader processes, kept across epochs because starting a process takes half a second."""
         specs = [self._spec_of_process(number) for number in range(self._count)]
         if any(process.running and process.alive for process in self._processes):
             # A second iterator has processes of its own.
@@ -306,7 +306,7 @@ class PipelineRunner:
         return {**self.__dict__, **fresh, "_processes": [], "_pid": -1, "_open": Closables(), "_decoders": {}}
 
 
-# By process id, because another thread may fork while a lock is held.
+# Key: process id, because another thread may fork while a lock is held.
 _generator_locks: dict[int, threading.RLock] = {}
 
 
@@ -316,7 +316,7 @@ def _generator_lock() -> threading.RLock:
 
 
 def _seed_generators(seed: int, device: torch.device) -> None:
-    """Seed torch's generators of the CPU and of a device, where ``torch.manual_seed`` would seed those of all GPUs."""
+    """Seed torch's generators of the CPU and of one device; ``torch.manual_seed`` would seed those of all GPUs."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -356,5 +356,5 @@ class Delivery(Iterator[Batch]):
         return batch
 
     def close(self) -> None:
-        """End all stages: now or, in a garbage collection, soon."""
+        """End all stages, now or, during a garbage collection, soon after."""
         self._finalizer()

@@ -13,13 +13,13 @@ class Stats:
     """Sums since the loader was made. The difference of two Stats covers the time between them.
 
     Attributes:
-        batches, images: handed to the consumer.
-        bytes: of the containers that were read.
+        batches, images: numbers handed to the consumer.
+        bytes: bytes of the containers that were read.
         damaged: samples replaced because their record was damaged.
         fallbacks: images that the decoder of a GPU left to the CPU.
         copied: batches copied to page-locked memory for a GPU because their own memory could not be page-locked.
         reading: seconds that reader threads were busy, summed over threads.
-        working: seconds that decoding threads were busy cutting, decoding and augmenting, summed over threads.
+        working: seconds that decoding threads cut, decoded, augmented and collated, summed over threads.
         waited_on_disk: seconds that the planner waited for containers.
         waited_on_decode: seconds that the consumer waited for its batch.
         waited_on_consumer: seconds that finished batches waited for the consumer.
@@ -75,7 +75,7 @@ class StatsCounter:
 
 
 class _Timer:
-    """Context that adds the time of its block to a sum; one of ``contextlib`` would take twice as long, 1 µs."""
+    """Context that adds the time of its block to a sum; a context of ``contextlib`` takes 1 µs, twice as long."""
 
     __slots__ = ("_counter", "_name", "_start")
 

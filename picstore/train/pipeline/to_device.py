@@ -7,8 +7,8 @@
 
 The consumer's thread does not wait for the GPU, and kernels of different streams do not wait for each other. A batch is
 started at once while fewer than two are ahead of the consumer. Otherwise batches wait until several can be started
-together, which takes hardly more Python than one, so that a GPU or a consumer that is behind costs little. Starting
-batches together changes no pixel.
+together, which takes hardly more Python time than starting one, so that little time is lost if the GPU or the consumer
+is behind. Starting batches together changes no pixel.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from picstore.train.pipeline.own_threads import ThreadPool, close_at_exit
 logger = logging.getLogger("picstore")
 
 STREAMS = 2  # The kernels of one batch do not fill a GPU.
-_STARTED = 2  # Batches ahead of the consumer that start at once.
+_STARTED = 2  # Number of batches ahead of the consumer that start at once.
 
 
 def most_ahead(make: BatchMaker) -> int:
-    """Return the most batches between the source and the consumer, started or waiting.
+    """Return the largest number of batches between the source and the consumer, started or waiting.
 
     Six batches of 256 images of 224 × 224 pixels take 231 MB of the GPU's memory.
     """
@@ -94,11 +94,11 @@ class AheadStage:
     def __init__(self, source: HostSource, *, make: BatchMaker, device: torch.device) -> None:
         self._source, self._make = source, make
         self._streams, self._most_ahead = _rotate_streams(device), most_ahead(make)
-        # Three threads for the three loops, and more if they wait for nvJPEG: one decodes while the other prepares.
+        # Three threads for the three loops, and two if nvJPEG decodes: one waits for it while the other prepares.
         self._pool = ThreadPool(3 + (STREAMS if make.together == 1 else 0), "device")
         self._changed = threading.Condition()  # Guards the next four attributes.
         self._received: deque[HostBatch | BaseException | None] = deque()
-        # Batches that the consumer has not taken: asked for, and started.
+        # Numbers of batches that the consumer has not taken: requested from the source, and started.
         self._ahead = self._begun = 0
         self._closed = False
         self._started: SimpleQueue[tuple[Finish, torch.cuda.Stream | None] | None] = SimpleQueue()
@@ -158,7 +158,7 @@ class AheadStage:
             going_on = self._receive_one()
 
     def _receive_one(self) -> bool:
-        """Take a batch from the source without keeping a reference; return whether another may follow."""
+        """Take a batch from the source without keeping a reference; return whether another batch may follow."""
         received: HostBatch | BaseException | None
         try:
             received = self._source.receive()
@@ -216,7 +216,7 @@ class AheadStage:
             return self._make.start([host])[0]()
 
     def _may_start(self) -> bool:
-        """Return whether to start a batch now rather than together with later ones."""
+        """Return whether to start a batch now rather than together with later batches."""
         if not self._received:
             return False
         return self._begun < _STARTED or len(self._received) >= self._make.together or _is_last(self._received[-1])
@@ -261,7 +261,7 @@ def _is_last(received: HostBatch | BaseException | None) -> bool:
 
 
 def _answer(error: BaseException | None) -> Any:
-    """Return a function that stands for the end, by returning None, or raises an error."""
+    """Return a function that raises ``error`` or, at the end of the batches, returns None."""
 
     def finish() -> None:
         if error is not None:
@@ -278,7 +278,7 @@ def _warn_of_memory() -> None:
 
 @cache
 def _streams(device: torch.device) -> list[torch.cuda.Stream]:
-    """Return the streams that all stages of a device share, since torch keeps memory for each stream ever made."""
+    """Return the streams that all stages of a device share, because torch keeps memory for each stream ever made."""
     return [torch.cuda.Stream(device) for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
 
 
