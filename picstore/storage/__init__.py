@@ -1,1 +1,1 @@
-"""Internal: bytes at rest: locations, the storage format, edits, the manifest, datasets."""
+"""Internal: stored bytes: locations, the storage format, edits, the manifest, datasets."""

@@ -1,4 +1,4 @@
-"""Names of classes: lists of names joined by name, and read and written as lines of a file."""
+"""Names of classes: joining lists of names by name, and reading and writing names as lines of a file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _QUOTE = '"'
 
 
 class JoinedNames:
-    """Class names of several lists, joined by name: the first list, then the new names of each further list."""
+    """Class names of several lists, joined by name: the first list, followed by the new names of each further list."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = list(names)
 
     def add(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Join a list; return the joined number of each name in the list.
+        """Join a list; return the index of each of its names among the joined names.
 
-        A list that continues the joined names, or is their beginning, keeps its numbers, even with equal names.
-        UsageError if a name that must be found stands for two classes.
+        A list that continues the joined names, or is a beginning of them, keeps its indices, even with equal names.
+        Raise UsageError if a name that must be looked up stands for two classes.
         """
         common = min(len(names), len(self.names))
         if self.names[:common] == list(names[:common]):
@@ -41,7 +41,7 @@ class JoinedNames:
 
 
 def to_lines(names: Sequence[str]) -> str:
-    """Write class names, one a line: unchanged if :func:`from_lines` then reads the same, else each as JSON."""
+    """Write class names, one a line: unchanged if :func:`from_lines` then returns the same names, else each as JSON."""
     text = "".join(f"{name}\n" for name in names)
     if all(name and name.isprintable() and name == name.strip() and not name.startswith(_QUOTE) for name in names):
         return text
@@ -49,10 +49,10 @@ def to_lines(names: Sequence[str]) -> str:
 
 
 def from_lines(text: str) -> list[str]:
-    """Read class names, one a line: JSON strings if all lines are JSON strings, else texts without outer white space.
+    """Read class names, one a line: JSON strings if all lines are JSON strings, else lines without outer white space.
 
-    Lines end with a line feed, perhaps after a carriage return. UsageError for a blank line that is not at the end,
-    since the labels of all later names would change.
+    Lines end with a line feed, perhaps after a carriage return. Raise UsageError if a blank line is not at the end,
+    because skipping the line would change the labels of all later names.
     """
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     while lines and not lines[-1].strip():

@@ -1,8 +1,8 @@
 """Conditions in SQL: expressions over a record's columns, evaluated by DuckDB.
 
-DuckDB's parser makes a tree of the text, and each node of the tree must be of a kind that is listed here. A condition
-is thus a function of a record's columns alone. It reaches no file, setting, variable, clock or random number, also
-where a later DuckDB has new functions for these.
+DuckDB's parser turns the text into a tree, and each node of the tree must be of a kind that this module lists. A
+condition is thus a function of a record's columns alone. A condition reaches no file, setting, variable, clock or
+random number, even if a later DuckDB has new functions for them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _TYPES = frozenset(
     usmallint utinyint varchar
 """.split()  # noqa: SIM905 - a table of words
 )
-# Functions of their arguments alone, with time and memory in proportion to their size. Left out are `repeat`, `lpad`,
-# `range` and `format`, since a number makes their result as long as any memory, and distances of texts (`levenshtein`).
-# The list stands because DuckDB's own limits do not hold within a call (docs/decisions.md).
+# Functions of their arguments alone, whose time and memory grow in proportion to the arguments' size. Left out are
+# `repeat`, `lpad`, `range` and `format`, because a number can make their result exceed any memory, and distances of
+# strings (`levenshtein`). The list is needed because DuckDB's limits do not hold within a call (docs/decisions.md).
 _FUNCTIONS = frozenset(
     """
     + - * / // % ** ^ & | ~ << >> @ || ^@ && @> <@ <-> <=> ->> !~~ !~~* ~~ ~~* ~~~ xor
@@ -69,7 +69,7 @@ _FUNCTIONS = frozenset(
     list_cosine_similarity array_cosine_similarity list_cosine_distance array_cosine_distance array_cross_product
 """.split()  # noqa: SIM905 - a table of words
 )
-# Depth of parentheses: DuckDB 2 takes two minutes to refuse 9,000 open ones.
+# Maximum depth of parentheses, because DuckDB 2 takes two minutes to refuse 9,000 open parentheses.
 _MAX_DEPTH = 100
 _CLOSED: dict[str, Any] = {
     "enable_external_access": "false",
@@ -79,13 +79,13 @@ _CLOSED: dict[str, Any] = {
 
 
 class Condition:
-    """A condition in DuckDB's SQL, checked; ``columns`` are the names of the columns that it uses.
+    """Checked condition in DuckDB's SQL; ``columns`` are the names of the columns that the condition uses.
 
-    MissingDependency without DuckDB, UsageError for a text that is not an expression over the columns.
+    Raise MissingDependency without DuckDB, and UsageError if the text is not an expression over the columns.
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
-        """Parse and check a condition over columns with these names."""
+        """Parse and check a condition over the columns ``names``."""
         try:
             import duckdb
         except ImportError as error:
@@ -103,7 +103,7 @@ class Condition:
     def mark(self, table: Any) -> Bools:
         """Mark the rows of a ``pyarrow.Table`` for which the condition holds: bool (rows,).
 
-        The table has the used columns. UsageError if the condition cannot be evaluated, or was interrupted.
+        The table must have the condition's columns. Raise UsageError if the evaluation fails or is interrupted.
         """
         import duckdb
 
@@ -116,20 +116,20 @@ class Condition:
         return marks
 
     def interrupt(self) -> None:
-        """Interrupt an evaluation in another thread; without an evaluation this has no effect."""
+        """Interrupt an evaluation in another thread; do nothing if no evaluation runs."""
         self._connection.interrupt()
 
     def _parse(self) -> Any:
         """Parse the text to DuckDB's tree of a single expression."""
         import duckdb
 
-        if "\0" in self.text:  # DuckDB 1 would end the text there
+        if "\0" in self.text:  # DuckDB 1 would end the text at the zero byte
             self._refuse("it holds a zero byte")
         depths = itertools.accumulate((each == "(") - (each == ")") for each in self.text)
         if max(depths, default=0) > _MAX_DEPTH:
             self._refuse(f"its parentheses are nested more than {_MAX_DEPTH} deep")
         try:
-            given = [f"SELECT {self.text}".encode().decode()]  # refuses half a surrogate pair
+            given = [f"SELECT {self.text}".encode().decode()]  # encode refuses half a surrogate pair
             (tree,) = self._connection.execute("SELECT json_serialize_sql(?)", given).fetchall()[0]
             parsed = json.loads(tree)
         except (duckdb.Error, UnicodeError, ValueError, RecursionError) as error:
@@ -145,7 +145,7 @@ class Condition:
         return nodes[0]["select_list"][0]
 
     def _check(self, node: dict[str, Any]) -> None:
-        """Check a node of the tree; note the columns that the node names."""
+        """Refuse a node of the tree that is not allowed; note the columns that the node names."""
         kind = node["class"]
         if kind not in _KINDS:
             self._refuse(f"a {kind.lower()} is not an expression over a record's columns")
@@ -153,7 +153,7 @@ class Condition:
             name = node["function_name"].lower()
             if name not in _FUNCTIONS or node["catalog"]:
                 self._refuse(f"the function {name!r} is not allowed; docs/selecting.md lists the functions")
-            if node["schema"] not in ("", "main"):  # caption.lower(); DuckDB 1 has "main" for functions of syntax
+            if node["schema"] not in ("", "main"):  # "caption" of caption.lower(); DuckDB 1 has "main" for syntax
                 self._use([node["schema"]])
         elif kind == "COLUMN_REF":
             self._use(node["column_names"])
@@ -163,7 +163,7 @@ class Condition:
                     self._refuse(f"the type {name} is not allowed; docs/selecting.md lists the types")
 
     def _use(self, path: list[str]) -> None:
-        """Find the column of a reference by its exact name, or else by its name in any case."""
+        """Note the column that a reference names exactly, or else in any case."""
         (*qualified, name) = path
         found = [each for each in self._names if each == name] or [
             each for each in self._names if each.lower() == name.lower()
@@ -186,7 +186,7 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _type_names(node: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of a cast's types: in ``cast_type`` before DuckDB 2, in a separate node since then."""
+    """Yield the names of a cast's types, which are in ``cast_type`` before DuckDB 2 and in a separate node since."""
     if "type_name" in node:
         yield node["type_name"]
     yield from (each["id"] for each in _objects(node.get("cast_type")) if "id" in each)

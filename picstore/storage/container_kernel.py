@@ -1,8 +1,8 @@
-"""Kernel that reads and checks whole containers of a local folder, several by one call without Python's lock.
+"""Kernel that reads and checks whole containers of a local folder, several in one call without the GIL.
 
-The kernel opens the files, reads, and makes all checks of ``format/read_container.py`` that a sound container passes.
-It does not tell what is wrong: the caller reads a container that fails again by that module. One call takes the lock
-once and holds it for 20 µs a container; reading and unpacking step by step took the lock 7 times for 150 µs.
+The kernel opens and reads the files, and makes all checks of ``format/read_container.py`` that a sound container
+passes. The kernel does not report damage: the caller reads a failed container again with that module. A call takes the
+GIL once, for 20 µs per container; reading and unpacking step by step took the GIL 7 times, for 150 µs.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _MAX_ATTACHMENTS, _MAX_EXTRAS = layout.MAX_ATTACHMENTS, layout.MAX_EXTRAS
 _SAMPLINGS, _ALIGNMENT = len(layout.SAMPLINGS), layout.ALIGNMENT
 # Offsets in the header of the checksums of tables, segments and payload, and of the checksum of the extras.
 _SUMS, _EXTRAS_CRC = (32, 36, 44), 40
-# Results for sound containers. After _EXTRAS, the declared size of the extras' frame is still to be compared.
+# Results for sound containers. After _EXTRAS, the caller must compare the declared size of the extras' frame.
 _SOUND, _EXTRAS = 1, 2
 
 
 @kernel("void(uint8[::1], int64[::1], int64[:, ::1], int64, int64, int64)")
 def read_and_check(paths, starts, places, rows, fields, crc):
-    """Read containers, and check them.
+    """Read and check containers.
 
     Args:
-        paths: of the files, one after the other, each with a zero byte at its end.
-        starts: where the path of each container's file begins.
-        places: int64 (n, 3), of each container the address of memory for its bytes, its row in the index and its
-            ordinal. The result takes the ordinal's place: 0 unless it is whole, sound and the row's container.
+        paths: paths of the files, one after the other, each with a zero byte at its end.
+        starts: offset in ``paths`` of the path of each container's file.
+        places: int64 (n, 3), for each container the address of memory for its bytes, its row in the index and its
+            ordinal. The result replaces the ordinal: 0 unless the container is whole, sound and the row's.
         rows: address of the index, ``layout.INDEX_ROW``.
         fields: number of attachments of a record.
         crc: ``crc32c_address()``.
@@ -69,7 +69,7 @@ def read_and_check(paths, starts, places, rows, fields, crc):
 
 @device_function
 def _read(path, at, row):
-    """Read the container of a row; returns the number of bytes that were there."""
+    """Read the container of an index row to address ``at``; return the number of bytes that were read."""
     size, offset = _u32(row + 16), np.int64(load_native_u64(np.uint64(row + 8)))
     file = open_file(np.uintp(path), _FLAGS)
     if file < 0:
@@ -96,7 +96,7 @@ def _checksum(crc, at, size):
 
 @device_function
 def _check(at, row, ordinal, fields, crc):
-    """Check the container at an address, of at least ``SEALED`` bytes, field by field of ``layout.ContainerHeader``."""
+    """Check a container of ``SEALED`` or more bytes by ``layout.ContainerHeader``; return 0, _SOUND or _EXTRAS."""
     size, records = _u32(row + 16), _u32(row + 20)
     if _u32(at) != _MAGIC or _u32(at + _CRC) != _u32(row + 24) or _checksum(crc, at, _CRC) != _u32(at + _CRC):
         return 0
@@ -113,7 +113,7 @@ def _check(at, row, ordinal, fields, crc):
     extras_at = segments_at + 2 * segments
     payload_at = extras_at + extras_size
     end = payload_at + payload
-    # After this check, everything lies within the bytes that were read.
+    # After this check, all sections lie within the bytes that were read.
     if (end + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT != size:
         return 0
     sums = (at + _SEALED, tables), (at + segments_at, 2 * segments), (at + payload_at, payload)
@@ -128,7 +128,7 @@ def _check(at, row, ordinal, fields, crc):
 
 @device_function
 def _check_entries(at, records, attachments, payload, segments, extras_raw):
-    """Check that images and attachments lie in the payload, in order, and that all that entries name is there."""
+    """Check that images and attachments lie in order in the payload, and that segments and extras of entries exist."""
     begin, last = payload
     extras_end, result = np.int64(0), _EXTRAS if extras_raw > 0 else _SOUND
     for k in range(records):
@@ -160,7 +160,7 @@ class SoundReader:
 
     Args:
         root: the folder of the dataset.
-        rows, ordinals: the index, and the ordinal of each row.
+        rows, ordinals: the index, and the ordinal of each row's container.
         fields: names of the attachments.
     """
 
@@ -169,12 +169,12 @@ class SoundReader:
         self._rows, self._ordinals = np.ascontiguousarray(rows), ordinals
         self._rows_at = self._rows.ctypes.data
         self._crc = crc32c_address()
-        # Compile or load the kernel once, and not in a thread that reads.
+        # Compile or load the kernel here, not in a thread that reads.
         compile_kernel(read_and_check)
-        self._sizes: dict[str, int] = {}  # bytes of files, by path
+        self._sizes: dict[str, int] = {}  # sizes of files in bytes, by path
 
     def read(self, numbers: Sequence[int], allocate: Allocate) -> list[Container | None]:
-        """Read and check whole containers; None for a container that is damaged or missing."""
+        """Read and check whole containers; return None for a container that is damaged or missing."""
         rows, ordinals = self._rows[list(numbers)].tolist(), self._ordinals[list(numbers)].tolist()
         paths, starts, places, refs, buffers = bytearray(), [], [], [], []
         for number, (stream, file, offset, size, *_), ordinal in zip(numbers, rows, ordinals, strict=True):
@@ -201,7 +201,7 @@ class SoundReader:
         ]
 
     def _size(self, path: str) -> int:
-        """Return the size of a file at its first read; reading a file that was cut off since gives fewer bytes."""
+        """Return a file's size at its first read; a file that was cut off since then gives fewer bytes."""
         size = self._sizes.get(path)
         if size is None:
             try:
@@ -215,7 +215,7 @@ class SoundReader:
 def _unpack_checked(
     buffer: memoryview, ref: ContainerRef, count: int, fields: tuple[str, ...], at: int, result: int
 ) -> Container | None:
-    """Make the container of bytes at an address that the kernel checked; None if they are not sound."""
+    """Return the container in ``buffer``, at address ``at``, that the kernel checked; None if it is not sound."""
     segments, extras_size, extras_raw = np.frombuffer(buffer, "<u4", 3, 16).tolist()
     segments_at = _SEALED + count * (_ENTRY + len(fields) * _ATTACHMENT)
     extras_at = segments_at + segments * layout.SEGMENT.itemsize

@@ -51,40 +51,40 @@ from picstore.storage.split_parts import (
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
 
-# ``root``, ``cache`` and ``cache_limit`` of a Dataset.
+# Arguments ``root``, ``cache`` and ``cache_limit`` of a Dataset.
 Options: TypeAlias = "tuple[Where | ReferencesRoot | None, str | os.PathLike[str] | None, int | str]"
 
 
 class Dataset(Sequence[Record]):
     """A finished dataset.
 
-    ``len(ds)`` is the number of records, ``ds[i]`` the i-th in stored order, read alone and checked. Opening takes two
-    reads, iterating one per container. No file stays open between calls, so threads and forked processes can share a
-    dataset.
+    ``len(ds)`` is the number of records, ``ds[i]`` the i-th record in stored order, read alone and checked. Opening
+    takes two reads, iterating one read per container. No file stays open between calls, so threads and forked processes
+    can share a dataset.
 
-    ``without`` and ``with_columns`` return edited datasets, which a loader takes as they are. ``save`` writes the
+    ``without`` and ``with_columns`` return edited datasets, which a loader reads like any other. ``save`` writes the
     edits. ``select`` returns some of the records as a dataset; a selection cannot be saved.
 
     Args:
         path: the dataset's directory, or its URL in an object store, such as ``s3://bucket/train``.
-        root: folder of the images of an index. By default the folder that the index names, if that lies in the folder
-            of the index or this user made the index; see docs/index-in-place.md.
-        cache: a local folder that keeps containers of a distant dataset after reading. Processes and datasets may share
+        root: folder of an index's images. By default the folder that the index names, if that folder lies in the
+            index's folder or this user made the index; see docs/index-in-place.md.
+        cache: local folder that keeps containers of a distant dataset after reading. Processes and datasets may share
             the folder. ``ds[i]`` does not read whole containers and does not use the cache.
-        cache_limit: most bytes in that folder, as a number or as text such as ``"50GiB"``.
-        version: uuid of an earlier version, from before an edit.
+        cache_limit: maximum bytes of the cache folder, as a number or a string such as ``"50GiB"``.
+        version: uuid of an earlier version of the dataset, from before an edit.
 
     Attributes:
         path: location of the dataset; ``str(ds.path)`` is its path or URL.
-        references: folder of the images of an index.
+        references: folder of an index's images; None if the dataset is not an index.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
         containers: reader of containers by number in stored order.
         live: the stored records that are not deleted; in a selection, only the chosen records.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
-            NotADataset also for an index of images in a folder that does not exist.
-        UsageError: there is no such version, the cache cannot be used, or an index from elsewhere needs ``root``.
+            NotADataset also if the folder of an index's images does not exist.
+            UsageError: the version does not exist, the cache cannot be used, or an index from elsewhere needs ``root``.
         PicstoreError: an object store refuses access or cannot be reached, here or while reading.
         MissingDependency: obstore, which object stores need, is not installed.
     """
@@ -136,7 +136,7 @@ class Dataset(Sequence[Record]):
             self.live = SelectedRecords.from_bits(self.live, self._selected)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Return what another process needs to open the same version, whatever its working directory."""
+        """Return the state with which a process opens the same version, whatever the working directory."""
         where = self._joined or self.path.absolute()
         return where, self.manifest, self._origin, self._edits.unsaved, self._options, self._selected, self._ids_end
 
@@ -180,7 +180,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def uuid(self) -> str:
-        """Uuid of the content: datasets with the same bytes have the same uuid, and so have their selections."""
+        """Uuid of the content: datasets with the same bytes have the same uuid; a selection has its dataset's uuid."""
         return self.manifest.uuid
 
     @property
@@ -192,7 +192,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def order_uuid(self) -> str:
-        """The uuid; for a conversion that kept all records, ids and order of an index, the uuid of the index."""
+        """The dataset's uuid; or the index's uuid, if an index was converted with all records, ids and order kept."""
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle
         kept = not changed and provenance.get("outcome", {}).get("failed") == 0
@@ -200,7 +200,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def folders(self) -> tuple[Location, ...]:
-        """The folders of the dataset's files: one for each joined dataset; for an index, also that of its images."""
+        """Folders of the dataset's files: one for each joined dataset, and for an index also its images' folder."""
         if self._joined:
             return tuple(folder for each in self._joined for folder in each.folders)
         images = () if self.references is None else (self.references.folder,)
@@ -227,7 +227,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def table(self) -> RecordTable:
-        """Table of all that is known of the records without their images: ``ds.table["width"]``; read on first use."""
+        """Table of the records' facts and columns, without images: ``ds.table["width"]``; read on first use."""
         return RecordTable(len(self), self.facts, {name: partial(self.column, name) for name in self.columns})
 
     def __len__(self) -> int:
@@ -249,7 +249,7 @@ class Dataset(Sequence[Record]):
     def __getitem__(self, i: int | slice) -> Record | list[Record]:
         """Read the record at a position in stored order.
 
-        Damage for a record that fails its CRC or a file that is cut off, NotADataset for a missing file.
+        Raise Damage if the record fails its CRC or its file is cut off, and NotADataset if the file is missing.
         """
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
@@ -277,8 +277,8 @@ class Dataset(Sequence[Record]):
             columns: images side by side.
 
         Returns:
-            A figure of matplotlib, which a notebook shows and ``savefig`` writes to a file. MissingDependency without
-            matplotlib.
+            A matplotlib figure, which a notebook shows and ``savefig`` writes to a file. MissingDependency is raised
+            without matplotlib.
         """
         # These imports load the decoder and its kernels.
         from picstore.display.figures import draw_tiles
@@ -292,7 +292,8 @@ class Dataset(Sequence[Record]):
     def summary(self) -> Figure:
         """Draw the number of images by class, width, height and bytes, by reading the indexes of all containers.
 
-        Images with a damaged index entry are left out; the title counts them. MissingDependency without matplotlib.
+        Images with a damaged index entry are left out; the title counts them. Raise MissingDependency without
+        matplotlib.
         """
         from picstore.storage.record_pictures import draw_summary
 
@@ -312,15 +313,15 @@ class Dataset(Sequence[Record]):
         return entries
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return ``labels`` of records, given by ids, replaced by the values of the column ``label``."""
+        """Return the ``labels`` of records ``ids``, replaced by the column ``label`` if that has a value."""
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
-        """Read a column on first use, in a local folder by mapping the file; UsageError for an unknown name."""
+        """Return a column, read on first use and mapped in a local folder; raise UsageError if the name is unknown."""
         return self._edits.column(name)
 
     def without(self, ids: Iterable[int]) -> Dataset:
-        """Delete records by id, or leave them out of a selection; UsageError for an id without a record.
+        """Delete records by id, or leave them out of a selection; raise UsageError if an id has no record.
 
         Deleting a record again changes nothing.
         """
@@ -330,15 +331,16 @@ class Dataset(Sequence[Record]):
         return self.without_positions(np.union1d(self.live.deleted, positions))
 
     def without_positions(self, deleted: I64) -> Dataset:
-        """Delete exactly these records, given by numbers in stored order, ascending; restore all others."""
+        """Delete exactly the records whose numbers in stored order, ascending, are given; restore all others."""
         edits, files = self._edits.with_deleted(deleted)
         return self._edited(files, edits=edits)
 
     def select(self, chosen: npt.ArrayLike | None = None, *, ids: npt.ArrayLike | None = None) -> Dataset:
         """Select records by a mask, bool (len(ds),), by positions or by ids.
 
-        The order does not change. Only selecting by ids reads anything, the ids. Containers without a chosen record are
-        never read. UsageError for a mask of another length, or a position or id without a record, or given twice.
+        The order does not change. Selecting by ids reads all ids; otherwise nothing is read. Containers without chosen
+        records are never read. Raise UsageError if a mask has another length, or if a position or id has no record or
+        occurs twice.
         """
         if (chosen is None) == (ids is None):
             raise UsageError("select takes a mask or positions, or ids=; give one of them")
@@ -363,25 +365,25 @@ class Dataset(Sequence[Record]):
         Args:
             fractions: share of the records in each part; if their sum is below 1, the rest is one more part.
             seed: other seeds give other parts.
-            by: name of a column of :attr:`table`, such as ``"label"``. Without it, a record's part is a function of
+            by: name of a column of :attr:`table`, such as ``"label"``. Without ``by``, a record's part is a function of
                 (seed, id) alone: appending, deleting and shuffling do not change it, and sizes of parts vary as those
-                of n random draws. With it, each part has its fraction of the records of each value within a few
+                of n random draws. With ``by``, each part has its fraction of the records of each value within a few
                 records; appending does not change parts, and deletions may move later records of the same value.
 
-        UsageError unless the fractions are positive with a sum of at most 1, and the column exists.
+            Raise UsageError unless the fractions are positive with a sum of at most 1, and the column exists.
         """
         bounds = split_bounds(fractions)
         number = assign_parts(self.ids, bounds, seed=seed, values=None if by is None else self.table[by])
         return tuple(self._select(number == part) for part in range(len(bounds) + 1))
 
     def concat(self, *others: Dataset) -> Dataset:
-        """Read several datasets as one: the records of this dataset, then those of the others in the given order.
+        """Read several datasets as one: the records of this dataset, then the records of ``others`` in the given order.
 
-        The first dataset keeps its ids; a multiple of 2**40 is added to the ids of each other one, so that ids stay
-        apart. A joined dataset takes as many multiples as its ids need. Classes are joined by name, and labels follow;
+        The first dataset keeps its ids; a multiple of 2**40 is added to the ids of each other dataset, so that all ids
+        differ. A joined dataset takes as many multiples as its ids need. Classes are joined by name, and labels follow;
         columns are joined by name. Selections and edits stay. The result cannot be saved; `picstore shuffle` writes a
-        copy. UsageError if only some datasets have names of classes, if attachments or columns of one name differ, or
-        if the ids of all need more than 63 bits.
+        copy. Raise UsageError if only some datasets have names of classes, if attachments or columns of one name
+        differ, or if an id would need more than 63 bits.
         """
         datasets = (self, *others)
         manifests = [each.manifest for each in datasets]
@@ -406,10 +408,10 @@ class Dataset(Sequence[Record]):
         ids: Sequence[int] | I64 | None = None,
         classes: Sequence[str] | None = None,
     ) -> Dataset:
-        """Attach values to records: captions, embeddings, other labels; UsageError for an invalid name, value or id.
+        """Attach values to records: captions, embeddings, other labels; raise UsageError for invalid arguments.
 
         Args:
-            columns: by name, n texts, numbers, or arrays of one shape. ``label`` replaces the records' labels.
+            columns: n strings, numbers, or arrays of one shape, by column name. ``label`` replaces the records' labels.
             ids: ids of the values' records, int (n,); an existing column keeps its values for other records. By default
                 value i belongs to ``ds[i]``, and a column of the same name is replaced, or in a selection keeps its
                 values for other records.
@@ -435,13 +437,13 @@ class Dataset(Sequence[Record]):
         return edited
 
     def record_counts(self) -> RecordCounts:
-        """Count the records by label: from the kept counts, or else as :meth:`count_records` does."""
+        """Return the number of records of each label, from the kept counts or else by :meth:`count_records`."""
         return self.kept_counts() or self.count_records()
 
     def kept_counts(self) -> RecordCounts | None:
         """Read the counts of records by label that are kept with the dataset.
 
-        None for a selection, for joined datasets, with unsaved edits, and if the file is missing, damaged or of another
+        Return None for a selection, joined datasets or unsaved edits, and if the file is missing, damaged or of another
         version.
         """
         if self._selected is not None or self._joined or self.uuid != self._origin:
@@ -451,31 +453,32 @@ class Dataset(Sequence[Record]):
         return None
 
     def count_records(self) -> RecordCounts:
-        """Count the records by label from the indexes of all containers; Damage or NotADataset if one is unreadable.
+        """Count the records by label from all containers' indexes; raise Damage or NotADataset if one is unreadable.
 
-        Damaged entries are left out.
+        Damaged index entries are left out.
         """
         # A container without live records may be missing.
         numbers = np.flatnonzero(self.live.counts).tolist()
         return count_records(numbers, self.containers.index, live=self.live.mask, relabel=self.labels)
 
     def _find_ids_end(self) -> int:
-        """Find a number above the ids of all stored records, by reading all ids if no such number is known."""
+        """Return a number above the ids of all stored records; read all ids if no such number is known."""
         if self._ids_end is None:
             known = isinstance(self.path, Location) and known_ids_end(self.path, self.manifest, self._origin)
             self._ids_end = known or end_of_ids(self.containers.ids())
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Make the columns of a copy of this dataset or selection: edits, and bytes by file."""
+        """Return edits with the columns of a copy of this dataset or selection, and the columns' files."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
         """Write deletions and columns as a new version, without writing files of images.
 
-        Readers of an older version keep reading it. The last write replaces the manifest and so makes the change. The
-        counts of records by label are written too, even if they are missing and nothing was edited. Returns the dataset
-        in its new version. UsageError for a selection, or if another process has edited the dataset meanwhile.
+        Readers of an older version keep reading that version. The final write replaces the manifest and so makes the
+        change. Counts of records by label are written too, even if only the counts are missing. Return the dataset in
+        its new version. Raise UsageError for a selection or joined datasets, or if another process has edited the
+        dataset meanwhile.
         """
         if self._selected is not None or not isinstance(self.path, Location):
             what = "several datasets" if self._joined else "a selection"
@@ -491,7 +494,7 @@ class Dataset(Sequence[Record]):
         return saved
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
-        """Return the counts of the edited version, or count the records if counts may differ; None if damaged."""
+        """Return the counts of ``_origin`` if they still hold, else count the records; None if this fails."""
         counts = counts_of_same_labels(root, self.manifest, self._origin)
         if counts is None:
             with contextlib.suppress(NotADataset, Damage):
@@ -499,7 +502,7 @@ class Dataset(Sequence[Record]):
         return counts
 
     def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:
-        """Copy the dataset with other fields of the manifest; the copy shares all that was read."""
+        """Copy the dataset with some fields of the manifest replaced; the copy shares all data read so far."""
         edited = Dataset.__new__(Dataset)
         edited.__dict__.update(self.__dict__)
         manifest = with_uuid(replace(self.manifest, **fields), self.rows)
@@ -515,7 +518,7 @@ class Dataset(Sequence[Record]):
         return selection
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value of each record from ``record_table.FACTS`` (n,), as stored: an array (len(self),)."""
+        """Compute a value of each record from its stored ``record_table.FACTS``, unedited: an array (len(self),)."""
         derived = self.containers.derive(compute, dtype)
         return derived if len(derived) == len(self) else derived[self.live.marks()]
 
@@ -530,5 +533,5 @@ class Dataset(Sequence[Record]):
         return facts
 
     def with_values(self, record: Record) -> Record:
-        """Add label and values from the columns to a record of a container."""
+        """Return a stored record with label and values from the columns."""
         return self._edits.with_values(record)

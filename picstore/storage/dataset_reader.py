@@ -32,15 +32,15 @@ from picstore.storage.references import ReferencesRoot, open_references, read_re
 if TYPE_CHECKING:
     from picstore.storage.container_kernel import SoundReader
 
-# Bytes of indexes to keep, each about 10 kB. Without its index, reading a record takes 0.26 ms more.
+# Bytes of containers' indexes to keep; an index has about 10 kB. Without it, reading a record takes 0.26 ms more.
 _CACHED_BYTES = 32 << 20
-_KEPT_EXTRAS = 4 << 20  # bytes of extras to keep with each index
-# Most records beyond the ends of their files, since an index row of 32 bytes may claim 2**20.
+_KEPT_EXTRAS = 4 << 20  # most bytes of extras to keep with an index
+# Most records beyond the ends of their files, because an index row of 32 bytes may claim 2**20 records.
 _MAX_MISSING = 1 << 24
 
 
 class Readers(NamedTuple):
-    """Number of threads that read containers, and number of containers that each reads at once."""
+    """Number of threads that read containers, and number of containers that each thread reads at once."""
 
     threads: int
     together: int
@@ -83,12 +83,12 @@ class ContainerReader:
 
     @property
     def readers(self) -> Readers:
-        """The threads that read containers fastest.
+        """Number of threads, and of containers that a thread reads at once, with which reading is fastest.
 
-        From a store, each thread keeps a request under way. For large images in a folder one thread lets the disk
-        fetch everything, while several would wait for Python's lock: 890 crops/s of 12 megapixels with four threads,
-        1,450 with one. Large images are read together, since NumPy's calls take as long for one; small ones arrive
-        sooner one by one.
+        With a store, each thread keeps a request under way. For large images in a folder, one thread keeps the disk
+        busy, and more threads would wait for the GIL: four threads read 890 crops/s of 12 megapixels, one thread 1,450.
+        Containers of large images are read together, because a NumPy call takes as long for one as for many; from a
+        store, containers of small images arrive sooner one by one.
         """
         local = isinstance(self.root, Folder) and self.cache is None
         if self.cache is not None or self.rows["size"].sum() < MIN_MEAN * self.rows["records"].sum():
@@ -105,14 +105,14 @@ class ContainerReader:
             self._sound = SoundReader(str(self.root), self.rows, self._ordinals, self.fields)
 
     def shifted(self, shift: RecordShift) -> ContainerReader:
-        """Make a reader of the same containers that shifts records and names files by full paths."""
+        """Return a reader of the same containers that shifts their records and names files by full paths."""
         reader = copy.copy(self)
         reader._forget()
         reader._shift = shift if self._shift is None else shift.after(self._shift)
         return reader
 
     def stream_source(self, stream: int) -> tuple[Root, int, RecordShift]:
-        """Return the folder of a stream, the stream's number in it, and the shift of its records."""
+        """Return the folder of a stream, the stream's number in that folder, and the shift of the stream's records."""
         return self.root, stream, self._shift or NO_SHIFT
 
     def container_ref(self, number: int) -> ContainerRef:
@@ -123,14 +123,14 @@ class ContainerReader:
         return ContainerRef(name, int(row["offset"]), stream, file, int(self._ordinals[number]))
 
     def held_bytes(self, number: int) -> int:
-        """Return the bytes of memory of a container after reading; for an index, images included."""
+        """Return the bytes of memory that a container takes after reading; for an index, images included."""
         return int(self.rows["size"][number]) + int(self.rows["referenced"][number])
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check a whole container, into memory from ``allocate``.
 
-        The result lists damage that leaves records readable. Damage is raised if nothing can be read, NotADataset for
-        a missing file.
+        The result lists damage that leaves records readable. Raise Damage if nothing can be read, and NotADataset if
+        the file is missing.
         """
         if self._references is not None:
             return self._read_references(number, self._references, allocate=allocate)
@@ -162,20 +162,20 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate = fresh,
     ) -> list[Container | Damage]:
-        """Read only the needed tile rows of containers of large images; read others whole, as :meth:`read` does.
+        """Read only the needed tile rows of containers of large images; read other containers whole by :meth:`read`.
 
         ``Container.held`` and ``tops`` describe the rows that were read. With a cache, whole containers are read and
-        kept. Several containers at once take less time than one by one.
+        kept. Reading several containers at once takes less time than reading one by one.
 
         Args:
-            numbers: containers in stored order, each once.
-            rows_of: the rows of each live image, see :data:`picstore.storage.partial_reader.RowsOf`.
+            numbers: indices of containers in stored order, each once.
+            rows_of: returns the rows needed of each live image, see :data:`picstore.storage.partial_reader.RowsOf`.
             mask: marks the live records of a container.
             attachments: whether attachments are needed too.
-            allocate: makes the memory of a container.
+            allocate: allocates the memory of a container.
 
         Returns:
-            For each container the container, or the Damage if nothing of it can be read.
+            For each number the container, or the Damage if nothing of the container can be read.
         """
         large = [number for number in numbers if self.cache is None and self._has_large_images(number)]
         done = self._read_rows(large, rows_of, mask=mask, attachments=attachments, allocate=allocate) if large else {}
@@ -184,7 +184,7 @@ class ContainerReader:
         return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
 
     def _read_sound(self, reader: SoundReader, numbers: Sequence[int], allocate: Allocate) -> dict[int, Container]:
-        """Read containers by the kernel; leave out damaged or missing ones."""
+        """Read containers with the kernel; leave out damaged or missing containers."""
         found = {
             number: container
             for number, container in zip(numbers, reader.read(numbers, allocate), strict=True)
@@ -217,22 +217,22 @@ class ContainerReader:
             with contextlib.suppress(Damage, NotADataset):
                 reads[number].run(paths[number])
                 continue
-            del reads[number]  # the caller reads it whole
+            del reads[number]  # the caller reads the container whole
         return {number: read.container for number, read in reads.items()}
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
         """Read only the ``wanted`` records, bool (records,), and of large images only the needed rows.
 
-        Other records have no bytes, and their ``good`` means nothing. Tables are kept, as :meth:`index` keeps them. The
-        cache is not used.
+        Other records may have no bytes, and their ``good`` means nothing. Tables are kept as by :meth:`index`. The
+        cache is used only if reading the whole container is faster.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)
         tables = self.index(number)
-        if tables.read is None:  # damaged tables, read with the rest
+        if tables.read is None:  # damaged tables: the whole container was read
             return tables
         if attachments:
-            _ = tables.extras  # decompress them for later records too
+            _ = tables.extras  # decompress the extras for later records too
         container = tables.without_payload()
         tables.release_extras(above=_KEPT_EXTRAS)
         rows_of = rows_of if self._has_large_images(number) else whole_images
@@ -243,7 +243,7 @@ class ContainerReader:
         return container
 
     def index(self, number: int) -> Container:
-        """Read a container without its payload, with the errors of :meth:`read`; the last containers are kept."""
+        """Return a container without its payload; the latest containers are kept. Errors: see :meth:`read`."""
         container = self._indexes.get(number)
         if container is None:
             try:
@@ -257,7 +257,7 @@ class ContainerReader:
         return container
 
     def record(self, number: int, k: int) -> Record:
-        """Read record ``k`` of a container alone; Corrupt for a damaged record, other errors as of :meth:`read`."""
+        """Read record ``k`` of a container alone; raise Corrupt if it is damaged. Other errors: see :meth:`read`."""
         container = self.index(number)
         try:
             return container.record(k)
@@ -265,16 +265,16 @@ class ContainerReader:
             container.release_extras(above=_KEPT_EXTRAS)
 
     def ids(self) -> I64:
-        """Read the ids of all stored records once: int64 (records,), read-only; -1 for a damaged index entry.
+        """Return the ids of all stored records, read once: int64 (records,), read-only; -1 for a damaged index entry.
 
-        Truncated if more than 2**24 records lie beyond the ends of their files.
+        Raise Truncated if more than 2**24 records lie beyond the ends of their files.
         """
         if self._ids is None:
             self._ids = read_only(self._collect(lambda facts: facts["id"], np.dtype(np.int64)))
         return self._ids
 
     def facts(self) -> Table:
-        """Read the facts of all stored records once: FACTS (records,), read-only; errors: see ``ids``.
+        """Return the facts of all stored records, read once: FACTS (records,), read-only; errors: see ``ids``.
 
         For a damaged index entry, the id is -1 and other facts are 0.
         """
@@ -287,7 +287,7 @@ class ContainerReader:
         return read_only(self._facts)
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value of each stored record from its facts, without keeping the facts: (records,)."""
+        """Compute a value of each stored record from its facts, without keeping the facts: an array (records,)."""
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))
         return compute(self.facts())
@@ -298,13 +298,13 @@ class ContainerReader:
         return None if cached is None else np.frombuffer(cached, FACTS)
 
     def positions(self, ids: I64) -> I64:
-        """Find the numbers in stored order of the records with some ids; UsageError for an id without a record."""
+        """Return the numbers in stored order of the records ``ids``; raise UsageError if an id has no record."""
         return find_positions(self.ids(), ids, where=str(self.root))
 
     def check_extent(self) -> None:
-        """Compare the index with the sizes of the files, which bound the memory of a hostile index.
+        """Compare the index with the sizes of the files, so that a hostile index cannot claim any amount of memory.
 
-        Truncated if more than 2**24 records lie beyond the ends of their files.
+        Raise Truncated if more than 2**24 records lie beyond the ends of their files.
         """
         files, file_of = np.unique(self.rows[["stream", "file"]], return_inverse=True)
         sizes = np.array(list(map_concurrently(self._file_size, files.tolist())), dtype=np.uint64)
@@ -332,7 +332,7 @@ class ContainerReader:
         return collect_facts(self.rows["records"], self.index, take, dtype)
 
     def _read_cached(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
-        """Read a container from the cache; None if it is missing, or was damaged and is now discarded."""
+        """Read a container from the cache; return None if it is missing, or damaged and therefore discarded."""
         ref = self.container_ref(number)
         buffer = cache.read(ref, int(self.rows[number]["size"]), allocate=allocate)
         if buffer is None:
@@ -345,7 +345,7 @@ class ContainerReader:
         return None
 
     def _read_whole(self, number: int, allocate: Allocate) -> Container | Damage:
-        """Read a container whole, or make a new error, since the traceback of the first one would hold bytes."""
+        """Read a container whole, or return a new error, because the caught error's traceback would hold memory."""
         try:
             return self.read(number, allocate=allocate)
         except Damage as error:

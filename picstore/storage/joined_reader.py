@@ -1,4 +1,4 @@
-"""Reader of several datasets' containers, one dataset after the other, as of one dataset."""
+"""Reader of the containers of several datasets, one dataset after the other, as if they were one dataset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JoinedFolders(Root):
-    """The folders of several datasets; names of files below are full paths or URLs."""
+    """Folders of several datasets; the name of a file in a joined dataset is a full path or URL."""
 
     folders: tuple[Root, ...]
 
@@ -47,7 +47,7 @@ class JoinedFolders(Root):
 class JoinedReader(ContainerReader):
     """Reader of the containers of several datasets, given a reader and a shift of the records of each dataset.
 
-    Containers and streams are numbered through.
+    Numbers of containers and streams go on from one dataset to the next.
     """
 
     def __init__(self, parts: Sequence[ContainerReader], shifts: Sequence[RecordShift]) -> None:
@@ -65,7 +65,7 @@ class JoinedReader(ContainerReader):
 
     @property
     def readers(self) -> Readers:
-        """The threads of the dataset that needs most."""
+        """Readers of the dataset that needs the most threads."""
         return max(part.readers for part in self.parts)
 
     def use_kernel(self) -> None:
@@ -80,7 +80,7 @@ class JoinedReader(ContainerReader):
         return self.parts[number].stream_source(stream - self._first_streams[number])
 
     def container_ref(self, number: int) -> ContainerRef:
-        """Return the position of the ``number``-th container of all; the file's name is a full path or URL."""
+        """Return the position of the ``number``-th container of all datasets; its file's name is a full path or URL."""
         part, local = self._find(number)
         return part.container_ref(local)
 

@@ -1,9 +1,9 @@
-"""Reading a container in part: the tables before its payload, and of each image the header and the tile rows needed.
+"""Reading a container in part: the tables before its payload, and the header and needed tile rows of each image.
 
 A crop of 256 × 256 pixels needs a tenth of the bytes of a photograph of 12 megapixels. Rows of tiles have checksums
 (docs/format.md, "Row checksums"), so partial reads are checked as whole containers are. The tables of large images
-take about a thousandth of a container. Kept from one epoch to the next, they save a fifth of the time in which one
-thread reads crops from memory, and for each container a request to a store.
+take about a thousandth of a container. Kept for the next epochs, tables save a fifth of the time in which one thread
+reads crops from memory, and one request to a store per container.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from picstore.storage.format.segment_table import FoundRows, find_rows, wrong_ro
 from picstore.storage.location.abstract_location import Piece, Range, first_of_runs
 from picstore.storage.location.resolve import Allocate, Location, fresh
 
-# A function of the index entries (n,) of a container: the tile rows needed of each image, int64 (n, 2), the first and
-# the last + 1; equal numbers for no rows.
+# Function that takes index entries (n,) and returns the tile rows needed of each image, int64 (n, 2): the first row and
+# the last row + 1; both are equal if no row is needed.
 RowsOf: TypeAlias = Callable[[Table], I64]
 
 # Containers with fewer bytes per record than this are read whole.
@@ -37,24 +37,24 @@ MIN_MEAN = 1 << 19
 _MAX_SHARE = 0.5
 # Parts that are at most this many bytes apart are read at once, which costs less than another request or seek.
 _NEAR = 1 << 16
-# The first read of a container's tables takes at least this many bytes, and then at most this share of the container;
-# tables of photographs take a hundredth.
+# The first read of a container's tables takes at least _FIRST_READ bytes, and if more, at most _MAX_TABLES_SHARE of the
+# container; tables of photographs take a hundredth.
 _FIRST_READ = 4096
 _MAX_TABLES_SHARE = 1 / 64
-# Bytes of tables to keep: those of about 4,000 containers; the ends of rows found in them take half as much again. The
-# first tables stay, since each epoch reads all, and later ones would evict each other.
+# Bytes of tables to keep, of about 4,000 containers; row ends computed from the tables take half as much again. The
+# first tables stay, because each epoch reads all tables, and newer tables would evict each other.
 _KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a container with a CRC: an image, an image's header and some tile rows, or an attachment.
+    """Part of a container with a CRC: an image, an image's header and some tile rows, or an attachment.
 
     Attributes:
         number: number of the record.
         begin: offset of the image or attachment in the container.
         at, length: place of the part in the buffer.
-        header, header_at: a header of ``header`` bytes is read to ``header_at``, and then moved next to its rows.
+        header, header_at: size of the image's header, and where it is read to before it is moved next to its rows.
         rows: the tile rows.
         attachment: number of the attachment; None for an image.
     """
@@ -80,12 +80,12 @@ class PartialRead:
     buffer: memoryview
 
     def run(self, path: Location) -> None:
-        """Read the pieces from a file and check the parts; Damage or NotADataset if the file cannot be read."""
+        """Read the pieces from a file and check the parts; raise Damage or NotADataset if the file cannot be read."""
         path.read_pieces(self.pieces, file=self.container.ref.name)
         self._finish()
 
     def run_cached(self, path: Location) -> bool:
-        """Read and check as :meth:`run` does if all pieces are in memory; see :meth:`Location.read_cached`."""
+        """Read and check as :meth:`run` if all pieces are in memory; return whether (:meth:`Location.read_cached`)."""
         done = path.read_cached(self.pieces)
         if done:
             self._finish()
@@ -106,7 +106,7 @@ class PartialRead:
 
 
 def whole_images(entries: Table) -> I64:
-    """Ask for all rows of each image; a :data:`RowsOf`."""
+    """Return all rows of each image; a :data:`RowsOf`."""
     return np.tile(np.array([0, 1 << 16]), (len(entries), 1))
 
 
@@ -115,7 +115,7 @@ def plan_reads(
 ) -> list[PartialRead | None]:
     """Plan the reads of some containers, and set ``held`` to describe the contents of their buffers.
 
-    All containers are planned at once, since a call of NumPy takes as long for 2 images as for 32. Images without row
+    All containers are planned at once, because a NumPy call takes as long for 2 images as for 32. Images without row
     checksums are read whole; images of which no row is needed are not read.
 
     Args:
@@ -124,7 +124,7 @@ def plan_reads(
         attachments: whether to read attachments too.
 
     Returns:
-        One plan for each container; None if one read of the whole container is faster.
+        A plan for each container, or None if one read of the whole container is faster.
     """
     owner, number, entries, rows = _needed(containers, wanted, rows_of)
     header, length = entries["header_length"].astype(np.int64), entries["length"].astype(np.int64)
@@ -161,9 +161,9 @@ def plan_reads(
 
 
 def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf) -> tuple[I64, I64, Table, I64]:
-    """List the images to read: index of the container, number in the container, index entry and rows, (n,) each.
+    """Return for each image to read the container's index, record number, index entry and tile rows (n, 2).
 
-    Drawing the boxes of 2 images takes 200 µs, of 32 images 250 µs.
+    ``rows_of`` is called once for all images, because it takes 200 µs to draw boxes for 2 images and 250 µs for 32.
     """
     numbers = [np.flatnonzero(chosen & each.good) for each, chosen in zip(containers, wanted, strict=True)]
     owner = np.repeat(np.arange(len(containers)), list(map(len, numbers)))
@@ -175,7 +175,7 @@ def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: R
 
 
 def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
-    """List the parts of each container; a row holds the container's index and the fields of a part."""
+    """List the parts of each container; a row of an argument holds the container's index and the fields of a part."""
     parts: dict[int, list[_Part]] = defaultdict(list)
     for k, record, begin, at, size, crc, header, header_at, first, stop in images.tolist():
         parts[k].append(_Part(record, begin, at, size, crc, header, header_at, range(first, stop)))
@@ -185,7 +185,7 @@ def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
 
 
 def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
-    """List the attachments of records, int64 (n, 6): container, record, number, offset, length and CRC."""
+    """List the attachments of records, int64 (n, 6): container, record, attachment, offset, length and CRC."""
     found = [
         (k, record, field, *cell.tolist()[:3])
         for k, record in zip(owner.tolist(), number.tolist(), strict=True)
@@ -196,10 +196,10 @@ def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
 
 
 def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]], I64]:
-    """Join n parts that are near each other in a container to ranges; parts of 0 bytes are left out.
+    """Join those of n parts that are near each other in a container to ranges; leave out parts of 0 bytes.
 
-    Returns the ranges of each container, ascending; and the offset of each part in its container's buffer, int64 (n,).
-    ``owner`` has the numbers of the containers. Parts do not overlap.
+    Return the ranges of each container, ascending; and the offset of each part in its container's buffer, int64 (n,).
+    ``owner`` holds the index of each part's container. Parts do not overlap.
     """
     ranges: dict[int, list[Range]] = defaultdict(list)
     at = np.zeros(len(owner), np.int64)
@@ -220,7 +220,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
 
 
 def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Table, I64]:
-    """Make ``Container.held`` and ``tops`` of images that begin at ``at`` in a buffer, read in rows if ``found``."""
+    """Return ``Container.held`` and ``tops`` of images at offsets ``at`` of a buffer; rows were read if ``found``."""
     held = entries.copy()
     held["offset"] = at
     height = np.array(MCU_SIZES)[entries["sampling"], 1]
@@ -270,7 +270,7 @@ class TableReader:
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
-        self._share = 0.0  # largest share of a container seen
+        self._share = 0.0  # largest share of a container that tables took so far
         self._kept: dict[int, Container] = {}
         self._kept_bytes = 0
 
@@ -279,10 +279,10 @@ class TableReader:
         places: Mapping[int, tuple[Location, ContainerRef]],
         unpack: Callable[[int, memoryview, ParsedHeader], Container],
     ) -> dict[int, Container]:
-        """Read the tables of containers, given by number with file and position; leave out damaged ones.
+        """Read the tables of containers, given by number with file and position; leave out damaged containers.
 
-        The caller reads a damaged container whole, to tell its good records. ``unpack`` makes a container of number,
-        tables and header. ``read_size`` is 0 for tables that were kept.
+        The caller reads a damaged container whole, to find its good records. ``unpack`` builds a container from number,
+        tables and header. A container's ``read_size`` is 0 if its tables were kept.
         """
         begun = {number: self._begin(number, path) for number, (path, _) in places.items() if number not in self._kept}
         found = {}
@@ -303,7 +303,7 @@ class TableReader:
         return found
 
     def _begin(self, number: int, path: Location) -> tuple[memoryview, bool]:
-        """Allocate memory for the tables, by the largest share seen; return whether the system had their bytes."""
+        """Return memory sized by the largest share so far, and whether the bytes were cached and are read into it."""
         size = int(self._rows["size"][number])
         buffer = fresh(min(size, max(_FIRST_READ, int(size * (self._share or _MAX_TABLES_SHARE)))))
         return buffer, path.read_cached([(int(self._rows["offset"][number]), buffer)])
@@ -311,7 +311,7 @@ class TableReader:
     def _finish(
         self, path: Location, ref: ContainerRef, buffer: memoryview, *, size: int, filled: bool
     ) -> tuple[memoryview, ParsedHeader]:
-        """Return the tables and the header of a container of ``size`` bytes; read what the buffer lacks."""
+        """Return the tables and the header of a container of ``size`` bytes; read the bytes that ``buffer`` lacks."""
         guess = len(buffer)
         if not filled:
             path.read_pieces([(ref.offset, buffer)], file=ref.name)
@@ -328,7 +328,7 @@ class TableReader:
     def _keep(self, number: int, tables: Container) -> None:
         """Keep the tables of a container while there is room.
 
-        A fork could find a lock held forever, so there is none: a sum that misses some bytes of threads does no harm.
+        A forked process could find a lock held forever, so no lock is used: a sum that misses bytes does no harm.
         """
         if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
             self._kept[number] = tables.without_payload()  # the copy shares ``tile_rows``

@@ -24,14 +24,14 @@ from picstore.storage.location.resolve import COUNTS, EDITS, Location, Root, Wri
 from picstore.storage.manifest import Manifest, read_manifest
 
 NO_UUID = str(uuid.UUID(int=0))  # uuid in counts of a dataset's part
-_MERGED = 1 << 16  # labels to collect before merging
+_MERGED = 1 << 16  # number of labels to collect before merging
 
 Relabel: TypeAlias = Callable[[I64, I64], I64]  # ids and stored labels → labels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordCounts:
-    """Numbers of live records by label, and a bound of the ids of all stored records.
+    """Number of live records of each label, and an upper bound of the ids of all stored records.
 
     Attributes:
         labels: int64 (n,), ascending.
@@ -45,7 +45,7 @@ class RecordCounts:
 
     @classmethod
     def of(cls, counts: Mapping[int, int], *, ids_end: int = 0) -> RecordCounts:
-        """Make counts from a mapping of labels to numbers."""
+        """Return counts, given a mapping of labels to numbers of records."""
         labels = sorted(counts)
         numbers = [counts[label] for label in labels]
         return cls(np.array(labels, dtype=np.int64), np.array(numbers, dtype=np.int64), ids_end)
@@ -66,7 +66,7 @@ class RecordCounts:
         return int(self.counts.sum())
 
     def same(self, other: RecordCounts) -> bool:
-        """Return whether both count the same labels equally often."""
+        """Return whether both have the same labels and the same count of each label."""
         return np.array_equal(self.labels, other.labels) and np.array_equal(self.counts, other.counts)
 
 
@@ -87,7 +87,7 @@ def count_records(
     live: Callable[[int], Bools],
     relabel: Relabel | None = None,
 ) -> RecordCounts:
-    """Count the records of containers by number; records with damaged entries are left out.
+    """Count the records of containers ``numbers`` by label; leave out records with damaged entries.
 
     ``index`` reads a container without its payload, ``live`` marks its live records, ``relabel`` replaces labels.
     """
@@ -104,7 +104,7 @@ def count_records(
 
 
 def counts_name(manifest: Manifest) -> str:
-    """Name the file of the counts of a version; each version has its own file."""
+    """Return the name of the file with a version's counts; each version has its own file."""
     return COUNTS if manifest.edits is None else f"{EDITS}/{manifest.uuid}.counts"
 
 
@@ -133,8 +133,8 @@ def write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCount
 def read_counts(root: Root, manifest: Manifest) -> RecordCounts:
     """Read the counts of a version of a dataset.
 
-    NotADataset if the counts are missing, or of another version, as some earlier picstores left them; Damage for
-    damaged counts, UnsupportedVersion for counts of a later picstore.
+    Raise NotADataset if the counts are missing or of another version, as some earlier picstores left them; Damage if
+    they are damaged, and UnsupportedVersion if a later picstore wrote them.
     """
     return read_counts_file(root / counts_name(manifest), records=manifest.images_left, version=manifest.uuid)
 
@@ -167,7 +167,7 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
 def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> RecordCounts | None:
     """Read the counts of the version ``origin`` for a later manifest whose records have the same labels.
 
-    None if labels or deletions differ, or counts are missing or damaged.
+    Return None if labels or deletions differ, or if counts are missing or damaged.
     """
     with contextlib.suppress(NotADataset, Damage, UnsupportedVersion, UsageError):
         earlier = read_manifest(root, origin)
@@ -184,10 +184,10 @@ def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
 
 
 def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None:
-    """Find a number above the ids of all records of a version made from ``origin``, without reading the ids.
+    """Return a number above the ids of all records of a version made from ``origin``, without reading the ids.
 
-    A conversion numbers inputs from 0 on, so the number of inputs serves. Copies of several datasets keep the number
-    with their counts; None if the counts are missing.
+    A conversion numbers inputs from 0 on, so the number of inputs serves. Copies of several datasets keep such a number
+    with their counts. Return None if the counts are missing.
     """
     provenance = manifest.provenance
     if provenance.get("verb") != "concat" and "inputs" in provenance:
@@ -199,5 +199,5 @@ def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None
 
 
 def end_of_ids(ids: I64) -> int:
-    """Return a number above all ids; ids from 2**63 on are negative in ``ids``, and -1 stands for a damaged entry."""
+    """Return a number above all ``ids``, in which ids from 2**63 on are negative and -1 stands for a damaged entry."""
     return 1 + int(ids[ids != -1].view(np.uint64).max(initial=0))

@@ -34,10 +34,10 @@ from picstore.storage.record_table import RecordTable
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
 
-_SIDE = 240  # least pixels of the longer side, for larger images
+_SIDE = 240  # pixels; the longer side of a larger image is decoded to at least this
 _MAX_PIXELS = 1 << 28
 _NAMED = 8  # number of classes to name
-# Formats of an index to decode in this process. Others may take any time, such as EPS, which starts Ghostscript.
+# Formats of an index's images to decode in this process. Other formats may take any time: EPS starts Ghostscript.
 _FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
     "PNG": PngImagePlugin.PngImageFile,
@@ -49,7 +49,7 @@ _FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
 
 
 def make_tile(record: Record, classes: Sequence[str]) -> Tile:
-    """Make the tile of a record, decoded at a reduced scale, with class, id and objects; grey if decoding fails."""
+    """Return the tile of a record, decoded at a reduced scale, with class, id and objects; grey if decoding fails."""
     caption = f"{class_name(classes, record.label)} · {record.id}"
     try:
         pixels = _decode(record)
@@ -70,12 +70,12 @@ def make_tile(record: Record, classes: Sequence[str]) -> Tile:
 
 
 def blank_tile(title: str) -> Tile:
-    """Make a grey tile of a record that cannot be shown."""
+    """Return a grey tile for a record that cannot be shown."""
     return Tile(np.full((60, 80, 3), 210, np.uint8), title)
 
 
 def read_tile(read: Any, position: int, classes: Sequence[str]) -> Tile:
-    """Make the tile of the record that ``read(position)`` returns; grey if the record is damaged."""
+    """Return the tile of the record that ``read(position)`` returns; grey if the record is damaged."""
     try:
         return make_tile(read(position), classes)
     except Damage as error:
@@ -96,7 +96,7 @@ def _decode(record: Record) -> U8:
 
 
 def _decode_foreign(data: bytes) -> U8:
-    """Decode a file of an index in one of the usual formats."""
+    """Decode an image of an index, of one of ``_FORMATS``, at a reduced scale."""
     try:
         with _open_image(data) as opened:
             if opened.width * opened.height > _MAX_PIXELS:
@@ -110,7 +110,7 @@ def _decode_foreign(data: bytes) -> U8:
 
 
 def _open_image(data: bytes) -> ImageFile.ImageFile:
-    """Read the header of an image, without the limit on pixels of ``Image.open``, a setting of the whole process."""
+    """Read the header of an image without ``Image.open``, whose limit on pixels is a setting of the whole process."""
     for opened in _FORMATS.values():
         with contextlib.suppress(SyntaxError):
             return opened(io.BytesIO(data), "")
@@ -124,7 +124,7 @@ def _objects_of(extra: Any) -> Objects:
 
 
 def draw_summary(table: RecordTable, classes: Sequence[str], name: str) -> Figure:
-    """Draw the number of records by class, width, height and bytes, without records of damaged index entries."""
+    """Draw the number of records by class, width, height and bytes, without records with damaged index entries."""
     known = np.asarray(table["id"]) != -1
     histograms = summarize({column: np.asarray(table[column])[known] for column in SUMMARIZED}, classes)
     damaged = f", {(~known).sum():,} of them damaged" if not known.all() else ""
@@ -132,7 +132,7 @@ def draw_summary(table: RecordTable, classes: Sequence[str], name: str) -> Figur
 
 
 def describe_manifest(manifest: Manifest, images: int) -> dict[str, object]:
-    """Describe a dataset of ``images`` images by the fields of its manifest, for a notebook."""
+    """Return facts of a dataset of ``images`` images from its manifest, by name, for a notebook."""
     facts: dict[str, object] = {"images": f"{images:,}", "bytes": f"{manifest.bytes / 1e6:,.1f} MB"}
     if images != manifest.images:
         facts["images"] = f"{images:,} of {manifest.images:,} stored"

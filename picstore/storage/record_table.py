@@ -1,4 +1,4 @@
-"""RecordTable: columns of a dataset's records without their images; and facts, fields of records in the indexes."""
+"""RecordTable: columns of a dataset's records without their images; and facts: the records' fields in the indexes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FACTS = np.dtype(  # 26 bytes
         ("encode_path", "u1"),  # all flags of the index entry
     ]
 )
-# Fields of an index entry, for facts of another name.
+# Fields of an index entry that have another name as facts.
 _SOURCES = {"bytes": "length", "encode_path": "flags"}
 
 
@@ -39,7 +39,7 @@ def collect_facts(
 ) -> Array:
     """Apply ``take`` to the facts of each container, FACTS (n,), and join the results: (sum of ``records``,).
 
-    ``records`` are the numbers of records of the containers, ``index`` reads a container without its payload. For a
+    ``records`` holds the number of records of each container; ``index`` reads a container without its payload. For a
     damaged index entry or a missing file, the id is -1 and other facts are 0.
     """
     collected = np.empty(int(records.sum(dtype=np.int64)), dtype)
@@ -74,9 +74,9 @@ def read_paths(index: Callable[[int], Container], live: LiveRecords) -> Iterator
 
 
 def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
-    """Find the numbers in stored order of the records with some ids, given the ids of all ``stored`` records.
+    """Return the numbers in stored order of the records ``ids``, given the ids of all ``stored`` records.
 
-    UsageError for an id without a record; the message names the dataset ``where``.
+    Raise UsageError, which names the dataset ``where``, if an id has no record.
     """
     order = np.argsort(stored, kind="stable")
     at = np.searchsorted(stored, ids, sorter=order)
@@ -93,18 +93,18 @@ def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
 class RecordTable:
     """Table of a dataset's records, in the order of ``dataset[i]``, without their images.
 
-    The first use of a column reads the indexes of all containers, once for a dataset and all selections and edits of
-    it: 26 bytes of memory a record.
+    The first use of a column reads the indexes of all containers, once for a dataset with all its selections and
+    edits, and keeps 26 bytes of memory per record.
 
     Attributes:
-        names: of the columns: ``id``, ``label``, ``width``, ``height``, ``bytes`` of the JPEG, ``sampling`` of its
+        names: column names: ``id``, ``label``, ``width``, ``height``, ``bytes`` of the JPEG, ``sampling`` of its
             chroma (``"420"``, ``"grey"``), ``encode_path`` (``"lossless"``, ``"reencoded"``, ``""`` if not known), and
             the dataset's columns.
     """
 
     def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:
         self._count = count
-        # Returns FACTS (count,), with the labels of the column ``label``.
+        # Function that returns FACTS (count,), with the labels of the column ``label``.
         self._read_facts = facts
         self._columns = {name: column for name, column in columns.items() if name != LABEL}
         self.names = (*(FACTS.names or ()), *(name for name in self._columns if name not in (FACTS.names or ())))
@@ -113,7 +113,7 @@ class RecordTable:
         return self._count
 
     def __getitem__(self, name: str) -> Values:
-        """Return a copy of a column: an array (len(table), …) or list of texts; missing values are NaN, -1 or None."""
+        """Return a copy of a column: array (len(table), …) or list of strings; missing values are NaN, -1 or None."""
         if name in self._columns:
             return self._columns[name]().take(self._facts["id"])
         if name == "sampling":
@@ -128,7 +128,7 @@ class RecordTable:
         return fact
 
     def to_numpy(self) -> Table:
-        """Return all columns as a structured array (len(table),); texts are objects."""
+        """Return all columns as a structured array (len(table),); values of text columns are objects."""
         columns = {name: self[name] for name in self.names}
         arrays = {name: np.array(each, object) if isinstance(each, list) else each for name, each in columns.items()}
         table: Table = np.empty(len(self), [(name, each.dtype, each.shape[1:]) for name, each in arrays.items()])
@@ -139,7 +139,7 @@ class RecordTable:
     def to_arrow(self, names: Iterable[str] | None = None) -> Any:
         """Return some columns, by default all, as a ``pyarrow.Table``; missing values are null.
 
-        MissingDependency without pyarrow, UsageError for an unknown column.
+        Raise MissingDependency without pyarrow, and UsageError if a column is unknown.
         """
         try:
             import pyarrow as pa
@@ -168,12 +168,12 @@ class RecordTable:
     def where(self, condition: str | Condition) -> Bools:
         """Mark the records for which a condition in DuckDB's SQL holds: bool (len(table),).
 
-        A condition is an expression over a record's columns, with the functions in docs/selecting.md. UsageError if it
-        cannot be evaluated or names a column in more than one case, MissingDependency without DuckDB or pyarrow.
+        A condition is an expression over a record's columns, with the functions in docs/selecting.md. Raise UsageError
+        if it cannot be evaluated or uses columns that differ only in case, MissingDependency without DuckDB or pyarrow.
         """
         if isinstance(condition, str):
             condition = self.condition(condition)
-        # Only the condition's columns are read, since embeddings may be larger than all else.
+        # Only the condition's columns are read, because embeddings may be larger than all other columns.
         return condition.mark(self.to_arrow(condition.columns or ["id"]))
 
     @cached_property
@@ -182,9 +182,9 @@ class RecordTable:
 
 
 def _texts_to_arrow(column: Column, ends: I64, ids: I64) -> Any:
-    """Return texts by id as a large_string array; Corrupt if a text is not UTF-8.
+    """Return a column's strings by id as a large_string array; raise Corrupt if a string is not UTF-8.
 
-    No Python object is made for a text: a million captions take 0.2 s instead of 1.3 s.
+    No Python strings are created, so that a million captions take 0.2 s instead of 1.3 s.
     """
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
 """Edits of a finished dataset as its manifest lists them, and the ``.npy`` files of edits (docs/format.md, "Edits").
 
-A file in ``edits/`` is named by its content and never changed. The manifest holds size and CRC of the file, which are
-checked before its header is parsed. The header is compared with the form in which NumPy writes headers, not evaluated
-as Python. Five dtypes are possible, none of objects.
+A file in ``edits/`` is named by its content and never changed. Size and CRC of the file, which the manifest holds, are
+checked before the file's header is parsed. The header must match the form in which NumPy writes headers; it is not
+evaluated as Python. Five dtypes are possible, none of objects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NpyFile:
-    """A file of ``edits/``: name in the dataset, size in bytes, and CRC-32C of all bytes."""
+    """File of ``edits/``: name in the dataset, size in bytes, and CRC-32C of all bytes."""
 
     file: str
     bytes: int
@@ -43,7 +43,7 @@ class NpyFile:
 
 
 def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
-    """Serialize an array; the first 64 bits of the SHA-256 of the bytes name the file."""
+    """Serialize an array to a file whose name is the first 64 bits of the bytes' SHA-256; return file and bytes."""
     out = io.BytesIO()
     np.lib.format.write_array(out, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
     raw = out.getvalue()
@@ -51,7 +51,7 @@ def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
 
 
 def own_edits_folder(root: WritableLocation) -> WritableLocation:
-    """Return the folder of edits; UsageError for a symbolic link, through which an edit would write elsewhere."""
+    """Return the folder of edits; raise UsageError if it is a symbolic link, since edits would be written elsewhere."""
     folder = root / EDITS
     if isinstance(folder, Folder) and folder.path.is_symlink():
         raise UsageError(f"{folder} is a symbolic link; replace it by a folder of the same files to edit {root}")
@@ -59,7 +59,7 @@ def own_edits_folder(root: WritableLocation) -> WritableLocation:
 
 
 def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> None:
-    """Write a file unless a file of its name, and so of the same bytes, exists. Errors: see ``own_edits_folder``."""
+    """Write a file unless a file of its name and size, and so of the same bytes, exists; see ``own_edits_folder``."""
     own_edits_folder(root)
     target = root / npy_file.file
     if not target.is_file() or target.size() != npy_file.bytes:
@@ -67,7 +67,7 @@ def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> Non
 
 
 def read_npy_file(root: Root, npy_file: NpyFile) -> Array:
-    """Read and check an array; Damage if a check fails. In a local folder it is mapped, so processes share memory."""
+    """Read and check an array, in a local folder as shared mapped memory; raise Damage if a check fails."""
     path = root / npy_file.file
     try:
         raw = _map(path, npy_file) if isinstance(path, Folder) else read_at(path, 0, npy_file.bytes, file=str(path))
@@ -89,7 +89,7 @@ def _map(path: Folder, npy_file: NpyFile) -> memoryview:
 
 
 def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
-    """Parse the array in a file, read-only and without a copy; Corrupt if picstore does not write such files."""
+    """Return the array in a file's bytes, read-only, without a copy; raise Corrupt if picstore writes no such file."""
     begin = len(_MAGIC) + 2
     end = begin + int.from_bytes(raw[len(_MAGIC) : begin], "little")
     match = _HEADER.fullmatch(bytes(raw[begin : min(end, _MAX_HEADER)]))
@@ -105,13 +105,13 @@ def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class ColumnEntry:
-    """Files of a column: values by record id.
+    """Entry of a column in the manifest: its kind, and files of values by record id.
 
     Attributes:
         kind: ``"numbers"`` or ``"text"``.
         ids: int64 (n,), ascending.
-        values: (n, …), or the bytes of all texts.
-        ends: int64 (n,), end of each text in ``values``; None for numbers.
+        values: numbers (n, …), or the bytes of all strings.
+        ends: int64 (n,), end of each string in ``values``; None for numbers.
     """
 
     name: str
@@ -122,7 +122,7 @@ class ColumnEntry:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> ColumnEntry:
-        """Make the entry of a column from checked JSON."""
+        """Return the entry of a column from checked JSON."""
         files = {name: document[name] and NpyFile(**document[name]) for name in ("ids", "values", "ends")}
         return cls(name=document["name"], kind=document["kind"], **files)
 
@@ -132,10 +132,10 @@ class Edits:
     """Changes to a finished dataset.
 
     Attributes:
-        index: name of the index: ``picstore.idx``, or one in ``edits/`` once rows were appended.
+        index: name of the index: ``picstore.idx``, or a file in ``edits/`` once rows were appended.
         deleted: number of deleted records.
-        tombstones: numbers of the deleted records in stored order, int64 (deleted,), ascending; None for none.
-        columns: values by id; one called ``label`` replaces the records' labels.
+        tombstones: file of the deleted records' numbers in stored order, int64 (deleted,), ascending; None without.
+        columns: values by id; a column called ``label`` replaces the records' labels.
     """
 
     index: str = INDEX
@@ -152,7 +152,7 @@ class Edits:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Edits:
-        """Make the edits of a manifest from checked JSON."""
+        """Return the edits of a manifest from checked JSON."""
         tombstones = document["tombstones"]
         return cls(
             index=document["index"],

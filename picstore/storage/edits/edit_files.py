@@ -27,12 +27,12 @@ KeptColumns = dict[NpyFile, Column]
 
 
 class EditFiles:
-    """Reader of the edits of a version of a dataset, and maker of the next version's edits; immutable.
+    """Edits of a dataset's version: reads their files, and builds the edits of the next version; immutable.
 
     Args:
         root: folder of the dataset.
         edits: edits of the manifest.
-        unsaved: by name, the bytes of files that are not yet written.
+        unsaved: bytes of the files that are not yet written, by name.
         kept: columns that were read, by the file of their values; versions may share this dictionary.
     """
 
@@ -45,7 +45,7 @@ class EditFiles:
         return tuple(entry.name for entry in self.edits.columns)
 
     def column(self, name: str) -> Column:
-        """Read a column on first use; UsageError for an unknown name."""
+        """Return a column, read on first use; raise UsageError if the name is unknown."""
         entry = next((entry for entry in self.edits.columns if entry.name == name), None)
         if entry is None:
             raise UsageError(f"{self._root} has no column {name!r}; it has {', '.join(self.columns) or 'none'}")
@@ -54,7 +54,7 @@ class EditFiles:
         return self._kept[entry.values]
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return ``labels`` of records, given by ids, replaced by the values of the column ``label``."""
+        """Return the ``labels`` of records ``ids``, replaced by the column ``label`` if that has a value."""
         changed: I64 = labels.copy()
         if LABEL in self.columns:
             indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))
@@ -62,7 +62,7 @@ class EditFiles:
         return changed
 
     def with_values(self, record: Record) -> Record:
-        """Add label and values from the columns to a record of a container."""
+        """Return a stored record with label and values from the columns."""
         if not self.columns:
             return record
         values = {name: self.column(name).get(record.id) for name in self.columns}
@@ -75,7 +75,7 @@ class EditFiles:
         return np.zeros(0, np.int64) if tombstones is None else self._read(tombstones)
 
     def with_deleted(self, deleted: I64) -> tuple[Edits, FileBytes]:
-        """Return the edits with exactly these records deleted, and the new files."""
+        """Return edits that delete exactly the records of the given numbers, and the new files."""
         npy_file, raw = pack_npy_file(deleted.astype("<i8"))
         tombstones = npy_file if len(deleted) else None
         return replace(self.edits, deleted=len(deleted), tombstones=tombstones), {npy_file.file: raw}
@@ -83,9 +83,10 @@ class EditFiles:
     def with_columns(
         self, columns: Mapping[str, Sequence[Any] | Array], ids: I64, *, keep: bool
     ) -> tuple[Edits, FileBytes]:
-        """Return the edits with columns of values added for the records with some ids, and the new files.
+        """Return edits with columns added that hold values of the records ``ids``, and the new files.
 
-        With ``keep``, an existing column keeps its values for other records. UsageError for an invalid name or value.
+        With ``keep``, an existing column keeps its values for other records. Raise UsageError if a name or value is
+        invalid.
         """
         entries, files = {entry.name: entry for entry in self.edits.columns}, {}
         for name, values in columns.items():
@@ -97,12 +98,12 @@ class EditFiles:
         return replace(self.edits, columns=tuple(entries[name] for name in sorted(entries))), files
 
     def all_columns(self) -> tuple[Edits, FileBytes]:
-        """Return edits of the columns alone, and all files of the columns."""
+        """Return edits with all columns and no deletions, and all files of the columns."""
         edits = Edits(columns=self.edits.columns)
         return edits, {each.file: self._read_bytes(each) for each in edits.npy_files}
 
     def columns_of(self, ids: I64) -> tuple[Edits, FileBytes]:
-        """Return edits of the columns of some records alone, and the new files."""
+        """Return edits with the columns' values of the records ``ids`` alone, and the new files."""
         entries, files = [], {}
         for name in self.columns:
             owners, values = self.column(name).of(ids)

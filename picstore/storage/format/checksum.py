@@ -12,22 +12,22 @@ import numpy as np
 from picstore.arrays import I64, U8, U32, Table
 from picstore.storage.location.abstract_location import Buffer
 
-# A function of the CRC of the bytes before, an address and a size.
+# Function that returns a CRC, given the CRC of all previous bytes, an address and a size.
 Function: TypeAlias = "Callable[[int, int, int], int]"
 
 
 def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
-    """Load google-crc32c, or compile picstore's own: a function of bytes, and a function that releases the GIL.
+    """Return a CRC function of bytes, and a CRC function that releases the GIL: google-crc32c's or picstore's own.
 
-    google-crc32c's Python function holds the GIL: for a container of 2.6 MB 0.6 ms, in which no other thread runs.
-    ctypes calls its function of C without the GIL.
+    google-crc32c's Python function holds the GIL, so that for a container of 2.6 MB no other thread runs for 0.6 ms.
+    ctypes calls google-crc32c's C function without the GIL.
     """
     try:
         from google_crc32c import _crc32c, extend
 
         function = ctypes.CDLL(_crc32c.__file__).crc32c_extend
     except (ImportError, OSError, AttributeError):
-        # This Python has no wheel, or one without machine code. The import loads LLVM.
+        # google-crc32c has no wheel for this Python, or a wheel without its C extension. The import loads LLVM.
         from picstore.kernels.crc32c import compile_crc32c
 
         own = compile_crc32c()
@@ -55,26 +55,26 @@ _BITS = np.arange(32, dtype=np.uint32)
 
 
 def crc32c(data: Buffer | U8) -> int:
-    """Return the CRC-32C of bytes; a slice of an array takes 0.5 us less than a slice of a memoryview."""
+    """Return the CRC-32C of bytes; a slice of an array takes 0.5 µs less than a slice of a memoryview."""
     return _short(data) if len(data) < _LONG else _without_lock(0, *_place(data))
 
 
 def crc32c_address() -> int:
-    """Return the address of a function of C that kernels call: a ``Function`` whose result is uint32."""
+    """Return the address of a C function for kernels: a ``Function`` that returns uint32."""
     return ctypes.cast(_without_lock, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 def combine_crcs(crcs: U32, lengths: I64) -> int:
-    """Return the CRC-32C of joined byte strings, below 2**32 bytes, from the CRC and the length of each.
+    """Return the CRC-32C of joined byte strings, below 2**32 bytes, from the CRC and the length of each string.
 
-    Reading the bytes again would take 20 µs for a photograph that has left the CPU's cache; this takes 1 to 8 µs. Nor
-    can a new CRC hide a bit that flipped in memory after a record's CRC was taken.
+    Combining takes 1 to 8 µs; reading a photograph that has left the CPU's cache would take 20 µs. A CRC of the bytes
+    would also hide a bit that flipped in memory after the record's CRC was computed.
     """
     return int(combine_runs(crcs, lengths, np.zeros(1, np.int64))[0]) if len(crcs) else 0
 
 
 def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
-    """Compute the CRC-32C of several joined strings, each beginning at one of ``starts``: (n,)."""
+    """Return the CRC-32C of n runs of byte strings, uint32 (n,); run i begins with string ``starts[i]``."""
     ends = np.cumsum(lengths)
     last = np.append(starts[1:], len(crcs)) - 1
     after = np.repeat(ends[last], np.diff(starts, append=len(crcs))) - ends
@@ -88,17 +88,17 @@ def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
 
 
 def _apply(operators: U32, crcs: U32) -> U32:
-    """Apply linear maps of CRCs, each given by the images of the 32 bits: uint32 (n, 32)."""
+    """Apply linear maps to CRCs; ``operators``, uint32 (n, 32), holds each map's images of the 32 bits."""
     product: U32 = np.bitwise_xor.reduce((crcs[:, None] >> _BITS & 1) * operators, axis=1)
     return product
 
 
 @cache
 def _zero_byte_operators() -> U32:
-    """Make the operators that append zero bytes: uint32 (8, 16, 32), for digit k and its value d, d * 16**k bytes.
+    """Compute the operators that append zero bytes: uint32 (8, 16, 32), whose entry (k, d) appends d * 16**k bytes.
 
-    Appending n zero bytes to bytes of CRC c gives the CRC f(c) ^ crc32c(n zero bytes), where f is linear; so does
-    appending any n bytes. Appending one zero bit to a register is a division by x (RFC 3720's polynomial, reflected).
+    Appending a string b to bytes with CRC c gives the CRC f(c) ^ crc32c(b), where f is linear and depends on b's length
+    only. Appending one zero bit to a register is a division by x (RFC 3720's polynomial, reflected).
     """
     identity = np.uint32(1) << _BITS
     step = identity
@@ -115,10 +115,10 @@ def _zero_byte_operators() -> U32:
 
 
 def masked(crc: int) -> int:
-    """Mask a CRC that is stored within bytes that have a CRC themselves: rotate it and add a constant.
+    """Mask a CRC that is stored in bytes with a CRC of their own: rotate the CRC and add a constant.
 
-    Bytes followed by their own CRC all have the same CRC. Every table whose entries end in plain CRCs would thus have
-    the same CRC. Formula: Snappy framing format, section 3.
+    Byte strings of one length that end in their own CRC all have the same CRC, and so would all tables of one length
+    whose entries end in plain CRCs. Formula: Snappy framing format, section 3.
     """
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

@@ -1,6 +1,6 @@
 """A container in memory: a checked, aligned block of many records (docs/format.md, "Container").
 
-``unpack_container`` reads and checks one, ``pack_container`` writes one.
+``unpack_container`` reads and checks a container; ``pack_container`` writes a container.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 @dataclass(frozen=True, slots=True)
 class ContainerRef:
-    """Position of a container: file and byte offset, and the numbers that its header repeats."""
+    """Position of a container: file name and byte offset, and the stream, file and ordinal that the header repeats."""
 
     name: str
     offset: int
@@ -31,7 +31,7 @@ class ContainerRef:
     ordinal: int = 0
 
     def corrupt(self, what: str, offset: int = 0) -> Corrupt:
-        """Make the error of damage at an offset in the container."""
+        """Return the error for damage at ``offset`` bytes into the container."""
         return Corrupt(what, self.name, self.offset + offset)
 
 
@@ -41,22 +41,22 @@ class Container:
 
     Attributes:
         index: ``layout.ENTRY`` (n,).
-        good: bool (n,), False where a record is lost.
+        good: bool (n,), False for a lost record.
         damage: all damage found, empty for a sound container. Damage that loses no record (to the segment table or the
             extras) is listed too.
-        read: fetches bytes of the container by offset and length if ``buffer`` ends before the payload; these bytes
-            are checked record by record. None if the whole container is in ``buffer`` and checked.
+        read: function that reads bytes of the container by offset and length, if ``buffer`` ends before the payload;
+            these bytes are checked record by record. None if ``buffer`` holds the payload or the needed part of it.
         read_size: bytes that were read from storage; less than ``size`` for a container that was read in part.
-        held: ``layout.ENTRY`` (n,), the images as they lie in ``buffer``. This is ``index`` unless the container was
-            read in part. Then an image is its header and the tile rows that were read, with the height and segments
-            of these rows; an image that was not read has no bytes. The header still states the stored height.
-        tops: int64 (n,), number of rows of pixels of the stored image above the first row that ``held`` describes.
-        causes: by record number, the damage that lost the record, if the record's own checksum does not tell.
-        records: int64 (n,), ascending, the numbers of the held records; None for all.
-        tile_rows: by record number, the result of ``stored_rows``.
-        origin: finds file and offset of a byte of ``buffer`` that was read from another file; None without such bytes.
-        extras_frame: zstd frame of the extras, a view of ``buffer`` whose CRC holds; empty for none, None if damaged.
-        extras_size: bytes that the frame decompresses to.
+        held: ``layout.ENTRY`` (n,), entries of the images in ``buffer``; ``index`` itself unless the container was read
+            in part. Then ``buffer`` holds an image's header and the tile rows that were read, and the entry has the
+            height and segments of these rows, or length 0 if none was read. The header states the stored height.
+        tops: int64 (n,), number of pixel rows of the stored image above the first row that ``held`` describes.
+        causes: by record number, the damage to which the record was lost, if damage of a single record is known.
+        records: int64 (n,), ascending, the record numbers of the tables' rows; None if the tables have all records.
+        tile_rows: results of ``stored_rows`` by record number.
+        origin: function that returns file and offset of a byte of ``buffer``; None unless other files were read.
+        extras_frame: zstd frame of the extras, a sound view of ``buffer``; empty without extras, None if damaged.
+        extras_size: decompressed bytes of the extras.
     """
 
     ref: ContainerRef
@@ -90,7 +90,7 @@ class Container:
         return len(self.index)
 
     def addresses(self) -> tuple[int, int]:
-        """Addresses of ``buffer`` and ``segment_table`` in memory, for kernels; 0 for a damaged or empty table."""
+        """Return the addresses of ``buffer`` and ``segment_table`` for kernels; 0 for a damaged or empty table."""
         # Every batch needs the addresses, and NumPy takes 2 µs to find them.
         if self._addresses is None:
             table = self.segment_table
@@ -101,15 +101,15 @@ class Container:
     def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
         """Set the addresses of ``buffer``, ``segment_table`` and ``index``.
 
-        NumPy takes 10 µs to find them with cold caches. A new index makes the address of the old one invalid.
+        NumPy takes 10 µs to find the addresses with cold caches. Replacing ``index`` makes its address invalid.
         """
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
     def place(self) -> tuple[int, ...]:
-        """Return for kernels the addresses of buffer, segment table, index, held and tops, and two numbers.
+        """Return for kernels the addresses of buffer, segment table, index, held and tops, and two counts.
 
-        These count records and entries of the segment table. The address of tops is 0 if all tops are 0. The container
-        must not change afterwards.
+        The counts are the numbers of records and of segment-table entries. The address of tops may be 0 if all tops are
+        0. The container must not change afterwards.
         """
         if self._place is None:
             if self._index_at is not None and self._index_at[0] is self.index is self.held:
@@ -126,9 +126,9 @@ class Container:
 
     @property
     def extras(self) -> bytes | None:
-        """The records' extras, decompressed on first use; None if they are damaged.
+        """The records' extras, joined, decompressed on first use; None if the extras are damaged.
 
-        A few KB of a hostile container decompress to 256 MiB, so readers that need no extras do not touch them.
+        A few KB of a hostile container decompress to 256 MiB, so readers that need no extras do not use this property.
         """
         # Another thread may release the extras at any moment.
         extras, frame = self._extras, self.extras_frame
@@ -140,17 +140,17 @@ class Container:
         return extras
 
     def without_payload(self) -> Container:
-        """Copy a container without its payload, so that the copy may take another part of it; tables are shared."""
+        """Copy the container without its payload, so that another part can be read into the copy; share the tables."""
         container = replace(self, read=None, good=self.good.copy(), damage=[*self.damage], causes={**self.causes})
         container._extras = self._extras
         return container
 
     def rows(self, records: I64) -> I64:
-        """Return the rows of the tables that describe some records, given by their numbers."""
+        """Return the table rows of records, given by record number."""
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:
-        """Copy sound records, by ascending numbers, into new memory; ``index`` keeps their places in the container."""
+        """Copy sound records, given by ascending number, into new memory; ``index`` keeps the stored offsets."""
         index = self.index[records]
         held, attached = self.held[records], self.attached[records]
         if not attachments:
@@ -191,23 +191,23 @@ class Container:
             self._extras = None
 
     def mark_lost(self, k: int, what: str, offset: int) -> None:
-        """Record that record ``k`` is lost to damage at an offset in the container."""
+        """Mark record ``k`` as lost because of damage at an offset in the container."""
         self.add_loss(k, Corrupt(what, *self.locate(offset)))
 
     def add_loss(self, k: int, cause: Damage) -> None:
-        """Record that record ``k`` is lost."""
+        """Mark record ``k`` as lost because of ``cause``."""
         self.good[k] = False
         self.causes[k] = cause
         self.damage.append(cause)
 
     def mark_extras_damaged(self) -> None:
-        """Record that the extras are damaged, and drop them."""
+        """Note that the extras are damaged, and drop the frame."""
         self.extras_frame = None
         text = f"the extras of container {self.ref.ordinal} are damaged, the images are not"
         self.damage.append(self.ref.corrupt(text))
 
     def jpeg(self, k: int) -> memoryview:
-        """Return the bytes of the image of record ``k`` as ``held`` describes it, without a copy."""
+        """Return the image bytes of record ``k`` that ``held`` describes, without a copy."""
         return self._blob(self.held[k])
 
     def _blob(self, cell: Any) -> memoryview:
@@ -220,11 +220,11 @@ class Container:
         return blob
 
     def locate(self, offset: int) -> tuple[str, int]:
-        """Find file and offset of a byte of the buffer; the file is relative to the dataset if it belongs to it."""
+        """Return the name of the file from which a byte of the buffer was read, and the byte's offset in the file."""
         return (self.ref.name, self.ref.offset + offset) if self.origin is None else self.origin(offset)
 
     def info(self, k: int) -> ImageInfo:
-        """Read size, sampling and segments of record ``k``; the segments are empty if their table is damaged."""
+        """Return the header fields of record ``k``'s image; segments are empty if the segment table is damaged."""
         entry = self.index[k]
         first = int(entry["segment_first"])
         points = find_entry_points(entry, self.segments)
@@ -241,7 +241,7 @@ class Container:
         )
 
     def stored_rows(self, k: int) -> StoredRows | None:
-        """Find the tile rows of record ``k`` and keep them; None for a record without tile rows or row checksums."""
+        """Return, and keep, ends and checksums of record ``k``'s tile rows; None if rows or checksums are missing."""
         if k not in self.tile_rows:
             crcs = stored_checksums(self.index, self.segments, k)
             ends = None if crcs is None else row_ends(self.info(k), int(self.index["length"][k]))
@@ -249,7 +249,7 @@ class Container:
         return self.tile_rows[k]
 
     def record(self, k: int) -> Record:
-        """Read record ``k``; the image stays a view of the container. Corrupt if record or extra is damaged."""
+        """Return record ``k``, its image a view of the container; raise Corrupt if record or extra is damaged."""
         entry = self.index[k]
         if not self.good[k]:
             raise self.ref.corrupt(f"record {k} of container {self.ref.ordinal} is damaged")
@@ -264,7 +264,7 @@ class Container:
         )
 
     def extra_json(self, k: int) -> bytes:
-        """Return the extra of record ``k`` as JSON, empty for none; Corrupt if the extras are damaged."""
+        """Return the extra of record ``k`` as JSON, empty without extra; raise Corrupt if the extras are damaged."""
         first, length = int(self.index["extra_offset"][k]), int(self.index["extra_length"][k])
         if not length:
             return b""
@@ -274,13 +274,13 @@ class Container:
         return extras[first : first + length]
 
     def attachments(self, k: int) -> dict[str, bytes | memoryview]:
-        """Return the attachments of record ``k`` by name; Corrupt if one fails its CRC."""
+        """Return the attachments of record ``k`` by name; raise Corrupt if an attachment fails its CRC."""
         cells = zip(self.fields, self.attached[k], strict=True)
         return {name: self._blob(cell) for name, cell in cells if cell["length"]}
 
 
 def _decompress(frame: memoryview, size: int) -> bytes | None:
-    """Decompress extras; None unless the frame holds exactly ``size`` bytes, which MAX_EXTRAS bounds."""
+    """Decompress extras; return None unless the frame holds exactly ``size`` bytes, at most MAX_EXTRAS."""
     if not size:
         return b""
     try:

@@ -1,4 +1,4 @@
-"""Where containers lie: the footers of files, and the index ``picstore.idx`` (docs/format.md, "File" and "Index").
+"""Places of containers: the footers of files, and the index ``picstore.idx`` (docs/format.md, "File" and "Index").
 
 The index has one row for each container of a dataset, in **stored order**: by file number, then by the container's
 ordinal in its file, then by stream. Reading in stored order thus takes from all streams in turn.
@@ -17,12 +17,12 @@ from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 
-_TAIL_SIZE = 4096  # bytes: trailer and footer of 150 containers
+_TAIL_SIZE = 4096  # bytes; trailer and footer of 150 containers fit
 
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """Numbers of one file as the manifest lists them; the ``footer``, FOOTER_ROW (containers,), and its ``crc``."""
+    """Facts of a file as in the manifest; its ``footer``, FOOTER_ROW (containers,), and the footer's ``crc``."""
 
     stream: int
     file: int
@@ -35,8 +35,8 @@ class FileSummary:
 def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
     """Read and check header, trailer and footer of a file.
 
-    NotADataset for a missing file, UnsupportedVersion for a file of a later picstore, Damage for a file that is cut off
-    or damaged; ``recover_containers`` finds the containers that are left.
+    Raise NotADataset if the file is missing, UnsupportedVersion if a later picstore wrote the file, and Damage if the
+    file is cut off or damaged; ``recover_containers`` finds the containers that are left.
     """
     name = file_name(stream, file)
     path = locate(root) / name
@@ -90,10 +90,10 @@ def index_rows(summaries: Sequence[FileSummary]) -> Table:
 
 
 def ordinals_of(rows: Table) -> U32:
-    """Compute the ordinal in its file of each container: uint32 (rows,).
+    """Return the ordinal of each container in its file: uint32 (rows,).
 
-    In stored order, stream numbers rise and begin again with each ordinal of a file number. 24 million rows, of
-    5 × 10**9 images, take 0.3 s; sorting them by file took 7 s.
+    In stored order, stream numbers ascend, and begin again with each ordinal of a file number. 24 million rows, of
+    5 × 10**9 images, take 0.3 s; sorting the rows by file took 7 s.
     """
     streams, files = rows["stream"], rows["file"]
     ordinals = np.zeros(len(rows), dtype=np.uint32)
@@ -113,7 +113,7 @@ def index_file(rows: Table) -> bytes:
 
 
 def read_index_file(path: Location) -> Table:
-    """Read an index file: ``layout.INDEX_ROW`` (containers,) in stored order; NotADataset for a missing file."""
+    """Read an index file: ``layout.INDEX_ROW`` (containers,) in stored order; raise NotADataset if it is missing."""
     file = str(path)
     first = read_at(path, 0, min(layout.SEALED, path.size()), file=file)
     header = layout.IndexHeader.unpack(first, file=file, offset=0)

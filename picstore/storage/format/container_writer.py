@@ -1,6 +1,6 @@
-"""Writing of containers, each of as many records as fit into ``container_size``, and of the files that hold them.
+"""Writing of containers, each of as many records as fit into ``container_size``, and of files of containers.
 
-The file has a header, containers, a footer and a trailer (docs/format.md, "File" and "Container").
+A file has a header, containers, a footer and a trailer (docs/format.md, "File" and "Container").
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from picstore.storage.location.resolve import Where, file_name, locate_writable
 
 
 def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
-    """Return an upper bound of a container's bytes, padding included, for ``extras`` bytes that do not compress."""
+    """Return an upper bound of a container's size in bytes, padding included, even if the extras do not compress."""
     entries = records * (layout.ENTRY.itemsize + attachments * layout.ATTACHMENT.itemsize)
     frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's bound for incompressible input
     return layout.aligned(layout.SEALED + entries + segments * layout.SEGMENT.itemsize + frame + payload)
 
 
 def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref: ContainerRef) -> list[Buffer]:
-    """Serialize records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
+    """Serialize records to a container of a multiple of 4,096 bytes; the same records give the same bytes.
 
-    Returns the container as buffers to write one after the other, the header first, since joining them would take as
-    long as all checksums. ``fields`` names the attachments in the manifest's order. Stream, file and ordinal of ``ref``
-    go into the header. UsageError for records that exceed a limit of the format.
+    Return buffers to write one after the other, the header first, because joining the buffers would take as long as all
+    checksums. ``fields`` names the attachments in the manifest's order. Stream, file and ordinal of ``ref`` go into the
+    header. Raise UsageError if the records exceed a limit of the format.
     """
     extras = b"".join(record.extra_json for record in records)
     frame = compress(extras, level=3) if extras else b""
@@ -77,10 +77,10 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
 def _index(
     records: Sequence[Record], fields: Sequence[str], at: int, behind: I64
 ) -> tuple[bytes, bytes, list[Buffer], int]:
-    """Build index, attachment table, and blobs and CRC of a payload that begins ``at`` bytes into the container.
+    """Return index, attachment table, payload as blobs and payload's CRC; the payload begins at offset ``at``.
 
-    ``behind``, int64 (n, 2), has for each record the number of entries of the segment table that row checksums and
-    entry points take.
+    ``behind``, int64 (n, 2), holds for each record the numbers of segment-table entries of its row checksums and of its
+    entry points.
     """
     index = np.zeros(len(records), dtype=layout.ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)
@@ -112,7 +112,7 @@ def _index(
 
 
 def _starts(lengths: Array) -> I64:
-    """Compute where stretches of these lengths begin that lie back to back."""
+    """Return the offsets at which adjacent blocks of the given lengths begin."""
     ends = np.cumsum(lengths, dtype=np.int64)
     starts: I64 = ends - lengths
     return starts
@@ -123,7 +123,7 @@ def _seal(table: Table) -> None:
 
 
 class FileWriter:
-    """Writer of one file of a stream, which appears when ``close`` is called; else the ``with`` block leaves nothing.
+    """Writer of one file of a stream. The file appears when ``close`` is called; else the ``with`` block discards it.
 
     Records are held in memory until they fill a container of ``container_size`` bytes; a record that exceeds that size
     is written at once. Not thread-safe. ``fields`` names the attachments.
@@ -144,10 +144,10 @@ class FileWriter:
         self._segments = self._extras = self._payload = self._referenced = 0
 
     def add(self, record: Record, *, referenced: int = 0) -> None:
-        """Append one record; UsageError, and nothing appended, if the record exceeds the limits of a container.
+        """Append one record; raise UsageError and append nothing if the record exceeds the limits of a container.
 
-        ``referenced`` bytes in other files count as the record's own, so a container of references ends where a
-        container of the images would end.
+        ``referenced`` bytes in other files count as the record's own, so that a container of references ends with the
+        same record as a container of the images would.
         """
         blob, info = record.jpeg, record.info
         behind = segment_table.count_row_checksums(blob, info) + segment_table.count_entry_points(blob, info)
@@ -166,7 +166,7 @@ class FileWriter:
         self._pending.append(record)
         self._referenced += referenced
         self._segments, self._extras, self._payload = segments, extras, payload
-        # Nothing else fits. Until their next records, 16 streams would hold 16 images of any size in memory.
+        # No further record fits. If the writer waited for one, 16 streams would hold 16 images of any size in memory.
         if exceeded:
             self.end_container()
 
@@ -193,7 +193,7 @@ class FileWriter:
         return len(self._rows)
 
     def close(self) -> FileSummary:
-        """Write footer and trailer, and make the file appear, durable."""
+        """Write footer and trailer, and publish the file durably."""
         self.end_container()
         footer = np.array(self._rows, dtype=layout.FOOTER_ROW)
         crc = crc32c(footer.tobytes())
@@ -213,7 +213,7 @@ class FileWriter:
         return FileSummary(self.stream, self.file, size, self._records, crc, footer)
 
     def abandon(self) -> None:
-        """Discard the file. Does nothing after ``close``."""
+        """Discard the file; do nothing after ``close``."""
         self._out.abandon()
 
     def __enter__(self) -> FileWriter:

@@ -1,6 +1,6 @@
 """Fixed-size structures of docs/format.md, each declared once for both reading and writing.
 
-All integers are little-endian. Structures that hold their own CRC-32C keep it in their last four bytes.
+All integers are little-endian. A structure with a CRC-32C of its own holds the CRC in its last four bytes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ EDITED_VERSION = 2
 REFERENCES_VERSION = 3
 # The first picstore that reads each version.
 READ_BY = {FORMAT_VERSION: "0.1.0", EDITED_VERSION: "0.1.0", REFERENCES_VERSION: "0.1.0"}
-# Bytes of each fixed structure: headers of files, containers, index and counts, and trailers.
+# Bytes of each fixed structure: the headers of files, containers, index and counts, and the file trailer.
 SEALED = 64
-# Alignment of containers: a page, and a block of every common file system, so that direct I/O stays possible.
+# Alignment of containers in bytes: a whole page and file-system block, so that direct I/O stays possible.
 ALIGNMENT = 4096
 
 MAX_CONTAINER = 1 << 30  # bytes
@@ -33,10 +33,10 @@ MAX_RECORDS = 1 << 20  # records of a container
 MAX_EXTRAS = 1 << 28  # uncompressed bytes of a container's extras
 MAX_ATTACHMENTS = 64  # attachments of a record
 MAX_MANIFEST = 1 << 30  # bytes
-# Bytes of a file: more than any file system takes, and every sum of offsets stays within 63 bits.
+# Largest file in bytes: more than any file system takes, and small enough that sums of offsets stay below 2**63.
 MAX_FILE = 1 << 60
 
-# Like PNG's signature, this reveals a transfer that changed line ends or cut the eighth bit.
+# Like PNG's signature, this magic reveals a transfer that changed line ends or cut the eighth bit.
 FILE_MAGIC = b"\x89PIC\r\n\x1a\n"
 CONTAINER_MAGIC = b"PICC"
 TRAILER_MAGIC = b"PICTRAIL"
@@ -46,13 +46,13 @@ COUNTS_MAGIC = b"PICCOUNT"
 SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # position = code in an index entry
 # Width and height in pixels of an MCU, by the code of the sampling (T.81, A.2).
 MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))
-# Flags of an index entry. Row checksums follow the record's segment lengths.
+# Flags of an index entry. ROW_CRCS: row checksums follow the record's segment lengths.
 ROW_CRCS = 1
-# The image is not an upright JPEG but a file of any format, and is decoded as ``convert`` would decode it.
+# FOREIGN: the image is not an upright JPEG but a file of any format, decoded as ``convert`` would decode it.
 FOREIGN = 2
-# Entry points follow the segment lengths and row checksums.
+# ENTRY_POINTS: entry points follow the segment lengths and row checksums.
 ENTRY_POINTS = 16
-# Bits 2 and 3 of the flags are the position in ENCODE_PATHS: how the image was made, "" if unknown.
+# Bits 2 and 3 of the flags are an index into ENCODE_PATHS, which says how the image was encoded; "" if unknown.
 ENCODE_PATH_SHIFT = 2
 ENCODE_PATHS = ("", "lossless", "reencoded", "")
 
@@ -90,14 +90,14 @@ INDEX_ROW = np.dtype(
         ("size", "<u4"),
         ("records", "<u4"),
         ("header_crc", "<u4"),
-        ("referenced", "<u4"),  # bytes named by the container's references
+        ("referenced", "<u4"),  # bytes in other files that the container refers to
     ]
 )
 COUNT_ROW = np.dtype([("label", "<i8"), ("records", "<u8")])
 
 
 def join_entries(tables: Iterable[Table]) -> Table:
-    """Join index entries of several containers as bytes, since NumPy takes 0.5 ms to concatenate structures."""
+    """Join the index entries of several containers as bytes, because NumPy takes 0.5 ms to concatenate structures."""
     return np.frombuffer(b"".join(table.tobytes() for table in tables), dtype=ENTRY)
 
 
@@ -107,7 +107,7 @@ def aligned(size: int) -> int:
 
 
 def correct_bit_flip(data: bytes | memoryview) -> bytes | None:
-    """Correct a fixed structure in which one bit is flipped; None if no single flip satisfies the CRC.
+    """Correct a fixed structure in which one bit is flipped; return None if no single flip satisfies the CRC.
 
     CRC-32C distinguishes any two strings of this length that differ in fewer than six bits. A structure with two,
     three or four flipped bits is thus never changed into another structure.
@@ -125,7 +125,7 @@ _S = TypeVar("_S", bound="_Sealed")
 
 @dataclass(frozen=True)
 class _Sealed:
-    """A fixed structure: a magic number, the fields of the subclass in order, and the CRC-32C of all bytes before."""
+    """Fixed structure: a magic number, the subclass's fields in order, and the CRC-32C of all previous bytes."""
 
     MAGIC: ClassVar[bytes]
     STRUCT: ClassVar[struct.Struct]
@@ -137,7 +137,7 @@ class _Sealed:
 
     @classmethod
     def unpack(cls: type[_S], data: bytes | memoryview, *, file: str, offset: int) -> _S:
-        """Check length, magic and CRC, and return the fields; Truncated or Corrupt at ``offset`` of ``file``."""
+        """Check length, magic and CRC, and return the structure; raise Truncated or Corrupt if a check fails."""
         if len(data) < SEALED:
             raise Truncated(f"the {cls.NOUN} is cut off after {len(data)} bytes", file=file, offset=offset)
         magic, *fields = cls.STRUCT.unpack_from(data)
@@ -163,7 +163,7 @@ class FileHeader(_Sealed):
     file: int
 
     def check(self, *, stream: int, file: int, name: str) -> None:
-        """Refuse an unknown version, and as Corrupt a file under another file's name."""
+        """Raise UnsupportedVersion if the version is unknown, and Corrupt if the file has another file's name."""
         check_version(self.version, name)
         if (self.stream, self.file) != (stream, file):
             raise Corrupt(f"this is file {self.file} of stream {self.stream}, misplaced", name)
@@ -171,18 +171,18 @@ class FileHeader(_Sealed):
 
 @dataclass(frozen=True)
 class ContainerHeader(_Sealed):
-    """Sizes and checksums of a container, and where it belongs."""
+    """Sizes and checksums of a container, and its place: stream, file and ordinal."""
 
     MAGIC = CONTAINER_MAGIC
     STRUCT = struct.Struct("<4sHH13I")
     NOUN = "container header"
 
-    attachments: int  # entries a record in the attachment table
+    attachments: int  # attachment-table entries per record
     reserved: int
     records: int
     size: int  # bytes of the whole container, padding included
     segments: int  # entries of the segment table
-    extras_size: int  # bytes of the zstd frame
+    extras_size: int  # bytes of the extras' zstd frame
     extras_raw: int  # bytes of the extras once decompressed
     payload_size: int
     index_crc: int  # CRC of index and attachment table
@@ -191,7 +191,7 @@ class ContainerHeader(_Sealed):
     payload_crc: int
     stream: int
     file: int
-    ordinal: int  # number of the container in its file
+    ordinal: int  # index of the container in its file
 
     @property
     def crc(self) -> int:
@@ -216,11 +216,11 @@ class ContainerHeader(_Sealed):
 
     @property
     def payload(self) -> tuple[int, int]:
-        """Beginning and end of the payload."""
+        """Beginning and end of the payload, as offsets in the container."""
         return self.payload_at, self.payload_at + self.payload_size
 
     def check(self, *, file: str, offset: int) -> None:
-        """Bound every length by the format's limits, else TooLarge, and by the container's size, else Corrupt."""
+        """Raise TooLarge if a length exceeds the format's limit, Corrupt if the sections do not add up to the size."""
         for name, value, limit in (
             ("size", self.size, MAX_CONTAINER),
             ("records", self.records, MAX_RECORDS),
@@ -279,12 +279,12 @@ class CountsHeader(_Sealed):
     rows: int
     records: int
     ids_end: int  # greater than any id
-    uuid: bytes  # uuid of the counted version
+    uuid: bytes  # uuid of the dataset's version that was counted
     rows_crc: int
 
 
 def check_rows(rows: Table, *, file: str) -> None:
-    """Check the bounds of rows of a footer or an index before bytes are read or allocated for them; else Corrupt."""
+    """Raise Corrupt if a row of a footer or index describes an impossible container, before memory is allocated."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
     bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS) | (rows["referenced"] > MAX_CONTAINER)
@@ -296,7 +296,7 @@ def check_rows(rows: Table, *, file: str) -> None:
 def check_version(
     version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,), read_by: object = None
 ) -> None:
-    """Raise UnsupportedVersion for an unknown format version; ``read_by`` is the first picstore that reads the file."""
+    """Raise UnsupportedVersion if ``version`` is not ``known``; ``read_by`` is the first picstore that reads it."""
     if version not in known:
         named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)
         raise UnsupportedVersion(

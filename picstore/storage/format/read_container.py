@@ -1,9 +1,9 @@
 """Reading a container: check the bytes and locate the records (docs/format.md, "Container" and "Recovery").
 
-Damage is narrowed down to records: one pass checks the CRC of each block, and only if that fails do the CRCs of
-single entries and images tell the good records from the bad. Entries locate images from the beginning of the
-container, so a container whose header is lost is readable if the file's footer gives the number of its records. The
-CRC of a header corrects one flipped bit in it. If the footer is lost, containers are found by their headers.
+Damage is narrowed down to records: the CRC of each section is checked first, and only if a section fails do the CRCs of
+entries and images tell good records from bad. Index entries hold offsets from the beginning of the container, so a
+container without its header is readable if the file's footer states the number of records. A header's CRC allows to
+correct one flipped bit of the header. If the footer is lost, containers are found by their headers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 
 ParsedHeader: TypeAlias = "tuple[layout.ContainerHeader, Damage | None]"
-# Bytes to search at once: a request for each block of 4 KiB would take minutes in an object store.
+# Bytes to search at once, because a request for each block of 4 KiB would take minutes in an object store.
 _WINDOW = 1 << 20
 
 
@@ -45,15 +45,15 @@ def unpack_container(
         buffer: the container's bytes; with ``read``, the bytes before the payload suffice, see :class:`Container`.
         ref: the container's position, for messages and to compare with the header.
         fields: names of the attachments.
-        records: number of records by the footer. With it, a container without a sound header can be read, except for
-            the extras.
-        header_crc: CRC of the header by the footer or index, which reveals a file of another conversion.
+        records: number of records that the footer states. A container without a sound header can then be read, except
+            for extras and segment table.
+        header_crc: the header's CRC that the footer or index states; it reveals a file of another conversion.
         size: bytes of the whole container, ``len(buffer)`` by default.
         parsed: the result of :func:`read_header`, if it was called.
 
     Raises:
-        Damage: nothing of the container can be read: its header is lost and ``records`` is not given, or a sound
-            header belongs to other bytes or another position.
+        Damage: nothing of the container can be read, because the header is lost and ``records`` is not given, or the
+            sound header contradicts the arguments.
     """
     size = len(buffer) if size is None else size
     damage: list[Damage] = []
@@ -99,9 +99,9 @@ def unpack_container(
 
 
 def read_header(buffer: memoryview, *, ref: ContainerRef) -> ParsedHeader:
-    """Read the header at the beginning of a container, and the damage if one flipped bit was corrected, else None.
+    """Return the header at the beginning of a container, and the damage if one flipped bit was corrected, else None.
 
-    Damage for a header that is cut off, damaged in more than one bit, or has a length that is out of bounds.
+    Raise Damage if the header is cut off, damaged in more than one bit, or states a length that is out of bounds.
     """
     flipped: Damage | None = None
     try:
@@ -148,7 +148,7 @@ def _check_index(container: Container, header: layout.ContainerHeader | None) ->
     ends = starts + lengths
     bad |= ((starts < first) | (ends > last)).any(axis=1)
     if (starts[~bad].ravel()[1:] < ends[~bad].ravel()[:-1]).any():
-        # Every entry satisfies its CRC, yet two claim the same bytes: no writer made this index.
+        # All entries left satisfy their CRCs, yet two entries claim the same bytes: no writer made this index.
         bad[:] = True
     bad |= (index["width"] == 0) | (index["height"] == 0) | (index["sampling"] >= len(layout.SAMPLINGS))
     if bad.any():
@@ -181,7 +181,7 @@ def _load_segments(container: Container, header: layout.ContainerHeader) -> None
 
 
 def _locate_extras(container: Container, header: layout.ContainerHeader) -> None:
-    """Check the frame of extras and the places of the records' extras; the frame stays compressed until it is used."""
+    """Check the frame of extras and each record's range in the extras, without decompressing the frame."""
     raw = container.buffer[header.extras_at : header.payload_at]
     if not header.extras_raw and not container.index["extra_length"].any():
         container.extras_frame = raw
@@ -190,7 +190,7 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
     chosen = container.good & (container.index["extra_length"] > 0)
     starts, lengths = (container.index[name][chosen].astype(np.int64) for name in ("extra_offset", "extra_length"))
     ends = starts + lengths
-    # If extras shared bytes, they could take as many times the frame's memory as there are records.
+    # If the ranges overlapped, the records' extras could take the memory of the frame once per record.
     apart = not (starts[1:] < ends[:-1]).any()
     if sound and apart and (ends <= header.extras_raw).all() and (lengths <= MAX_EXTRA).all():
         container.extras_frame, container.extras_size = raw, header.extras_raw
@@ -199,7 +199,7 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
 
 
 def declared_size(frame: memoryview) -> int:
-    """Return the size that a zstd frame declares; -1 without one."""
+    """Return the decompressed size that a zstd frame declares; -1 if the frame declares no size."""
     try:
         size = get_frame_info(frame).decompressed_size
     except ZstdError:
@@ -208,10 +208,10 @@ def declared_size(frame: memoryview) -> int:
 
 
 def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
-    """Yield every container that can still be read, in order; NotADataset if the file is missing.
+    """Yield every container that can still be read, in order; raise NotADataset if the file is missing.
 
     After damage the search continues at the next aligned block that begins with a container's magic and has a header
-    that satisfies its CRC, perhaps after correcting one bit. Lengths in other headers are never trusted.
+    that satisfies its CRC, perhaps after correcting one bit. Lengths in a header that fails its CRC are never trusted.
     """
     name = file_name(stream, file)
     path = locate(root) / name
@@ -234,7 +234,7 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
 
 
 def _find_magic(path: Location, offset: int, size: int, name: str) -> int:
-    """Find the next aligned block that begins with a container's magic and has room for a header; else ``size``."""
+    """Return the offset of the next block with a container's magic and room for a header; ``size`` if there is none."""
     while offset + SEALED <= size:
         window = read_at(path, offset, min(_WINDOW, size - offset), file=name)
         for at in range(0, len(window) - SEALED + 1, ALIGNMENT):

@@ -13,7 +13,7 @@ from picstore.errors import Corrupt, ImageError, UsageError
 from picstore.storage.format.layout import SAMPLINGS, SEGMENT
 
 MAX_EXTRA = 1 << 24  # bytes of one record's extra as JSON
-# json.dumps would make an encoder for each call.
+# With these options, ``json.dumps`` would build an encoder at each call.
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 NO_SEGMENTS: U16 = np.empty(0, dtype=SEGMENT)
 
@@ -27,10 +27,10 @@ class ImageInfo:
         sampling: one of ``layout.SAMPLINGS``: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"`` or ``""`` (other).
         restart_interval: MCUs between restart markers, 0 for none.
         header_length: bytes before the entropy-coded data.
-        segments: uint16, the length of each restart segment without the marker that ends it; empty when the image
-            has no restart markers or a segment is longer than 65,535 bytes.
+        segments: uint16, length of each restart segment in bytes, without its final marker; empty if the image has no
+            restart markers or a segment is longer than 65,535 bytes.
         foreign: whether the image is not an upright JPEG but a file of any format, of ``width`` × ``height`` pixels.
-        entry_points: uint16, the entries of the segment table for entry points, empty for none; None if not known.
+        entry_points: uint16, the segment-table entries for entry points, empty without entry points; None if not known.
         encode_path: one of ``layout.ENCODE_PATHS``: ``"lossless"``, ``"reencoded"`` or ``""`` (not known).
     """
 
@@ -42,7 +42,7 @@ class ImageInfo:
     segments: U16 = field(default_factory=lambda: NO_SEGMENTS, compare=False)
     foreign: bool = False
     entry_points: U16 | None = field(default=None, compare=False)
-    encode_path: str = field(default="", compare=False)  # the JPEG does not tell
+    encode_path: str = field(default="", compare=False)  # not stored in the JPEG
 
     def __post_init__(self) -> None:
         if not (0 < self.width < 1 << 16 and 0 < self.height < 1 << 16):
@@ -53,7 +53,7 @@ class ImageInfo:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One image at rest.
+    """One stored image with its label and metadata.
 
     Attributes:
         id: number of the image in the input of the conversion; unique in a dataset, kept by shuffle.
@@ -61,7 +61,7 @@ class Record:
         jpeg: the training JPEG.
         info: size, sampling and restart segments of ``jpeg``.
         extra_json: the extra as UTF-8 JSON, empty for none.
-        attachments: further binary fields by the names that the manifest declares; an empty one counts as absent.
+        attachments: further binary fields by the names that the manifest declares; an empty field counts as absent.
         columns: the record's values in the dataset's columns, by name; see ``Dataset.with_columns``.
         crc: CRC-32C of ``jpeg`` if known, so that writing need not compute it.
     """
@@ -91,17 +91,17 @@ class Record:
 
     @property
     def image(self) -> U8:
-        """The pixels, RGB, uint8 (height, width, 3), decoded at each access; ImageError if ``jpeg`` does not decode."""
+        """RGB pixels, uint8 (height, width, 3), decoded at each access; raises ImageError if decoding fails."""
         if self.info.foreign:
             raise ImageError("it is not an upright JPEG but a file as it lies in its source: decode it by Pillow")
-        # Kernels are loaded here, since reading and writing records needs none.
+        # Kernels are loaded only here, because reading and writing records needs no kernels.
         from picstore.jpeg.pixels import decode
 
         return decode(self.jpeg)
 
     @property
     def extra(self) -> Any:
-        """The extra as Python values, None for none; Corrupt if it is not JSON."""
+        """The extra as Python values, None without extra; raises Corrupt if the extra is not JSON."""
         try:
             return json.loads(self.extra_json) if self.extra_json else None
         except (ValueError, RecursionError) as error:
@@ -119,7 +119,7 @@ def copy_record(record: Record) -> Record:
 
 
 def extra_to_json(extra: Any) -> bytes:
-    """Serialize an extra as compact JSON, None as ``b""``; UsageError if JSON cannot hold it, or for its length."""
+    """Serialize an extra as compact JSON, None as ``b""``; raise UsageError if it is too long or not JSON."""
     if extra is None:
         return b""
     try:

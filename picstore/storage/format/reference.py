@@ -22,7 +22,7 @@ class Reference:
         offset, length: byte range in the file.
         crc: CRC-32C of these bytes.
 
-    UsageError for a path that leads out of the root, and for an empty or impossible range.
+    Raise UsageError if the path leads out of the root, or if the byte range is empty or impossible.
     """
 
     path: str
@@ -41,12 +41,12 @@ class Reference:
             )
 
     def pack(self) -> bytes:
-        """Serialize the reference; surrogates in the path, from ``os.fsdecode``, become their bytes again."""
+        """Serialize the reference; surrogates that ``os.fsdecode`` put into the path become the original bytes."""
         return _FIXED.pack(self.offset, self.length, self.crc) + self.path.encode("utf-8", "surrogateescape")
 
 
 def unpack_reference(blob: bytes | memoryview) -> Reference:
-    """Parse the bytes of a reference; Corrupt if they are not a reference."""
+    """Parse the bytes of a reference; raise Corrupt if the bytes are not a reference."""
     if len(blob) <= _FIXED.size or len(blob) > _FIXED.size + MAX_PATH:
         raise Corrupt(f"{len(blob)} bytes are not a reference", "")
     offset, length, crc = _FIXED.unpack_from(blob)

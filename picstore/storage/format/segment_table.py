@@ -1,7 +1,7 @@
 """The segment table of a container: segment lengths, row checksums and entry points of each record (docs/format.md).
 
-Since each row of tiles has a checksum, a reader takes only the header and the rows under a box from storage. Entry
-points divide segments that are whole rows into parts of a tile's usual width, so that a lane of a GPU reads one part.
+Because each row of tiles has a checksum, a reader can read only an image's header and the rows under a crop box. Entry
+points divide segments that span whole rows into parts of a tile's usual width, so that a lane of a GPU reads one part.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from picstore.storage.format.layout import ENTRY_POINTS, MCU_SIZES, ROW_CRCS, SA
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 from picstore.storage.location.abstract_location import Buffer
 
-# Ends of the header and of each row of tiles of an image, and the CRC-32C of each of these stretches: (1 + rows,).
+# Two arrays (1 + rows,): ends of an image's header and of each of its tile rows, and the CRC-32C of header and rows.
 StoredRows: TypeAlias = "tuple[I64, U32]"
-# Least bytes of an image with row checksums; reading a smaller one in part saves hardly anything.
+# Bytes of the smallest image with row checksums; reading a smaller image in part saves hardly anything.
 MIN_BYTES = 1 << 18
 
 
 def checksum_entries(entry: Any) -> int:
-    """Count the entries of a record's row checksums, given its ``layout.ENTRY``."""
+    """Return the number of segment-table entries of a record's row checksums, given its ``layout.ENTRY``."""
     if not entry["flags"] & ROW_CRCS or not entry["sampling"]:
         return 0
     return 2 * (1 - int(entry["height"]) // -MCU_SIZES[entry["sampling"]][1])
 
 
 def find_entry_points(entry: Any, table: U16) -> slice | None:
-    """Find a record's entries for entry points: MCUs between two points, and bits; None without possible ones."""
+    """Return the slice of a record's entry points in the segment table; None if they are missing or impossible."""
     if not entry["flags"] & ENTRY_POINTS:
         return None
     count, interval = int(entry["segment_count"]), int(entry["restart_interval"])
@@ -47,23 +47,23 @@ def find_entry_points(entry: Any, table: U16) -> slice | None:
 
 
 def points_of_segment(interval: int, step: int) -> int:
-    """Count the entry points of a segment of ``interval`` MCUs, one every ``step`` MCUs."""
+    """Return the number of entry points in a segment of ``interval`` MCUs, one every ``step`` MCUs."""
     return (interval - 1) // step
 
 
 def entries_of(entry: Any, table: U16) -> slice:
-    """Find all entries of a record in the table."""
+    """Return the slice of all entries of a record in the segment table."""
     first, found = int(entry["segment_first"]), find_entry_points(entry, table)
     end = first + int(entry["segment_count"]) + checksum_entries(entry) if found is None else found.stop
     return slice(first, end)
 
 
 def row_ends(info: ImageInfo, length: int) -> I64 | None:
-    """Find the ends of the header and of each row of tiles in a stream of ``length`` bytes.
+    """Return the ends of the header and of each row of tiles in a JPEG stream of ``length`` bytes.
 
     Returns:
-        int64 (rows + 1,), offsets in the stream, the last of which is ``length``; None if the restart segments do not
-        form rows of tiles, or do not fill the stream.
+        int64 (rows + 1,), offsets in the stream that end with ``length``; None if the restart segments do not form rows
+        of tiles, or do not fill the stream.
     """
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not mcu_width or not info.restart_interval or not info.header_length:
@@ -78,11 +78,11 @@ def row_ends(info: ImageInfo, length: int) -> I64 | None:
 
 
 def row_checksums(jpeg: Buffer, info: ImageInfo) -> U16:
-    """Compute the checksums that a container stores of a large image, as entries of its segment table.
+    """Compute the row checksums of a large image as entries of the segment table.
 
     Returns:
-        uint16 (2 × (1 + rows),): CRC-32C of the header and of each row of tiles, low half first; empty for an image
-        that has less than MIN_BYTES or no rows of tiles.
+        uint16 (2 × (1 + rows),): CRC-32C of the header and of each row of tiles, low half first; empty if the image has
+        fewer than MIN_BYTES bytes or no rows of tiles.
     """
     ends = None if len(jpeg) < MIN_BYTES else row_ends(info, len(jpeg))
     if ends is None:
@@ -94,13 +94,13 @@ def row_checksums(jpeg: Buffer, info: ImageInfo) -> U16:
 
 
 def count_row_checksums(jpeg: Buffer, info: ImageInfo) -> int:
-    """Return an upper bound of the entries of ``row_checksums``, without computing checksums."""
+    """Return an upper bound of the number of entries of :func:`row_checksums`, without computing checksums."""
     mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)][1]
     return 2 * (1 - info.height // -mcu_height) if mcu_height and len(jpeg) >= MIN_BYTES else 0
 
 
 def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
-    """Read the row checksums of a record, uint32 (1 + rows,); None if there are none, or they lie beyond the table.
+    """Return the row checksums of a record, uint32 (1 + rows,); None if they are missing or lie beyond the table.
 
     ``entries`` is the container's index, ``layout.ENTRY`` (n,).
     """
@@ -113,12 +113,12 @@ def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Places and checksums of some rows of tiles of n images.
+    """Places and checksums of the requested tile rows of n images.
 
     Attributes:
-        there: bool (n,), False for an image without row checksums or with too few rows; its other values mean nothing.
+        there: bool (n,), False for an image without row checksums or the requested rows; ignore its other values.
         begins, ends: int64 (n,), offsets in the stream where the first row begins and the last row ends.
-        crcs: uint32 (n,), CRC-32C of the header and these rows, one after the other.
+        crcs: uint32 (n,), CRC-32C of the header followed by the requested rows.
     """
 
     there: Bools
@@ -128,12 +128,12 @@ class FoundRows:
 
 
 def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> FoundRows:
-    """Find tile rows of n images at once, since a call of NumPy takes as long for one image as for 32.
+    """Find tile rows of n images at once, because a NumPy call takes as long for one image as for 32.
 
     Args:
         headers: int64 (n,), bytes of each image's header.
         stored: for each image the result of ``Container.stored_rows``.
-        rows: int64 (n, 2), the first row and the last + 1.
+        rows: int64 (n, 2), the first requested row and the last requested row + 1.
     """
     count = len(stored)
     there, begins = np.zeros(count, np.bool_), np.zeros(count, np.int64)
@@ -149,7 +149,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
         last = np.cumsum([len(piece) for piece in bounds]) - 1
         first = np.append(0, last[:-1] + 1)
         joined = np.concatenate(bounds)
-        # Sizes of the rows. The first one of each image is replaced by the size of its header.
+        # Sizes of the rows; the first size of each image is replaced by the size of the image's header.
         sizes = np.diff(joined, prepend=0)
         sizes[first] = headers[there]
         found.begins[there], found.ends[there] = joined[first], joined[last]
@@ -158,9 +158,9 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
 
 
 def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
-    """Find the first of some rows of an image that fails its checksum, −1 for the header; None if all are sound.
+    """Return the first tile row that fails its checksum, −1 if the header fails, None if header and rows are sound.
 
-    ``stream`` begins with the image's header and these rows; ``ends`` are the :func:`row_ends` of the whole image.
+    ``stream`` holds the image's header followed by ``rows``; ``ends`` are the :func:`row_ends` of the whole image.
     """
     view = np.frombuffer(stream, np.uint8)
     bounds = (ends[rows.start : rows.stop + 1] - ends[rows.start] + ends[0]).tolist()
@@ -172,18 +172,17 @@ def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: r
 
 
 def count_entry_points(jpeg: Buffer, info: ImageInfo) -> int:
-    """Return an upper bound of the entries of :func:`entry_points`, without reading the image's codes."""
+    """Return an upper bound of the number of entries of :func:`entry_points`, without reading the image's codes."""
     step = _step(jpeg, info)
     return 1 + len(info.segments) * points_of_segment(info.restart_interval, step) if step else 0
 
 
 def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
-    """Make the entries of the segment table for the entry points of an image.
+    """Return the segment-table entries for the entry points of an image, from ``info`` if it has them.
 
     Returns:
-        uint16: the MCUs from one entry point to the next; and for each entry point the bits since the point before, or
-        since the beginning of its segment. Empty for an image whose tiles are narrow, or that is damaged. They are
-        taken from ``info`` if it has them.
+        uint16: the number of MCUs from one entry point to the next; then for each entry point the number of bits since
+        the previous entry point or the beginning of the segment. Empty if the tiles are narrow or the image is damaged.
     """
     step = _step(jpeg, info)
     if not step:
@@ -192,12 +191,12 @@ def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
     if known is not None and len(known) == count and known[0] == step:
         return known
     made = compute_entry_points(jpeg, step)
-    # Another number means that the index contradicts the JPEG.
+    # A different number of entries means that the index contradicts the JPEG.
     return made if len(made) == count else NO_SEGMENTS
 
 
 def compute_entry_points(jpeg: Buffer, step: int) -> U16:
-    """Read an image's codes, and make the entries of :func:`entry_points` for a point every ``step`` MCUs."""
+    """Compute the entries of :func:`entry_points` from an image's codes, with an entry point every ``step`` MCUs."""
     # Kernels are loaded only here.
     from picstore.jpeg.transcode import find_entry_points as read_entry_points
 
@@ -206,12 +205,12 @@ def compute_entry_points(jpeg: Buffer, step: int) -> U16:
 
 
 def make_entries(step: int, points: U16) -> U16:
-    """Make the entries from the MCUs between two entry points and the bits between points."""
+    """Join the MCUs between two entry points, and ``points``, the bits between them, to segment-table entries."""
     return np.concatenate([np.array([step], SEGMENT), points.ravel()])
 
 
 def _step(jpeg: Buffer, info: ImageInfo) -> int:
-    """Choose the MCUs between two entry points; 0 for an image without entry points."""
+    """Return the number of MCUs between two entry points; 0 if the image has no entry points."""
     mcu_width = MCU_SIZES[SAMPLINGS.index(info.sampling)][0]
     step = entry_interval(info.restart_interval, mcu_width) if mcu_width else 0
     return step if step and row_ends(info, len(jpeg)) is not None else 0

@@ -1,6 +1,6 @@
-"""Zstandard (RFC 8878): the standard library's from Python 3.14 on, before that its backport.
+"""Zstandard (RFC 8878): the standard library's module from Python 3.14 on, and its backport before.
 
-Frames of one release of libzstd are the same bytes everywhere; the backport's wheels hold 1.5.7.
+One release of libzstd writes the same bytes on every machine; the backport's wheels hold libzstd 1.5.7.
 """
 
 import sys
