@@ -158,19 +158,19 @@ class Dataset(Sequence[Record]):
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """Label of each class by name, as of torchvision's ImageFolder; the first label of a name that occurs twice."""
+        """Label of each class by name, as in torchvision's ImageFolder; the first label if a name occurs twice."""
         return {name: label for label, name in reversed(list(enumerate(self.classes)))}
 
     @property
     def targets(self) -> list[int]:
-        """Label of each record in stored order, as of torchvision's ImageFolder; ``table["label"]`` is an array."""
+        """Label of each record in stored order, as in torchvision's ImageFolder; ``table["label"]`` is an array."""
         return self.facts()["label"].tolist()  # type: ignore[no-any-return]
 
     @property
     def samples(self) -> list[tuple[str | None, int]]:
-        """Path and label of each record in stored order, as of torchvision's ImageFolder.
+        """Path and label of each record in stored order, as in torchvision's ImageFolder.
 
-        The path is ``path`` in the record's extra: that of the converted file in its source, or None. Each access reads
+        The path is ``path`` in the record's extra, the converted file's path in its source, or None. Each access reads
         the indexes and extras of all containers.
 
         Raises:

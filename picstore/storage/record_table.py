@@ -61,9 +61,9 @@ def _facts_in(index: Callable[[int], Container], records: Array, number: int) ->
 
 
 def read_paths(index: Callable[[int], Container], live: LiveRecords) -> Iterator[str | None]:
-    """Yield the ``path`` in the extra of each live record in stored order; None for a record without one.
+    """Yield the ``path`` in the extra of each live record in stored order; None if the extra has no path.
 
-    Errors: those of ``index``, and Corrupt for damaged extras.
+    Raise Corrupt if extras are damaged; other errors: see ``index``.
     """
     for number in np.flatnonzero(live.counts).tolist():
         container = index(number)

@@ -1,4 +1,4 @@
-"""The records that a reader sees: those that are not deleted, and of these the selected ones (docs/format.md, "Edits").
+"""Records that a reader sees: all that are not deleted, or a selection of these records (docs/format.md, "Edits").
 
 A deleted record stays in its container. Its number in stored order identifies it, so that opening a dataset reads no
 container, and appending rows changes no number. A selection is not stored but held as one bit a record, 125 MB for
@@ -35,7 +35,7 @@ class LiveRecords:
 
     @classmethod
     def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
-        """Build from the number of records of each container; Corrupt if ``deleted`` are not ascending numbers."""
+        """Build from each container's number of records; raise Corrupt if ``deleted`` are not ascending numbers."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         if deleted.ndim != 1 or deleted.dtype.kind != "i":
             raise Corrupt("the tombstones are not a list of integers", file)
@@ -61,25 +61,25 @@ class LiveRecords:
         return np.flatnonzero(self.marks())
 
     def marks(self) -> Bools:
-        """Mark the live records among all stored ones: bool (records,)."""
+        """Mark the live records among all stored records: bool (records,)."""
         marks = np.ones(int(self.starts[-1]), dtype=np.bool_)
         marks[self.deleted] = False
         return marks
 
     def to_stored(self, numbers: I64) -> I64:
-        """Map live-record numbers to numbers in stored order."""
+        """Map numbers among the live records to numbers in stored order."""
         if not len(self.deleted):
             return numbers
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
     def find(self, numbers: I64) -> tuple[I64, I64]:
-        """Find live records by number: the container of each, and the record number in the container."""
+        """Return the container of each live record of the given numbers, and the record number in the container."""
         stored = self.to_stored(numbers)
         containers: I64 = np.searchsorted(self.starts, stored, side="right") - 1
         return containers, stored - self.starts[containers]
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map numbers of live records in a container each to record numbers in that container."""
+        """Map each number among the live records of a container to the record number in that container."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]
@@ -87,7 +87,7 @@ class LiveRecords:
         return self.to_stored(left_before + numbers) - starts
 
     def deleted_in(self, container: int) -> I64:
-        """Find the deleted records of a container: record numbers in the container, ascending."""
+        """Return the record numbers of a container's deleted records, ascending."""
         start, stop = self.starts[container], self.starts[container + 1]
         first, last = np.searchsorted(self.deleted, (start, stop))
         within: I64 = self.deleted[first:last] - start
@@ -103,10 +103,10 @@ class LiveRecords:
 
 @dataclass(frozen=True, slots=True)
 class SelectedRecords(LiveRecords):
-    """The chosen records among the live ones; ``deleted`` and ``before`` describe the whole dataset.
+    """The chosen records among the live records; ``deleted`` and ``before`` describe the whole dataset.
 
     Attributes:
-        bits: a bit for each stored record, set if it is chosen, as ``np.packbits`` packs them; and a byte of zeros.
+        bits: a bit for each stored record, set if the record is chosen, packed by ``np.packbits``; then a zero byte.
         firsts: int64 (containers + 1,), number of chosen records before each container.
     """
 
@@ -124,7 +124,7 @@ class SelectedRecords(LiveRecords):
 
     @classmethod
     def from_bits(cls, live: LiveRecords, bits: U8) -> SelectedRecords:
-        """Keep the live records that ``bits`` choose; no deleted record has its bit set."""
+        """Keep the records whose bits are set; the bit of a deleted record must not be set."""
         before_byte: I64 = np.concatenate(([0], np.cumsum(_BITS_SET[bits], dtype=np.int64)))
         byte, bit = live.starts >> 3, live.starts & 7
         firsts = before_byte[byte] + _BITS_SET[bits[byte] & ~(0xFF >> bit)]
@@ -139,12 +139,12 @@ class SelectedRecords(LiveRecords):
         return np.diff(self.firsts)
 
     def marks(self) -> Bools:
-        """Mark the chosen records among all stored ones: bool (records,)."""
+        """Mark the chosen records among all stored records: bool (records,)."""
         return np.unpackbits(self.bits, count=int(self.starts[-1])).view(np.bool_)
 
     @property
     def digest(self) -> str:
-        """Hash of the choice: 16 hexadecimal digits."""
+        """Hash of the chosen records: 16 hexadecimal digits."""
         return hashlib.sha256(self.bits.data).hexdigest()[:16]
 
     def to_stored(self, numbers: I64) -> I64:
@@ -153,7 +153,7 @@ class SelectedRecords(LiveRecords):
         return self.starts[containers] + self.to_record_numbers(containers, numbers - self.firsts[containers])
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map numbers of chosen records in a container each to record numbers in that container."""
+        """Map each number among the chosen records of a container to the record number in that container."""
         each, which = np.unique(containers, return_inverse=True)
         lengths = self.starts[each + 1] - self.starts[each]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -164,7 +164,7 @@ class SelectedRecords(LiveRecords):
         return found
 
     def deleted_in(self, container: int) -> I64:
-        """Find the records of a container that are deleted or not chosen: record numbers, ascending."""
+        """Return the record numbers of a container's records that are deleted or not chosen, ascending."""
         return np.flatnonzero(~self.mask(container))
 
     def mask(self, container: int) -> Bools:
@@ -176,7 +176,7 @@ class SelectedRecords(LiveRecords):
 
 
 def integers(values: npt.ArrayLike, name: str) -> I64:
-    """Take a list of integers, int64 (n,); UsageError for anything else."""
+    """Convert a list of integers to int64 (n,); raise UsageError if ``values`` are anything else."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise UsageError(f"{name} are an array of shape {array.shape} and {array.dtype}; give a list of integers")
@@ -184,7 +184,7 @@ def integers(values: npt.ArrayLike, name: str) -> I64:
 
 
 def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
-    """Make a mask of ``count`` records from a mask or from positions; UsageError if they do not fit the records."""
+    """Return a mask of ``count`` records, given a mask or positions; raise UsageError if ``chosen`` does not fit."""
     if np.asarray(chosen).dtype.kind == "b":
         mask: Bools = np.asarray(chosen)
         if mask.shape != (count,):
