@@ -1,7 +1,7 @@
-"""Kernels over the records of a batch, which place records, choose boxes, and draw crops and flips.
+"""Kernels over the records of a batch, which fill slots, choose boxes, and draw crops and flips.
 
-One call without Python's lock replaces a hundred of NumPy's, which gives the lock back in each operation on more than
-500 numbers and waits for it again; 256 boxes are 1,024 numbers.
+One kernel call without the GIL replaces a hundred NumPy calls. NumPy releases the GIL in each operation on more than
+500 numbers and waits for it again, and 256 boxes are 1,024 numbers.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def enter_records(places, picks, records, max_pixels):
     """Fill slots of a batch from containers.
 
     Args:
-        places: uint64 (m, 7), ``Container.place`` of each container: addresses of the buffer and of the segment table
-            (0 for none), of ``index``, ``held`` and ``tops`` (0 for all zeros); counts of records and table entries.
+        places: uint64 (m, 7), ``Container.place`` of each container: addresses of buffer, segment table (0 for none),
+            ``index``, ``held`` and ``tops`` (0 if all are zero), and the numbers of records and of table entries.
         picks: int64 (3, k): container, row in the container, and slot of each record.
-        records: by slot, entries and held entries as bytes, tops, addresses, sizes, layouts, image sizes and ids, as in
-            ``BatchRecords``; entry points, as ``describe_tiles`` takes them.
+        records: arrays of ``BatchRecords``, filled by slot: entries and held entries as bytes, tops, addresses, sizes,
+            layouts, image sizes, ids and entry points.
         max_pixels: largest number of pixels of an image.
 
     Returns:
         The number of images that claim more than ``max_pixels``, or more pixels than their bytes can hold.
 
     Raises:
-        IndexError: a container has no such row.
+        IndexError: a container has no such row, or the batch no such slot.
     """
     entries, held_entries, tops, addresses, sizes, layouts, image_sizes, ids, points = records
     large = 0
@@ -82,7 +82,7 @@ def enter_records(places, picks, records, max_pixels):
 
 @device_function
 def _find_points(entry, place, held_first, points):
-    """Find the entry points of the held segments, as ``segment_table.find_entry_points`` finds all of an image."""
+    """Set ``points`` to the held segments' entry points; see ``segment_table.find_entry_points`` for whole images."""
     table = array_at(place[1], np.int64(place[6]), np.uint16)
     count, interval, first = _u32(entry, _COUNT), _u16(entry, _INTERVAL), _u32(entry, _FIRST)
     at, sampling = first + count, min(load_byte(entry + np.uint64(_SAMPLING)), 5)
@@ -106,8 +106,8 @@ def choose_boxes(reach, tops, layouts, sizes, boxes, per_row):
     Args:
         reach: int64 (n, 4), ``views_reach.joint_reach`` in pixels of stored images.
         tops, layouts, sizes: as in ``BatchRecords``.
-        boxes: int64 (n, 4), takes ``views_reach.boxes_to_cut`` in pixels of the held rows.
-        per_row: int64 (n,), takes the number of segments in a row of tiles, at least 1.
+        boxes: int64 (n, 4), filled with ``views_reach.boxes_to_cut`` in pixels of the held rows.
+        per_row: int64 (n,), filled with the number of segments in a row of tiles, at least 1.
     """
     for i in range(reach.shape[0]):
         for axis in range(2):
@@ -136,9 +136,9 @@ def _mix(z):
     return z ^ (z >> _S31)
 
 
-# This kernel and the next make what ``RandomResizedCrop`` and flips make of ``Geometry.identity``, to the bit: the same
-# random numbers, and additions, multiplications, divisions and square roots of float64 in the same order. NumPy
-# computes the exponential between the two, because other libraries' results differ in the last bits.
+# ``draw_numbers`` and ``place_crops`` equal ``RandomResizedCrop`` and flips of ``Geometry.identity``, bit for bit: the
+# same random numbers, and the same float64 operations in the same order. NumPy computes the exponential between the two
+# kernels, because other libraries' results differ in the last bits.
 @kernel(
     "void(uint64, int64[::1], int64[::1], float64, float64, uint64[::1], float64[:, ::1], float64[:, ::1])",
 )
@@ -148,10 +148,10 @@ def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
     Args:
         key: key of seed and epoch.
         ids, views: int64 (n,), ids of the records, and numbers of the views.
-        low, span: the least logarithm of a ratio, and how much more it may be.
-        keys: uint64 (n,), takes each image's key.
-        numbers: float64 (n, k), takes the first k numbers; the second ten are for ratios.
-        exponents: float64 (n, 10), takes the logarithms of the ratios.
+        low, span: least logarithm of an aspect ratio, and the greatest logarithm less the least.
+        keys: uint64 (n,), filled with each image's key.
+        numbers: float64 (n, k), filled with the first k numbers, of which the second ten are for aspect ratios.
+        exponents: float64 (n, 10), filled with the logarithms of the aspect ratios.
     """
     for i in range(ids.size):
         own = _mix((key + _GOLDEN) ^ _u64(ids[i]))
@@ -169,14 +169,15 @@ def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
     "int64[:, ::1], float64[:, ::1])"
 )
 def place_crops(numbers, ratios, sizes, bounds, flips, frame, clip, box):
-    """Choose and place the box of each image, and mirror it.
+    """Choose and place the crop of each image, and mirror the crop.
 
     Args:
-        numbers, ratios: numbers of ``draw_numbers`` (for the crop, then one for each flip), and float64 (n, 10).
+        numbers, ratios: numbers of ``draw_numbers`` (the crop's, then one for each flip), and the aspect ratios,
+            float64 (n, 10).
         sizes: int64 (n, 2), width and height of the images.
-        bounds: float64 (4,): least fraction of the area, and how much more it may be; least and greatest ratio.
+        bounds: float64 (4,): least fraction of the area, greatest less least fraction, least and greatest aspect ratio.
         flips: float64 (k, 3): probability; 1 to mirror left to right; 1 to mirror top to bottom.
-        frame, clip, box: take the fields of ``Geometry`` of these names.
+        frame, clip, box: filled with the fields of ``Geometry`` of these names.
 
     Returns:
         True if all boxes lie within their images.

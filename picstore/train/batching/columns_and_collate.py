@@ -23,9 +23,9 @@ _REMEDY = "define collate in a module of its own, or give isolate=False"
 
 
 def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) -> dict[str, Values]:
-    """Look up column values for records of sources, by name: numbers (n, …), or a list of n texts.
+    """Return the column values of n records by column name: an array (n, …), or a list of n strings.
 
-    A record without a value, as in a dataset without the column, has None, NaN or −1, like ``Column.take``.
+    A missing value, such as that of a dataset without the column, is None, NaN or −1, as in ``Column.take``.
 
     Raises:
         UsageError: the sources of a mux have values of several kinds or shapes.
@@ -59,7 +59,7 @@ def _join(name: str, pieces: list[Any], order: I64) -> Values:
 
 
 def check_collate(collate: Any, *, isolate: bool) -> None:
-    """Raise UsageError if ``collate`` is not a function, or if another process, with ``isolate``, cannot import it."""
+    """Raise UsageError if ``collate`` is not a function, or if ``isolate`` is set and a process cannot import it."""
     if collate is None:
         return
     if not callable(collate):
@@ -94,7 +94,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
         given["columns"] = dict(batch.columns)
     try:
         values = collate(given)
-    except Exception as error:  # Only text crosses a process.
+    except Exception as error:  # Pass only the error's text to the parent, because the error may not pickle.
         raise PicstoreError(f"collate raised {type(error).__name__}: {error}\n\n{traceback.format_exc()}") from error
     if not isinstance(values, Mapping):
         raise UsageError(f"collate returned {type(values).__name__}; return a dict of arrays and lists by name")
@@ -108,7 +108,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Return values by group name; without names, return the values of the only group, a single view without a list."""
+    """Return values by group name or, without names, those of the only group; a single view is not in a list."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}
@@ -116,5 +116,5 @@ def _by_group(groups: Any, output: OutputSpec) -> Any:
 
 
 def _numeric(output: OutputSpec) -> Callable[[Array], Array]:
-    """Return a function that views 16-bit arrays as float16, if that is the output's dtype."""
+    """Return a function that views images as float16 if that is the output's dtype, and returns others unchanged."""
     return lambda image: image.view(np.float16) if output.dtype == "float16" else image

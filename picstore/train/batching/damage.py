@@ -1,4 +1,4 @@
-"""Replacement of damaged records: the next sound record takes the place of each, so that batches keep their size."""
+"""Replacement of each damaged record by the next sound record, so that batches keep their size."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ logger = logging.getLogger("picstore")
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """Return for each damaged number the next of the ascending sound numbers, or the first after the last."""
+    """Return for each damaged number the next of the ascending ``sound`` numbers; the first follows the last."""
     replaced: I64 = sound[np.searchsorted(sound, numbers) % len(sound)]
     return replaced
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
-    """Copy the next sound sample of its source into each slot with a problem; raise the problem if none is sound."""
+    """Copy the next sound sample of the same source into each slot with a problem; raise the problem if none is."""
     for slot, replacement in replacements(batch.source, problems).items():
         _copy_sample(batch, replacement, slot)
 
 
 def replacements(source: I64, problems: Mapping[int, Damage]) -> dict[int, int]:
-    """Find the next sound slot of its source for each slot with a problem; raise the problem if none is sound."""
+    """Return, by slot with a problem, the next sound slot of the same source; raise the problem if none is sound."""
     if not problems:
         return {}
     damaged = np.isin(np.arange(len(source)), list(problems))
@@ -72,7 +72,7 @@ class DamageLog:
                 logger.warning("left out: %s", text)
 
     def report_fallbacks(self, reasons: Sequence[str], *, of: int) -> None:
-        """Log at the first call how many of a batch's ``of`` images the GPU's decoder leaves to the CPU."""
+        """Log, at the first call, the number of a batch's ``of`` images that the GPU's decoder left to the CPU."""
         if not self._fell_back:
             self._fell_back = True
             text = "the CPU decoded %d of %d images of a batch, which the GPU's decoder refuses: %s; "

@@ -23,7 +23,7 @@ from picstore.train.batching.views_reach import boxes_to_cut, layouts_of
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.transform_plan import TARGETS
 
-ReadResult: TypeAlias = "Container | Damage"  # a container, or why nothing can be read
+ReadResult: TypeAlias = "Container | Damage"  # a container, or the reason why it cannot be read
 # Source, epoch and number of a container. Each epoch has crops of its own, and so needs other parts of a container.
 EpochContainer: TypeAlias = tuple[int, int, int]
 ReadContainers: TypeAlias = Mapping[EpochContainer, ReadResult]
@@ -36,11 +36,11 @@ class BatchRecords:
     containers: list[Container]  # dropped when the batch is filled
     container: I64  # (n,), index in ``containers``; −1 for none
     folders: tuple[Root, ...]  # roots of the datasets, by source
-    entries: Table  # ``layout.ENTRY`` (n,); zeros for none
-    held: Table  # entries of the parts that were read
-    tops: I64  # (n,), rows of pixels above the held ones
-    # Addresses of each stream and of its segments' lengths, and the number of bytes and segments; 0 for none. See
-    # ``jpeg.cut.TiledJpegs``.
+    entries: Table  # ``layout.ENTRY`` (n,); zeros for an empty slot
+    held: Table  # index entries of the parts that were read
+    tops: I64  # (n,), number of pixel rows above the held rows
+    # (n, 2) each, as in ``jpeg.cut.TiledJpegs``: addresses of the stream and of its segments' lengths; number of bytes
+    # and of segments. 0 for none.
     addresses: U64
     sizes: I64
     layouts: I64  # (n, 6), ``layouts_of`` the held parts
@@ -51,9 +51,9 @@ class BatchRecords:
     source: I64  # (n,), number of the dataset
     extras: list[bytes]  # JSON for targets; empty without targets
     attachments: list[dict[str, bytes | memoryview]]  # fields for targets, by name
-    points: I64  # (n, 2), entry points, as for ``describe_tiles``
-    damage: list[Damage]  # records replaced within their container
-    problems: dict[int, Damage]  # reasons of slots without an image
+    points: I64  # (n, 2), entry points as ``describe_tiles`` takes them
+    damage: list[Damage]  # damage of records replaced within their container
+    problems: dict[int, Damage]  # for each slot without an image, the reason
     weight: float = 1.0  # weight among all ranks' batches
 
     @classmethod
@@ -86,7 +86,7 @@ class BatchRecords:
 
     @property
     def foreign(self) -> Bools:
-        """Whether a slot's stream is a file of any format, not an upright JPEG: bool (n,)."""
+        """Whether each slot's stream is a file of any format rather than an upright JPEG: bool (n,)."""
         foreign: Bools = (self.entries["flags"] & FOREIGN) != 0
         return foreign
 
@@ -131,7 +131,7 @@ class BatchRecords:
         return moved
 
     def check_reach(self, reach: I64) -> None:
-        """Raise PicstoreError if a view reaches, int64 (n, 4), rows of tiles that were not read."""
+        """Raise PicstoreError if ``reach``, int64 (n, 4), includes rows of tiles that were not read."""
         slots = np.flatnonzero((self.sizes[:, 0] > 0) & (self.layouts[:, HEIGHT] < self.image_sizes[:, 1]))
         if not len(slots):
             return
@@ -147,13 +147,13 @@ class BatchRecords:
             )
 
     def corrupt(self, problems: Mapping[int, str]) -> dict[int, Damage]:
-        """Make the errors of slots from the text of each problem."""
+        """Return a Corrupt error for each slot of ``problems``, made from the problem's text."""
         ids = self.ids
         return {slot: Corrupt(f"record {ids[slot]} {text}", *self.address(slot)) for slot, text in problems.items()}
 
     def release(self) -> None:
         """Drop the containers, which would stay in memory until the consumer takes the batch."""
-        self.sizes[:] = 0  # Nothing follows the addresses any more.
+        self.sizes[:] = 0  # Otherwise the addresses might still be read.
         self.containers.clear()
         self.extras.clear()
         self.attachments.clear()
@@ -161,7 +161,7 @@ class BatchRecords:
 
 @lru_cache(maxsize=1 << 12)
 def _path_in(root: Root, name: str) -> str:
-    """Return the path of a file as text; pathlib takes 4 µs, and a batch has 36 containers."""
+    """Return the path of a file, cached because pathlib takes 4 µs and a batch has 36 containers."""
     return str(root / name)
 
 
@@ -175,7 +175,7 @@ def gather_records(
     """Collect the records of a batch from containers that were read; each slot is in one request.
 
     An image with more than ``max_pixels``, or with more pixels than its stream can hold, is a problem of its slot. A
-    slot with a problem has the size of the image that will replace its own.
+    slot with a problem has the size of the image that will replace its image.
 
     Raises:
         Damage: a source has no sound record in the batch.
@@ -190,7 +190,7 @@ def gather_records(
     if large:
         _refuse_large(records, max_pixels)
     for slot, replacement in replacements(records.source, records.problems).items():
-        # Transforms refuse some sizes, such as one smaller than a crop; they accept the replacement's.
+        # Transforms may refuse the size of a damaged image, such as one smaller than a crop.
         records.image_sizes[slot] = records.image_sizes[replacement]
     return records
 
@@ -216,7 +216,7 @@ def _gather_source(
     source: TrainingSource,
     max_pixels: int,
 ) -> int:
-    """Fill the slots of a source; return the number of its images with too many pixels."""
+    """Fill the slots of a source; return the number of images with too many pixels."""
     records.source[request.slots] = request.source
     numbers, number_of = np.unique(request.samples.container, return_inverse=True)
     read = [containers[request.source, request.epoch, number] for number in numbers.tolist()]
@@ -241,7 +241,7 @@ def _gather_source(
 def _find_sound(
     records: BatchRecords, request: SourceRequest, containers: ReadContainers, *, source: TrainingSource
 ) -> list[tuple[Container, I64, I64]]:
-    """List containers of a source with slots and rows of their records; a sound record replaces a damaged one."""
+    """List a source's containers with slots and rows of their records; sound records replace damaged records."""
     order = np.argsort(request.samples.container, kind="stable")
     numbers, wanted = request.samples.container[order], request.samples.record[order]
     slots = request.slots[order]
@@ -259,7 +259,7 @@ def _find_sound(
             sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
             sound_ones = container.good & source.dataset.live.mask(number)
             alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
-            # A record of another bucket is taken only if nothing else is left: in a batch of one record.
+            # A record of another bucket is taken only if no other record can replace it: in a batch of one record.
             sound = np.flatnonzero(alike if alike.any() or len(records) > 1 else sound_ones)
             if not len(sound):
                 records.problems.update(zip(here.tolist(), damage, strict=True))
@@ -273,7 +273,7 @@ def _find_sound(
 def _enter(
     records: BatchRecords, found: Sequence[Container], picks: I64, *, source: TrainingSource, max_pixels: int
 ) -> int:
-    """Fill slots, given as ``enter_records`` takes them; return the number of images with too many pixels."""
+    """Fill the slots of ``picks``, see ``enter_records``; return the number of images with too many pixels."""
     from picstore.train.batching.batch_kernels import enter_records  # imports numba
 
     number_of, _, slots = picks
@@ -308,12 +308,12 @@ def _enter_targets(
             records.problems[slot] = type(error)(error.what, file, error.offset)
             continue
         records.extras[slot], records.attachments[slot] = extra, attachments
-    # The budget counts the container's bytes. Extras that take more memory are decompressed for each batch.
+    # The budget counts only the container's bytes, so extras that take more memory are decompressed for each batch.
     container.release_extras(above=len(container.buffer))
 
 
 def _describe_damage(container: Container, record: int, file: str) -> Damage:
-    """Make the error of a damaged record, with the record's id and offset if the index entry is sound."""
+    """Return the error of a damaged record, with the record's id and offset if the index entry is sound."""
     if cause := container.causes.get(record):
         if cause.file != container.ref.name:
             return cause

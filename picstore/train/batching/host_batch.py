@@ -19,12 +19,12 @@ from picstore.train.batching.parameters import TransformParams
 
 T = TypeVar("T")
 
-Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or n of (3, H, W)
-# Images of a group: (count, n, 3, H, W), or count lists of n (3, H, W); targets of a group: count lists of n.
+Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or a list of n arrays (3, h, w)
+# Images of a group: (count, n, 3, H, W), or count lists of n arrays (3, h, w). Targets of a group: count lists of n.
 ViewImages: TypeAlias = "Array | list[list[Array]]"
 GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"
 
-# Bytes of a row of quantization, in which kernels count the memory of several batches.
+# Bytes of a quantization row, the unit in which the kernels' words address the rows of several batches.
 _ALIGNMENT = 128
 
 
@@ -50,7 +50,7 @@ class RecordFiles:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """Layout of a batch's arrays for a GPU's decoder in one block: numbers of ``data`` bytes, images and parts."""
+    """Layout of a batch's arrays for picstore's GPU decoder, in one block, by numbers of bytes, images and parts."""
 
     data: int
     images: int
@@ -58,7 +58,7 @@ class SegmentLayout:
 
     @lru_cache(maxsize=8)  # noqa: B019 - a layout is a few numbers
     def places(self) -> dict[str, tuple[slice, tuple[int, ...], str]]:
-        """Return bytes, shape and dtype of each array by name; each begins at a multiple of ``_ALIGNMENT``."""
+        """Return byte range, shape and dtype of each array by name; arrays begin at multiples of ``_ALIGNMENT``."""
         n, tables = self.images, words.HUFFMAN_TABLES * self.images
         shapes: dict[str, tuple[tuple[int, ...], str]] = {
             "data": ((self.data,), "uint8"),
@@ -66,7 +66,7 @@ class SegmentLayout:
             "codes": ((tables, words.HUFFMAN_BYTES), "uint8"),
             "places": ((tables, 4), "int32"),
             "quantization": ((tables, 64), "int16"),
-            # The arrays from here on stay on the host; decoding joins the images' words of several batches.
+            # The following arrays stay on the host; decoding joins the ``images`` of several batches.
             "images": ((n, words.IMAGE_WORDS), "int64"),
             "tilings": ((n, 6), "int64"),
             "boxes": ((n, 4), "int64"),
@@ -94,23 +94,23 @@ class SegmentLayout:
 
 @dataclass(slots=True, eq=False)
 class SegmentTables:
-    """Description of a batch's tiles to a GPU's decoder. Rows of tiles lie in the batch's bytes."""
+    """Description of a batch's tiles for picstore's GPU decoder; ``arrays["data"]`` holds the rows of tiles."""
 
     layout: SegmentLayout
     block: U8  # memory of the arrays
     arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
-    # Index of each image's first part of a segment, and its number of parts, 0 if the GPU does not decode the image.
+    # Index of each image's first segment part, and its number of parts, 0 if the GPU does not decode the image.
     first: I64
     count: I64
     # For each slot that the GPU does not decode, the CPU's pixels (3, h, w), and the reason.
     pixels: dict[int, U8] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-    # A slot, and the CPU's pixels (3, h, w) of a box in the stored image, in the first batches of a process.
+    # In the first batches of a process, a slot, the CPU's pixels (3, h, w) of a box, and the box in the stored image.
     probe: tuple[int, U8, I64] | None = None
 
     @staticmethod
     def divide(layout: SegmentLayout, block: U8) -> dict[str, Array]:
-        """Make the arrays of a layout in a block."""
+        """Return the arrays of a layout by name, as views of a block."""
         return {
             name: np.ndarray(shape, dtype, block.data, part.start)
             for name, (part, shape, dtype) in layout.places().items()
@@ -121,18 +121,18 @@ class SegmentTables:
 class EncodedBatch:
     """Streams of a batch that a device decodes, by slot."""
 
-    bounds: I64  # (n, 2), start and end of streams; 0, 0 without
-    # Left, top, width and height of each decoded image, in pixels of the stored image.
+    bounds: I64  # (n, 2), start and end of each stream; equal for none
+    # (n, 4), left, top, width and height of each decoded image, in pixels of the stored image.
     boxes: I64
     params: tuple[TransformParams, ...]  # parameters of each group
     files: RecordFiles
     shown: I64  # (n,), the slot whose stream is decoded
-    factors: I64  # (n,), by how much decoding divides sides
+    factors: I64  # (n,), factor by which decoding divides the sides
     segments: SegmentTables | None = None  # description for picstore's decoder
 
     @property
     def shows_all(self) -> bool:
-        """True if each slot shows its own stream."""
+        """Whether each slot shows its own stream."""
         return bool((self.shown == np.arange(len(self.shown))).all())
 
 
@@ -140,22 +140,22 @@ class EncodedBatch:
 class HostBatch:
     """Finished batch in CPU memory: the fields of ``Batch`` as arrays, and more."""
 
-    images: list[ViewImages] | U8  # images of groups, or bytes of streams
+    images: list[ViewImages] | U8  # decoded images of each group, or bytes for a device's decoder
     labels: I64
     ids: I64
     source: I64  # (n,), number of the dataset
     targets: list[GroupTargets] | None  # targets of each group
-    damage: list[Damage]  # records that were replaced
-    encoded: EncodedBatch | None = None  # streams that a device decodes
+    damage: list[Damage]  # damage of records that were replaced
+    encoded: EncodedBatch | None = None  # layout of the bytes for a device's decoder
     columns: dict[str, Values] = field(default_factory=dict)
     weight: float = 1.0
 
     def release(self) -> None:
-        """Drop the images, so that the memory is free as soon as no tensor shares it."""
+        """Drop the images, so that their memory is free as soon as no tensor shares it."""
         self.images = []
 
     def take_apart(self) -> tuple[Any, HostBatch]:
-        """Return the arrays that lie in one block of memory, and the rest, which can be pickled."""
+        """Return the arrays that lie in one block of memory, and the batch without them, which can be pickled."""
         if self.encoded is None or self.encoded.segments is None:
             return self.images, replace(self, images=[])
         tables = self.encoded.segments
@@ -164,7 +164,7 @@ class HostBatch:
         return tables.block, replace(self, images=[], encoded=encoded)
 
     def put_together(self, arrays: Any) -> HostBatch:
-        """Return the batch that :meth:`take_apart` took apart, with the arrays."""
+        """Return the batch with its arrays put back: the inverse of :meth:`take_apart`."""
         if self.encoded is None or self.encoded.segments is None:
             return replace(self, images=arrays)
         tables = self.encoded.segments
@@ -173,7 +173,7 @@ class HostBatch:
 
 
 class BatchFiller(Protocol):
-    """Images or streams of one batch in the making, as in ``HostBatch``; ``targets`` may be None."""
+    """Filler of one batch, whose attributes are the fields of ``HostBatch`` with the same names."""
 
     images: list[ViewImages] | U8
     targets: list[GroupTargets] | None

@@ -54,7 +54,7 @@ class TransformParams:
 
 
 def view_rows(slots: I64, *, count: int, n: int) -> I64:
-    """Return the rows of slots in each view of a group, view after view: int64 (count · len(slots),)."""
+    """Return the rows of ``slots``, of n slots, in each of ``count`` views, view after view: int64 (count · m,)."""
     rows: I64 = (n * np.arange(count)[:, None] + slots).reshape(-1)
     return rows
 
@@ -74,12 +74,12 @@ def draw_geometry(
     Args:
         source, group, epoch: the dataset with seed and transforms, one of its groups of views, and the epoch.
         ids, sizes: int64 (n,), ids of the records, and int64 (n, 2), widths and heights of the images.
-        copies: number of an image among the copies of its record in the epoch, (n,) or one for all. Views are counted
-            on from copy to copy.
+        copies: each image's index among the copies of its record in the epoch, (n,) or one for all. The numbers of
+            views continue from copy to copy.
         boxes: float64 (n, m, 4), boxes of the records' objects, for transforms that need them.
 
     Returns:
-        The geometry, view after view, and the random numbers that follow, for colors.
+        The geometry, view after view, and the generator of the random numbers that follow, for colors.
 
     Raises:
         UsageError: a transform refuses an image.
@@ -91,7 +91,7 @@ def draw_geometry(
 
 
 def draws_by_kernel(group: ViewGroup) -> bool:
-    """Return whether a group's geometry is one crop of random size, then flips, which kernels draw."""
+    """Return whether kernels can draw a group's geometry: one crop of random size, then flips."""
     crop, *flips = group.geometry or (None,)
     if type(crop) is not RandomResizedCrop or crop.single_interpolation is None:
         return False
@@ -132,7 +132,7 @@ def _tile_views(
 
 
 def read_boxes(extras: Sequence[bytes]) -> F64:
-    """Read the boxes of records from extras: float64 (n, m, 4), padded with NaN; all NaN for an invalid extra."""
+    """Return the boxes in the records' extras: float64 (n, m, 4), padded with NaN; all NaN for an invalid extra."""
     found = [_boxes_of(extra) for extra in extras]
     table = np.full((len(found), max(map(len, found), default=0), 4), np.nan)
     for row, boxes in zip(table, found, strict=True):

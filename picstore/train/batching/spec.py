@@ -20,10 +20,10 @@ from picstore.train.transforms.transform_plan import TransformPlan, common_dtype
 MAX_PIXELS = 1 << 28  # limit for an image, as in ``picstore convert``
 _MIN_BUDGET = 64 << 20  # bytes
 
-# Makes further values of a batch's records by name, see ``columns_and_collate.run_collate``.
+# Function that makes further values of a batch's records, by name; see ``columns_and_collate.run_collate``.
 Collate: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
-# For each dtype of images, a dtype of NumPy of the same size. NumPy has no bfloat16.
+# For each dtype of images, a NumPy dtype of the same size. NumPy has no bfloat16.
 _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "float32": "float32"}
 
 
@@ -31,9 +31,9 @@ _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "f
 class GroupSpec:
     """Group of views that a batch holds of each record."""
 
-    name: str = ""  # empty for a list of transforms
-    count: int = 1  # views of a record
-    stacked: bool = False  # one array, of images of one size
+    name: str = ""  # empty if the transforms are given as a list
+    count: int = 1  # number of views of a record
+    stacked: bool = False  # whether the images have one size and lie in one array
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class OutputSpec:
 
     groups: tuple[GroupSpec, ...] = (GroupSpec(),)
     dtype: str = "uint8"  # torch's name
-    channels_last: bool = False  # the values of a pixel are neighbors
+    channels_last: bool = False  # whether a pixel's values are neighbors in memory
     targets: tuple[str, ...] = ()  # names of targets
     reducing_gap: float | None = None  # see ``jpeg/reducing.py``; None for full size
     form: str = "pixels"  # key of ``batch_forms.FORMS``
@@ -51,9 +51,9 @@ class OutputSpec:
     def from_plans(
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
-        """Make the output that plans share.
+        """Return the output that plans share.
 
-        A batch is made by one plan, or by several that give images of one size, see :func:`check_one_size`.
+        A batch is made by one plan, or by several plans that give images of one size, see :func:`check_one_size`.
 
         Raises:
             UsageError: the views differ, the dtype is unknown, or only some plans fix the size of images.
@@ -81,7 +81,7 @@ class OutputSpec:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """NumPy's dtype for a value: ``dtype``, or uint16 for 16-bit floats."""
+        """NumPy dtype of the images' values: ``dtype``, or uint16 for 16-bit floats."""
         return np.dtype(_NUMPY_DTYPES[self.dtype])
 
 
@@ -96,7 +96,7 @@ def check_one_size(plans: Sequence[TransformPlan]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Limits, each at least 1: decoding threads, bytes of containers to hold, and pixels of an image."""
+    """Limits, each at least 1: number of decoding threads, bytes of containers to hold, and pixels of an image."""
 
     threads: int
     budget: int
@@ -104,7 +104,7 @@ class Resources:
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
-    """Return the bytes of ``lanes`` containers of the largest size, and a quarter more."""
+    """Return the bytes of ``lanes`` containers of the largest size plus a quarter, at least ``_MIN_BUDGET``."""
     largest = max(int((ds.rows["size"] + ds.rows["referenced"]).max(initial=0)) for ds in datasets)
     return max(_MIN_BUDGET, 5 * lanes * largest // 4)
 

@@ -1,6 +1,6 @@
 """The part of an image that its views reach: the box that is decoded, and the rows of tiles that are read.
 
-An image is decoded once for all its views, at the scale that all allow. Random parameters are functions of (seed,
+An image is decoded once for all views, at a scale that all views allow. Random parameters are functions of (seed,
 epoch, record id), so the reader of a container can draw its records' crops and read only the rows of tiles under them.
 """
 
@@ -25,8 +25,8 @@ from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.transform_plan import TransformPlan
 
 _FAR = 1 << 40  # pixels; beyond every image
-_MCU_SIZES = np.array(MCU_SIZES)  # indexed by code of sampling
-# Crops of a record that occurs more often than this in an epoch reach about all of its rows.
+_MCU_SIZES = np.array(MCU_SIZES)  # indexed by the code of the sampling
+# If a record occurs more often than this in an epoch, its crops together reach nearly all of its rows.
 _MAX_COPIES = 8
 
 
@@ -42,7 +42,7 @@ def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
 
 
 def joint_factors(geometries: Sequence[Geometry], n: int, gap: float | None) -> I64:
-    """Return by how much decoding may divide the sides of each of n images for all views: int64 (n,)."""
+    """Return the factor by which decoding may divide the sides of each of n images, for all views: int64 (n,)."""
     if gap is None:
         return np.ones(n, dtype=np.int64)
     factors: I64 = np.concatenate([each.decode_factors(gap).reshape(-1, n) for each in geometries]).min(axis=0)
@@ -58,7 +58,7 @@ def align_reach(reach: I64, factors: I64) -> I64:
 
 
 def boxes_to_cut(reach: I64, size: I64) -> I64:
-    """Clip reaches to images of these sizes: int64 (n, 4), left, top, right, bottom.
+    """Clip reaches to images of size ``size``, (n, 2): int64 (n, 4), left, top, right, bottom.
 
     If an output is all padding, its reach is empty, and the box has one pixel.
     """
@@ -67,7 +67,7 @@ def boxes_to_cut(reach: I64, size: I64) -> I64:
 
 
 def box_of_decoded(box: I64, origin: Sequence[int] | I64, factor: int) -> tuple[int, int, int, int]:
-    """Convert a box (4,) from pixels of a stored image to decoded pixels, of which the first lies at ``origin``."""
+    """Convert a box (4,) from pixels of a stored image to pixels of a decoded part that begins at ``origin``."""
     left, top, right, bottom = (box - np.tile(np.asarray(origin, np.int64), 2)).tolist()
     return left // factor, top // factor, -(-right // factor), -(-bottom // factor)
 
@@ -84,11 +84,11 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
 
     Args:
         source, epoch: the dataset with seed and transforms, and the epoch.
-        max_pixels: no row is needed of larger images, which are refused.
+        max_pixels: largest number of pixels; larger images are refused, so none of their rows is needed.
         entries: ``layout.ENTRY`` (n,).
 
     Returns:
-        As :data:`picstore.storage.partial_reader.RowsOf`.
+        The rows, as :data:`picstore.storage.partial_reader.RowsOf` describes.
     """
     layouts = layouts_of(entries)
     sizes = layouts[:, :2]
@@ -106,11 +106,11 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
 
 
 def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids: I64, sizes: I64) -> I64:
-    """Return the reach of all views of an epoch, or whole images if it depends on their content: int64 (n, 4)."""
+    """Return the joint reach of an epoch's views, or whole images if it is unknown before reading: int64 (n, 4)."""
     groups = plan.groups
     if source.copies <= _MAX_COPIES and not any(group.needs_boxes for group in groups):
         drawn = product(groups, range(source.copies))
-        # A transform may refuse an image; the batch of the image reports that, if there is one.
+        # A transform may refuse an image. If a batch has the image, making the batch reports the error.
         with contextlib.suppress(UsageError):
             geometries = [draw_geometry(source, group, epoch, ids, sizes, copies=copy)[0] for group, copy in drawn]
             return align_reach(
@@ -122,7 +122,7 @@ def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids
 def read_alone(
     dataset: Dataset, number: int, records: Collection[int], rows_of: RowsOf, *, attachments: bool
 ) -> Container | Damage:
-    """Read some records of a container, or all records if one of them is damaged, since another will replace it."""
+    """Read some records of a container, or all records if one of them is damaged and needs a replacement."""
     wanted = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
     wanted[list(records)] = True
     try:
