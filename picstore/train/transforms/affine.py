@@ -28,13 +28,13 @@ from picstore.train.transforms.geometry import Geometry
 
 
 class RandomRotation:
-    """Rotate by an angle uniform in ``degrees``, counter-clockwise. Uses 1 random number, and as ``Resize``.
+    """Rotate counter-clockwise by a uniform angle. Uses 1 random number, or 2 if an interpolation is drawn.
 
     Args:
         degrees: least and greatest angle; a number d stands for (−d, d).
         interpolation: as for ``Resize``; nearest is torchvision's default.
         expand: make the canvas as large as the rotated image needs, so that sizes of images differ.
-        center: (x, y) in pixels of the canvas; None is its center.
+        center: (x, y) in pixels of the canvas; None stands for the canvas's center.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
     """
 
@@ -74,20 +74,20 @@ class RandomRotation:
 
 
 class RandomAffine:
-    """Rotate, translate, scale and shear about a center. Uses 6 random numbers, and as ``Resize``.
+    """Rotate, translate, scale and shear about a center. Uses 6 random numbers, or 7 if an interpolation is drawn.
 
-    Random are angle, translation in x and y, scale, shear in x and y, each uniform in its range. Positive angles turn
-    clockwise as in torchvision, but unlike in RandomRotation. Translations are whole pixels.
+    The angle, the translations in x and y, the scale and the shears in x and y are uniform in their ranges. Positive
+    angles turn clockwise as in torchvision, but unlike in RandomRotation. Translations are whole pixels.
 
     Args:
         degrees: least and greatest angle; a number d stands for (−d, d), 0 for no rotation.
         translate: greatest translation in x and y, as fractions of width and height, 0 to 1.
         scale: least and greatest factor, above 0.
-        shear: degrees, above −90 and below 90: d for (−d, d) along x; or least and greatest along x; or least and
-            greatest along x and then along y.
+        shear: angles in degrees, above −90 and below 90: d for (−d, d) along x; or least and greatest angle along x; or
+            least and greatest angle along x and then along y.
         interpolation: as for ``Resize``; nearest is torchvision's default.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
-        center: (x, y) in pixels of the canvas; None is its center.
+        center: (x, y) in pixels of the canvas; None stands for the canvas's center.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -154,7 +154,7 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
     quarters = np.rint(degrees / 90)
     x = (degrees - 90 * quarters) * (math.pi / 180)
     sine, cosine = np.ones_like(x), np.ones_like(x)
-    # 17 is the last term that matters below 45 degrees.
+    # Terms beyond the 17th do not matter below 45 degrees.
     for k in range(17, 1, -2):
         sine = 1 - x * x / (k * (k - 1)) * sine
         cosine = 1 - x * x / ((k - 1) * (k - 2)) * cosine
@@ -164,7 +164,7 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 
 
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
-    """Return sizes of rotated canvases, int64 (n, 2), rounded up unless less than 1e-4 of a pixel is beyond."""
+    """Return the sizes of rotated canvases, int64 (n, 2), rounded up unless the fraction is below 1e-4 pixels."""
     half = size / 2
     offset = shift + _times(linear, half) - half  # offset of the center
     extent = _times(np.abs(linear), half)

@@ -26,10 +26,10 @@ Range: TypeAlias = "float | Sequence[float]"
 Size: TypeAlias = "int | Sequence[int]"
 
 _CHANNELS = 3
-# Pixels of a side. A baseline JPEG may have twice as many.
+# Largest number of pixels of a side. A baseline JPEG may have twice as many.
 _MAX_SIZE = 1 << 15
 _RANDOM = ("bilinear", "bicubic")  # timm's interpolation="random"
-# Samplings of canvases. torchvision itself has no bicubic sampling of tensors.
+# Samplings of canvases. Bicubic is Pillow's, because torchvision has no bicubic sampling of tensors.
 _SAMPLINGS = {
     filters.NEAREST: opcodes.NEAREST,
     filters.BILINEAR: opcodes.BILINEAR,
@@ -38,7 +38,7 @@ _SAMPLINGS = {
 
 
 def name_of(transform: Any) -> str:
-    """Return the name of a transform in messages."""
+    """Return the name of a transform for messages."""
     # Users' callables may have an attribute "name" of any type.
     own = getattr(transform, "name", None)
     return own if isinstance(own, str) else getattr(transform, "__name__", type(transform).__name__)
@@ -50,7 +50,7 @@ def is_number(value: Any) -> bool:
 
 
 def checked_integer(value: Any, name: str, least: int | None = None, most: int | None = None) -> int:
-    """Return an integer of Python or NumPy as Python's; UsageError for other types, booleans, or out of range."""
+    """Return an integer of Python or NumPy as Python's; raise UsageError for other types, booleans and other ranges."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
     if not whole or (least is not None and value < least) or (most is not None and value > most):
         bounds = "" if least is None else f" of at least {least:,}" if most is None else f" from {least:,} to {most:,}"
@@ -93,7 +93,7 @@ def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 
 
 def checked_channels(value: Any, name: str, alternative: str = "") -> list[float]:
-    """Return three numbers; one number stands for three equal numbers. The error also offers ``alternative``.
+    """Return three numbers; one number stands for three equal numbers. The error's text also offers ``alternative``.
 
     ``value`` may be a NumPy array or a tensor, or a list of tensors, which torchvision makes of a tensor.
     """
@@ -140,7 +140,7 @@ def checked_padding(padding: Padding, transform: str) -> tuple[int, int, int, in
 
 
 def checked_padding_mode(mode: str, transform: str) -> int:
-    """Return the code of a padding mode, see ``image_edges.py``."""
+    """Return the code of a padding mode, see ``padding_and_edges.py``."""
     if not isinstance(mode, str) or mode not in BORDERS:
         raise UsageError(f"{transform}: padding_mode is {mode!r}; give one of {', '.join(BORDERS)}")
     return BORDERS[mode]
@@ -149,8 +149,8 @@ def checked_padding_mode(mode: str, transform: str) -> int:
 def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]:
     """Return codes of interpolations, see ``kernels/filters.py``; each image gets one of them.
 
-    ``interpolation`` is a name, torchvision's or Pillow's member or number, a sequence of these, or ``"random"`` for
-    bilinear and bicubic.
+    ``interpolation`` is a name, a member of torchvision's or Pillow's enumeration, a member's number, a sequence of
+    these, or ``"random"`` for bilinear and bicubic.
     """
     given = _RANDOM if interpolation == "random" else interpolation
     several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]

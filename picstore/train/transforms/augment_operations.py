@@ -1,6 +1,6 @@
 """Operations of AutoAugment, RandAugment and AugMix as steps of color programs, and policies of AutoAugment.
 
-torchvision's (``auto_augment.py``) and timm's (``timm_augment.py``) share both. Operations follow each other in random
+torchvision's transforms (``auto_augment.py``) and timm's (``timm_augment.py``) share both. Operations come in random
 order, so rotations, shears and translations are steps on the canvas, not geometry.
 """
 
@@ -20,7 +20,7 @@ from picstore.train.transforms.color_program import ColorProgram
 
 
 class Operation(IntEnum):
-    """An operation on an image; comments name its argument."""
+    """Operation on an image; the comment of each operation names its argument."""
 
     IDENTITY = 0
     SHEAR_X = 1  # slope: source pixels along x per pixel down
@@ -61,7 +61,7 @@ _NEUTRAL[[*WARPS, Operation.SOLARIZE_ADD]] = 0.0
 _NEUTRAL[FACTORS] = 1.0
 _NEUTRAL[Operation.POSTERIZE] = 8.0
 _NEUTRAL[Operation.SOLARIZE] = 256.0
-# Deviations on either side of a blur. The weights beyond add up to 1/16,000.
+# Extent of a blur on either side, in deviations. The weights beyond add up to 1/16,000.
 _BLUR_REACH = 4.0
 _SOLARIZE_ADD_BELOW = 128.0
 
@@ -69,7 +69,7 @@ _SOLARIZE_ADD_BELOW = 128.0
 def make_steps(
     operations: I64, arguments: F64, sizes: I64, *, sampling: npt.ArrayLike, fill: Sequence[float]
 ) -> ColorProgram:
-    """Make a step for each image.
+    """Return a program with one step for each image.
 
     Args:
         operations: int64 (n,), numbers of ``Operation``.
@@ -118,7 +118,7 @@ Step: TypeAlias = tuple[str, float, int]  # name, chance, magnitude
 
 
 def _parse(text: str) -> list[list[Step]]:
-    """Parse sub-policies that commas separate; an operation without a magnitude has 0."""
+    """Parse sub-policies, which commas separate; an operation without a magnitude gets magnitude 0."""
     policy = []
     for pair in text.split(","):
         words = [step.split() for step in pair.split("+")]

@@ -18,7 +18,7 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.distort import sampling_fill
 
-_POLICY_BINS = 10  # magnitudes in AutoAugment and AugMix
+_POLICY_BINS = 10  # number of magnitudes in AutoAugment and AugMix
 _MAX_STEPS = 100  # steps of a program
 _MAX_BINS = 1 << 20
 _POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
@@ -26,12 +26,12 @@ _BY_NAME = {operation.name.title().replace("_", ""): operation for operation in 
 _TRANSLATIONS = [Operation.TRANSLATE_X, Operation.TRANSLATE_Y]
 _SIGNED = np.isin(np.arange(len(Operation)), [*WARPS, *FACTORS])
 DEEPEST = 3  # greatest random depth of a chain
-# Trials of a gamma variate. Each is accepted with a probability of at least 0.95.
+# Number of trials for a gamma variate. Each trial is accepted with a probability of at least 0.95.
 _TRIES = 8
 
 
 class _Magnitudes:
-    """Arguments of operations, by the number of a bin: ``torch.linspace`` from 0 to the greatest value, in float32.
+    """Arguments of operations by the index of a bin: ``torch.linspace`` from 0 to the greatest value, in float32.
 
     Args:
         shear, rotate, factor: greatest slope, degrees, and distance of a factor from 1.
@@ -51,7 +51,7 @@ class _Magnitudes:
         """Return the arguments of operations, float64 (n,).
 
         Args:
-            bins, count: number of each operation's bin, or one number for all; number of bins.
+            bins, count: index of each operation's bin, or one index for all operations; number of bins.
             negative: whether to negate each argument that has a sign.
         """
         bins, limits = np.broadcast_to(bins, operations.shape), self._limits[operations]
@@ -94,11 +94,11 @@ class _AutoAugmentBase(ColorTransform):
 class RandAugment(_AutoAugmentBase):
     """Apply ``num_ops`` random operations of one magnitude (Cubuk et al., "RandAugment", 2019).
 
-    Uses 2 random numbers for each operation: which one, and the sign of its magnitude.
+    Uses 2 random numbers for each operation: the choice of the operation, and the sign of its magnitude.
 
     Args:
         num_ops: number of operations, 0 to 100.
-        magnitude: number of the bin of magnitudes, from 0.
+        magnitude: index of the magnitude among ``num_magnitude_bins``, from 0.
         num_magnitude_bins: number of bins, at least 2.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue); None is black.
@@ -184,10 +184,10 @@ class AutoAugment(_AutoAugmentBase):
 
 
 class AugMix(_AutoAugmentBase):
-    """Average the image with results of chains of random operations (Hendrycks et al., "AugMix", ICLR 2020).
+    """Average the image with the results of chains of random operations (Hendrycks et al., "AugMix", ICLR 2020).
 
     Weights are Dirichlet variates. Uses k × (2 + ``mixture_width``) random numbers for weights, with k = 1 if ``alpha``
-    is 1 and else 25; and for each chain 1 number for its depth, and 3 for each operation that it can have.
+    is 1 and k = 25 otherwise; and for each chain 1 number for the depth, and 3 for each possible operation.
 
     Args:
         severity: number of magnitudes to choose from, 1 to 10, beginning with the least.
@@ -234,7 +234,7 @@ class AugMix(_AutoAugmentBase):
 
 
 def mix_chains(weights: F64, chains: Sequence[Sequence[ColorProgram]]) -> ColorProgram:
-    """Make weighted sums of images and of the results of chains of steps on the images.
+    """Return programs that average each image with the results of chains of steps on the image.
 
     Args:
         weights: float64 (n, k + 1), weights of the image and of each chain.
@@ -249,7 +249,7 @@ def mix_chains(weights: F64, chains: Sequence[Sequence[ColorProgram]]) -> ColorP
 
 
 def draw_depths(depth: int, random: BatchRandom) -> I64:
-    """Return a chain's depth for each image, int64 (n,): ``depth``, or below 1 random from 1 to 3. Uses 1 number."""
+    """Return a chain's depth for each image, int64 (n,): ``depth``, or 1 to 3 at random if ``depth`` is below 1."""
     drawn = 1 + np.floor(DEEPEST * random.uniform(1)[:, 0]).astype(np.int64)
     return np.full_like(drawn, depth) if depth > 0 else drawn
 
@@ -257,7 +257,8 @@ def draw_depths(depth: int, random: BatchRandom) -> I64:
 def draw_weights(alpha: float, chains: int, random: BatchRandom) -> F64:
     """Return weights of the image and of the chains, float64 (n, 1 + chains).
 
-    The weight of the image is a beta variate, and a Dirichlet variate divides the rest, both of parameter ``alpha``.
+    The image's weight is a beta variate, and a Dirichlet variate divides the rest among the chains; both have the
+    parameter ``alpha``.
     Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
     """
     share, parts = _dirichlet(alpha, 2, random), _dirichlet(alpha, chains, random)
@@ -287,7 +288,7 @@ def _gamma(alpha: float, random: BatchRandom) -> F64:
 
 
 def _chosen(values: I64, numbers: F64) -> I64:
-    """Return elements of an array, uniformly, by random numbers (n,)."""
+    """Return uniformly drawn elements of an array, given random numbers (n,)."""
     chosen: I64 = values[np.floor(numbers * len(values)).astype(np.int64)]
     return chosen
 

@@ -12,11 +12,11 @@ from picstore.arrays import F64, I64, U64
 
 
 class BatchRandom:
-    """A random generator for each of n images; the k-th number depends on (seed, epoch, record id, view, k) only.
+    """Random generator of each of n images; the k-th number depends on (seed, epoch, record id, view, k) only.
 
     Args:
         ids: ids of the records, (n,).
-        views: numbers of the views, (n,) or one number for all. View 0 draws the same as a loader without views.
+        views: indices of the views, (n,) or one for all images. View 0 draws the same as a loader without views.
     """
 
     def __init__(self, seed: int, epoch: int, ids: npt.ArrayLike, views: npt.ArrayLike = 0) -> None:
@@ -34,7 +34,7 @@ class BatchRandom:
         return rng.unit(self._keys, counters)
 
     def child(self, number: int) -> BatchRandom:
-        """Make another generator for each image, of key(the image's key, position, ``number``).
+        """Return another generator for each image, whose key depends on the image's key, the position and ``number``.
 
         Draws from the child do not change the position of this generator, so they may differ between images.
         """
@@ -47,13 +47,13 @@ class BatchRandom:
 
     @classmethod
     def of_keys(cls, keys: U64, position: int) -> BatchRandom:
-        """Make generators of keys, uint64 (n,), whose first ``position`` numbers are drawn already."""
+        """Return generators with ``keys``, uint64 (n,), that have already drawn ``position`` numbers."""
         random = cls.__new__(cls)
         random._keys, random._position = keys[:, None], position
         return random
 
     def choice(self, values: Sequence[int]) -> I64:
-        """Return one of the values for each image, int64 (n,). Uses 1 random number, or none for a single value."""
+        """Draw one of the values for each image, int64 (n,). Uses 1 random number, or none for a single value."""
         if len(values) == 1:
             return np.full(len(self._keys), values[0], dtype=np.int64)
         chosen: I64 = np.array(values, dtype=np.int64)[(self.uniform(1)[:, 0] * len(values)).astype(np.int64)]

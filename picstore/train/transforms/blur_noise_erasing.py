@@ -16,7 +16,7 @@ from picstore.train.transforms.arguments import Range, checked_channels, checked
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-# Boxes that RandomErasing tries, as torchvision does, before it erases nothing.
+# Number of boxes that RandomErasing tries, as torchvision does, before it erases nothing.
 _TRIES = 10
 _MAX_TAPS = 1023  # limit of a blur's memory
 
@@ -43,7 +43,7 @@ class GaussianNoise(ColorTransform):
 class GaussianBlur(ColorTransform):
     """Blur by a Gaussian, with reflection at the border. Uses 1 random number.
 
-    An image smaller than the kernel is reflected repeatedly, for which torchvision raises an error.
+    An image smaller than the kernel is reflected repeatedly; torchvision raises an error for such an image.
 
     Args:
         kernel_size: odd number of taps, 1 to 1023: one number, or two, across and down.
@@ -83,8 +83,8 @@ class RandomErasing(ColorTransform):
         ratio: least and greatest height / width, above 0.
         value: a number for all channels, one number for each, or ``"random"``. Numbers are grey levels before
             ``Normalize`` and normalized values after it. Random values are standard normals after ``Normalize``, and
-            uniform grey levels before it, as in the paper. (There torchvision truncates standard normals to bytes, so
-            that most are black.)
+            uniform grey levels before it, as in the paper. (Before it, torchvision truncates standard normals to bytes,
+            so that most are black.)
         inplace: ignored.
     """
 
@@ -136,5 +136,5 @@ class RandomErasing(ColorTransform):
 
 
 def pixel_keys(numbers: F64) -> U64:
-    """Make keys for random numbers of pixels from numbers of 53 random bits."""
+    """Return the keys of pixels' random numbers, given numbers in [0, 1) with 53 random bits."""
     return rng.keys(rng.key(rng.AUGMENT), (numbers * 2.0**53).astype(np.uint64))

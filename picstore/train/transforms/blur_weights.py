@@ -1,6 +1,6 @@
 """Gaussian weights of blurs: constants of ``train/cpu/blur_sharpen_equalize.py``, and the same weights for a GPU.
 
-Weight k is q^(k²) with q = exp(-0.5 / sigma²). Each weight follows from the weight before by two multiplications. All
+Weight k is q^(k²) with q = exp(-0.5 / sigma²). Each weight follows from the previous weight by two multiplications. All
 operations are rounded exactly (IEEE 754), so that weights do not depend on a machine's exponential function.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Array
 
-# Outer taps are left out while their weights on either side are at most this part of the sum of all weights.
+# Outer taps are left out as long as the weights left out on either side are at most this part of all weights' sum.
 NEGLIGIBLE = 2.0**-16
 GROUP = 4  # pairs of taps added up at once
 TERMS = 16  # terms of the exponential series; error below 1e-16
@@ -21,7 +21,7 @@ MOST_EXPONENT = 700.0
 
 
 def first_ratio(sigma: Any) -> Any:
-    """Compute exp(-0.5 / sigma²), for arrays and for numbers in a kernel, by its series at a 1024th of the exponent."""
+    """Compute exp(-0.5 / sigma²), of arrays or of numbers in a kernel, by the series at a 1024th of the exponent."""
     t = np.minimum(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
     ratio = 1.0 - t / TERMS
     for k in range(TERMS - 1, 0, -1):
@@ -32,7 +32,7 @@ def first_ratio(sigma: Any) -> Any:
 
 
 def smoothing_rows(radius: I64, sigma: F64) -> Array:
-    """Compute the weights of blurs: float32 (m, width) with one even width.
+    """Compute a row of weights for each blur: float32 (m, width), with an even width.
 
     Args:
         radius: int64 (m,), taps on either side of the middle tap.
@@ -40,7 +40,7 @@ def smoothing_rows(radius: I64, sigma: F64) -> Array:
 
     Returns:
         For each blur the number of groups of ``GROUP`` taps on a side, the weight of the middle tap, and the weights of
-        the taps on one side, with zeros after the last tap that matters.
+        the taps on one side, with zeros in place of the taps left out.
     """
     with np.errstate(over="ignore"):
         ratio = first_ratio(sigma)

@@ -1,4 +1,4 @@
-"""Buckets and Sequences: batches of several sizes, of images with like aspect ratios or like numbers of patches."""
+"""Buckets and Sequences: batches that differ in size, of images with similar aspect ratios or numbers of patches."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from picstore.storage.dataset import Dataset
 from picstore.train.transforms.arguments import checked_size
 
 _MAX_BUCKETS = 256  # a record's bucket takes a byte
-_CHUNK = 1 << 16  # images whose sizes stay in the cache
+_CHUNK = 1 << 16  # number of images whose sizes fit into the cache
 
 
 class Buckets:
-    """Sizes by aspect ratio, a loader's ``transform``: all images of a batch are of one bucket, and so of one size.
+    """Loader ``transform`` that sorts records into buckets by aspect ratio; all images of a batch have a bucket's size.
 
-    A record belongs to the bucket whose aspect ratio is nearest to the record's, by logarithms; a tie goes to the wider
-    bucket. For this, the loader reads the containers' indexes when it is made, and nothing else.
+    A record belongs to the bucket with the nearest aspect ratio on a logarithmic scale; a tie goes to the wider bucket.
+    To sort the records, a new loader reads the indexes of all containers, but no images.
 
     Args:
         sizes: (height, width) of each bucket's images, 1 to 256 sizes of different aspect ratios, in any order.
-        transform: a function that returns, for one of the sizes, the bucket's list of transforms, or ``Views``.
+        transform: function that takes one of the sizes and returns the bucket's list of transforms, or ``Views``.
         tokens: number of patches of a batch, instead of the loader's ``batch_size``: a batch has as many images as fit.
         patch: side of a patch in pixels.
         callables: ``MixUp``, ``CutMix`` and callables, for all batches; see :class:`picstore.Loader`.
@@ -68,7 +68,7 @@ class Buckets:
         ratio: float = 2.0,
         **options: Any,
     ) -> Buckets:
-        """Make the buckets that diffusion models are trained with: as large as possible within an area.
+        """Return buckets such as diffusion models are trained with: sizes as large as possible within an area.
 
         Args:
             area: greatest height times width, such as ``512 * 512``.
@@ -77,7 +77,7 @@ class Buckets:
             ratio: greatest ratio of the longer side to the shorter side.
 
         Raises:
-            UsageError: :class:`Buckets` raises it, or no multiple fits.
+            UsageError: an argument is not possible, also for :class:`Buckets`, or no multiple fits.
         """
         if not (isinstance(area, int) and isinstance(multiple_of, int) and area > 0 < multiple_of and ratio >= 1):
             raise UsageError(f"Buckets: area {area}, multiple_of {multiple_of}, ratio {ratio}; give positive numbers")
@@ -91,7 +91,7 @@ class Buckets:
         return dataset.derive(self.ratios.assign_facts, np.uint8)
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
-        """Return the number of images of a batch, by bucket, of ``tokens`` or ``batch_size``; UsageError for both."""
+        """Return each bucket's batch size in images; raise UsageError unless either tokens or batch_size is given."""
         if (batch_size is None) == (self._tokens is None):
             raise UsageError("Buckets: give the loader's batch_size, or Buckets' tokens")
         sizes = self._sizes_by_tokens(self._tokens) if batch_size is None else (batch_size,) * len(self.sizes)
@@ -121,7 +121,7 @@ class AspectRatios:
 
     @classmethod
     def of(cls, sizes: Sequence[tuple[int, int]]) -> AspectRatios:
-        """Make the limits from sizes (height, width), sorted by aspect ratio."""
+        """Return the limits between sizes (height, width), which are sorted by aspect ratio."""
         heights, widths = np.array(sizes, dtype=np.int64).T
         return cls((widths[:-1] * widths[1:]) / (heights[:-1] * heights[1:]))
 
@@ -139,7 +139,7 @@ class AspectRatios:
         return self.assign(np.stack([facts["width"], facts["height"]], axis=1))
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Mark the images of a bucket, as :class:`picstore.train.order.requests.PlanChoice` says."""
+        """Return whether images belong to bucket ``plan``; see :class:`picstore.train.order.requests.PlanChoice`."""
         mine: Bools = self.assign(sizes) == plan
         return mine
 
@@ -148,15 +148,15 @@ _MAX_LENGTHS = 256
 
 
 class Sequences:
-    """Lengths of sequences of patches, a loader's ``transform``: one is drawn for each batch, as timm's NaFlex does.
+    """Loader ``transform`` that draws a sequence length, in patches, for each batch, as timm's NaFlex does.
 
     A batch has as many images as fit into ``tokens``. All epochs have the same lengths in different orders, and so the
     same number of batches; all ranks have the same length at each step. Images keep their aspect ratios and come as a
-    list; ``picstore.patchify`` makes padded patches of them.
+    list; ``picstore.patchify`` cuts them into padded patches.
 
     Args:
-        lengths: greatest numbers of patches of an image: 1 to 256 different numbers of at most ``tokens``.
-        transform: a function that returns, for a length, a list of transforms with :class:`ResizeToSequence`.
+        lengths: 1 to 256 different lengths from 1 to ``tokens``, each the largest number of patches of an image.
+        transform: function that takes a length and returns a list of transforms, with a :class:`ResizeToSequence`.
         tokens: number of patches of a batch, instead of the loader's ``batch_size``.
         callables: ``MixUp``, ``CutMix`` and callables, for all batches; see :class:`picstore.Loader`.
     """
@@ -181,7 +181,7 @@ class Sequences:
         self.choice = None  # any image may get any length
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
-        """Return the number of images of a batch by length, in a single bucket; UsageError for a ``batch_size``."""
+        """Return the batch size in images for each length, as of one bucket; raise UsageError for a ``batch_size``."""
         if batch_size is not None:
             raise UsageError(f"batch_size is {batch_size}; leave it out, as Sequences have tokens in its place")
         return (tuple(self.tokens // length for length in self.sizes),)

@@ -14,16 +14,16 @@ from picstore.train.transforms.mixup_cutmix import BatchTransform
 
 
 class PerImage:
-    """Apply a function to each image of a batch, for transforms of other libraries that draw once a call.
+    """Apply a function to each image of a batch, for transforms of other libraries that draw once per call.
 
     PerImage stands among the callables, after the transforms of geometry and color, and runs in the training loop's
-    thread. torch's generators are seeded for each batch, so a function that draws from them gives the same after a
-    resume.
+    thread. torch's generators are seeded for each batch, so a function that draws from them returns the same images
+    after a resume.
 
     Args:
         function: takes an image, a tensor (3, H, W) of the batch's dtype and device, and returns a tensor. Tensors of
-            one shape are stacked; tensors of several shapes become a list. Transforms of picstore are refused, as they
-            take each image by itself anyway.
+            one shape are stacked; tensors of several shapes become a list. Transforms of picstore are refused, because
+            they draw for each image anyway.
 
     Raises:
         UsageError: the call raises it if ``function`` does not return a tensor.
@@ -58,7 +58,7 @@ class PerImage:
 
 @dataclass(frozen=True, slots=True)
 class SameForAll:
-    """A function without random numbers that takes any number of images of one size at once."""
+    """Function without random numbers that takes any number of images of one size at once."""
 
     function: Callable[[Any], Any]
 
@@ -75,8 +75,8 @@ class SameForAll:
 def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
     """Apply a callable to the images of a batch, or to a dict of views or of another callable's results.
 
-    UsageError unless the result has as many images, and is a tensor or a dict of tensors; from a list of images, also a
-    list. Results from dicts are not checked.
+    Raise UsageError unless the result is a tensor or a dict of tensors, or for a list of images or PerImage also a
+    list, with as many images. Results of dicts are not checked.
     """
     result = function(images)
     if isinstance(images, Mapping):

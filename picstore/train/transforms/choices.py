@@ -1,8 +1,7 @@
-"""RandomApply, RandomChoice and RandomOrder: transforms of one kind, of which each image gets some.
+"""RandomApply, RandomChoice and RandomOrder: choices among transforms of one kind, drawn for each image.
 
-A choice becomes one transform of the kind of the transforms inside, its ``step``. The choice draws which transforms an
-image gets. Each transform inside draws from a child generator, so the random numbers of an image do not depend on the
-transforms of other images.
+A choice becomes one transform, its ``step``, of the same kind as the transforms inside. Each transform inside draws
+from a child generator, so the random numbers of an image do not depend on the transforms of other images.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.padding_and_edges import CONSTANT
 
 _NONE = -1
-# Sizes of canvases on which a transform is tried, to find out whether it keeps sizes.
+# Sizes of canvases on which a transform is tried, to find out whether the transform keeps sizes.
 _TRIAL_SIZES = [(97, 61), (53, 89)]
 
 
 class Choice(ABC):
-    """A choice among transforms of one kind: all of geometry, all of color, or all of the batch.
+    """Choice among transforms of one kind: all of geometry, all of color, or all of the batch.
 
     Attributes:
         transforms: the transforms in the order given.
@@ -45,7 +44,7 @@ class Choice(ABC):
 
     @abstractmethod
     def order(self, random: BatchRandom) -> I64:
-        """Draw the numbers of the transforms that each image gets, in turn: int64 (n, k), −1 for none."""
+        """Draw the indices of the transforms that each image gets, in order: int64 (n, k), −1 for no transform."""
 
     def _make_step(self, steps: list[Any]) -> Any:
         if all(isinstance(step, ColorTransform) for step in steps):
@@ -64,7 +63,7 @@ class Choice(ABC):
 class RandomApply(Choice):
     """Apply all transforms of a list, or none. Uses 1 random number.
 
-    With a probability of 1, the list counts as one transform in another choice.
+    With a probability of 1, the list counts as one transform inside another choice.
 
     Args:
         transforms: all of geometry or all of color.
@@ -173,7 +172,7 @@ class _ColorStep(ColorTransform):
         order, generators = _draw(self._choice, random, len(self._steps))
         n = len(sizes)
         programs = [step(sizes, generator) for step, generator in zip(self._steps, generators, strict=True)]
-        # The last program stands for −1.
+        # The last program does nothing, for an order of −1.
         programs.append(ColorProgram.from_step(opcodes.NOTHING, [], count=n))
         rows = order % len(programs) * n + np.arange(n)[:, None]
         return ColorProgram.chain([ColorProgram.concatenate(programs, column) for column in rows.T])

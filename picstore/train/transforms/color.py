@@ -61,7 +61,7 @@ class ColorJitter(ColorTransform):
 
 
 class RandomStep(ColorTransform):
-    """A step with one operand, applied with probability ``p``."""
+    """Step with one operand, applied with probability ``p``."""
 
     def __init__(self, p: float, opcode: int, operand: float) -> None:
         self._p = checked_probability(p, type(self).__name__)
@@ -87,7 +87,7 @@ class RandomInvert(RandomStep):
 
 
 class RandomSolarize(RandomStep):
-    """Invert levels of at least ``threshold``, up to 255, with probability ``p``. Uses 1 random number."""
+    """Invert levels of at least ``threshold`` (at most 255), with probability ``p``. Uses 1 random number."""
 
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         if not is_number(threshold) or threshold > 255:
@@ -96,7 +96,7 @@ class RandomSolarize(RandomStep):
 
 
 class RandomPosterize(RandomStep):
-    """Keep the ``bits`` highest bits of each level, 0 to 8, with probability ``p``. Uses 1 random number."""
+    """Keep the ``bits`` (0 to 8) highest bits of each level, with probability ``p``. Uses 1 random number."""
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
         bits = checked_integer(bits, "RandomPosterize: bits", 0, 8)
@@ -147,7 +147,7 @@ class RandomAdjustSharpness(RandomStep):
 
 
 class RandomChannelPermutation(ColorTransform):
-    """Permute red, green and blue, all permutations alike. Uses 1 random number."""
+    """Permute red, green and blue, with equally likely permutations. Uses 1 random number."""
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         return _permute(random.uniform(1)[:, 0], np.ones(len(sizes), dtype=np.bool_))
@@ -156,7 +156,7 @@ class RandomChannelPermutation(ColorTransform):
 class RandomPhotometricDistort(ColorTransform):
     """Change brightness, contrast, saturation, hue and the order of channels (Liu et al., "SSD", ECCV 2016).
 
-    Each change has probability ``p``. Contrast comes after brightness or, as often, after hue. Uses 11 random numbers.
+    Each change has probability ``p``. Contrast changes after brightness or hue, equally likely. Uses 11 random numbers.
 
     Args:
         brightness, contrast, saturation: least and greatest factor.
@@ -260,7 +260,7 @@ def checked_turns(value: Range | None, name: str) -> tuple[float, float]:
 
 
 def _permute(numbers: F64, chosen: Bools) -> ColorProgram:
-    """Permute the channels of the chosen images, by a random number for each image."""
+    """Return a step that permutes the channels of the chosen images, given a random number for each image."""
     drawn = np.floor(numbers * len(_PERMUTATIONS)).astype(np.int64)
     opcode = np.where(chosen & (drawn > 0), opcodes.PERMUTE, opcodes.NOTHING)
     return ColorProgram.from_step(opcode, [*_PERMUTATIONS[drawn].T[:2]], count=len(numbers))

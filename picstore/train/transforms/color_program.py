@@ -22,7 +22,7 @@ from picstore.train.transforms.arguments import name_of
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.cached_property import cached_property
 
-# Means and deviations with which NORMALIZE keeps values.
+# Means and deviations with which NORMALIZE changes nothing.
 _IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
 
 
@@ -44,7 +44,7 @@ class ColorProgram:
     def from_step(
         cls, opcode: npt.ArrayLike, operands: Sequence[npt.ArrayLike], *, key: Any = 0, count: int
     ) -> ColorProgram:
-        """Make one step for ``count`` images; opcode, key and each operand is a number or an array (count,)."""
+        """Return a program of one step for ``count`` images; arguments are numbers or arrays (count,)."""
         table = np.zeros((count, 1, opcodes.OPERANDS))
         for k, numbers in enumerate(operands):
             table[:, 0, k] = numbers
@@ -67,7 +67,7 @@ class ColorProgram:
 
     @classmethod
     def identity(cls, count: int) -> ColorProgram:
-        """Make a program that leaves ``count`` images of bytes unchanged."""
+        """Return a program that leaves ``count`` images of bytes unchanged."""
         opcode = np.full((count, 1), opcodes.NORMALIZE)
         operands = np.zeros((count, 1, opcodes.OPERANDS))
         operands[:, 0, : len(_IDENTITY)] = _IDENTITY
@@ -97,7 +97,7 @@ class ColorProgram:
         return [words for opcode, operands in steps if (words := opcodes.describe_step(opcode, operands))]
 
     def normalization(self, row: int) -> tuple[F64, F64]:
-        """Return means and deviations by which an image is normalized, float64 (3,) each; 0 and 1 if it is not."""
+        """Return the means and deviations that normalize an image, float64 (3,) each; 0 and 1 without ``Normalize``."""
         found = np.flatnonzero(self.opcode[row] == opcodes.NORMALIZE)
         operands = self.operands[row, found[-1]] if len(found) else np.array(_IDENTITY)
         return operands[:3], operands[3:6]
@@ -110,12 +110,12 @@ class ColorProgram:
 
 
 class ColorTransform(ABC):
-    """A step of a color program: the base of all color transforms.
+    """Step of a color program: the base of all color transforms.
 
     Attributes:
         normalizes: whether the output is normalized values instead of grey levels.
         erases: whether the transform also works on normalized values.
-        moves_pixels: whether the transform moves pixels, which targets do not follow.
+        moves_pixels: whether the transform moves pixels, so that targets no longer fit.
     """
 
     normalizes = False
@@ -124,14 +124,14 @@ class ColorTransform(ABC):
 
     @abstractmethod
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Make the step for images of sizes int64 (n, 2), width first; all images use equally many random numbers."""
+        """Draw the step for images of sizes int64 (n, 2), width first; all images use equally many random numbers."""
 
     def check(self, *, normalized: bool) -> None:  # noqa: B027 - most take both
-        """Raise UsageError if the transform does not work on grey levels or, if ``normalized``, normalized values."""
+        """Raise UsageError if the transform cannot work on grey levels or, if ``normalized``, on normalized values."""
 
 
 def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: BatchRandom) -> ColorProgram:
-    """Draw the program of transforms, checked by ``check_color``, for images of int64 (n, 2) widths and heights."""
+    """Draw the program of transforms, which ``check_color`` accepts, for images of widths and heights int64 (n, 2)."""
     if not transforms:
         return ColorProgram.identity(len(sizes))
     programs = [transform(sizes, random) for transform in transforms]
@@ -146,7 +146,7 @@ def normalizes(transforms: Sequence[ColorTransform]) -> bool:
 
 
 def check_color(transforms: Sequence[ColorTransform]) -> None:
-    """Raise UsageError if a transform after ``Normalize`` needs grey levels, or an erasing value does not fit."""
+    """Raise UsageError if a transform after ``Normalize`` needs grey levels, or the value of RandomErasing is wrong."""
     normalized = False
     for transform in transforms:
         if normalized and transform.normalizes:

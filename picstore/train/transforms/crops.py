@@ -27,7 +27,7 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.resizing import same_size
 
-# Boxes that RandomResizedCrop tries, as torchvision does, before it takes a central crop.
+# Number of boxes that RandomResizedCrop tries, as torchvision does, before it takes a central crop.
 TRIES = 10
 
 
@@ -77,7 +77,7 @@ class RandomCrop:
     Args:
         size: pixels.
         padding: pixels added on each side before the crop, see ``Pad``.
-        pad_if_needed: pad an image smaller than ``size`` on both sides; otherwise the call raises UsageError for it.
+        pad_if_needed: pad an image smaller than ``size`` on both sides; otherwise the call raises UsageError.
         fill, padding_mode: see ``Pad``.
         multiple_of: number of pixels of which left and top are multiples, so that the crop falls on whole pixels of the
             image reduced by this factor; not in torchvision.
@@ -123,7 +123,7 @@ class RandomResizedCrop:
     Ten pairs of an area (uniform in ``scale`` × the image's area) and a ratio width / height (log-uniform in ``ratio``)
     are drawn. The first box that fits is placed uniformly. If none fits, the crop is the largest central box of a
     permitted ratio (Szegedy et al., "Going deeper with convolutions", CVPR 2015, as torchvision implements it). Uses 22
-    random numbers: ten areas, ten ratios, x, y; and one if an interpolation is drawn.
+    random numbers: ten areas, ten ratios, x, y; and one more if an interpolation is drawn.
 
     Args:
         size: pixels.
@@ -188,7 +188,7 @@ class RandomResizedCrop:
 
 
 class RandomFlip:
-    """The base of flips.
+    """Base of flips.
 
     Attributes:
         p: probability.

@@ -26,17 +26,17 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
 _OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # torchvision's sampler_options
-# Pairs of a crop and a box that are compared at once. A pair takes 100 bytes.
+# Number of pairs of a crop and a box to compare at once. A pair takes 100 bytes.
 _MAX_PAIRS = 1 << 18
-# Rounds of RandomIoUCrop, which have no end in torchvision. One of seven options leaves the image unchanged, so 2e-7 of
-# images need more.
+# Largest number of rounds of RandomIoUCrop; torchvision has no limit. One of seven options leaves the image unchanged,
+# so 2e-7 of images would need more rounds.
 _ROUNDS = 100
 
 
 class RandomZoomOut:
     """Place the image on a larger canvas, with probability ``p`` ("SSD", ECCV 2016). Uses 4 random numbers.
 
-    Random are the chance, the factor by which both sides grow, and the image's position, x and y.
+    The random numbers are the chance, the factor by which both sides grow, and the image's position, x and y.
 
     Args:
         fill: color of the canvas: grey level 0 to 255, or (red, green, blue).
@@ -69,7 +69,7 @@ class RandomSizeCrop:
     torchvision does not have this class. Uses 4 random numbers: width, height, x, y.
 
     Args:
-        min_size, max_size: least and greatest side; the sides of the image limit both.
+        min_size, max_size: least and greatest side in pixels; the sides of the image limit both.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -93,9 +93,9 @@ class RandomIoUCrop:
     """Crop a box that overlaps enough with at least one object (Liu et al., "SSD", ECCV 2016).
 
     A least overlap is drawn from ``sampler_options``; 1 leaves the image unchanged. Up to ``trials`` boxes are drawn.
-    The crop is the first box that holds the center of an object's box and whose intersection over union with this box
-    is large enough. Without such a box, another least overlap is drawn. Objects whose center is outside are dropped.
-    The loader's ``targets`` must name ``"boxes"``.
+    The crop is the first box that holds the center of an object's box and overlaps the object's box enough, measured as
+    intersection over union. Without such a box, another least overlap is drawn. Objects whose center is outside of the
+    crop are dropped. The loader's ``targets`` must name ``"boxes"``.
 
     Args:
         min_scale, max_scale: least and greatest factor of each side, above 0 to 1.
@@ -148,8 +148,8 @@ class RandomIoUCrop:
         """Draw a least overlap and try boxes.
 
         Returns:
-            Whether a box was found, bool (n,); left, top, width, height, int64 (n, 4); whether to leave the image
-            unchanged, bool (n,).
+            Whether a box was found, bool (n,); the box's left, top, width, height, int64 (n, 4); whether to leave the
+            image unchanged, bool (n,).
         """
         option = self._options[np.floor(random.uniform(1)[:, 0] * len(self._options)).astype(np.int64)]
         numbers = random.uniform(4 * self._trials).reshape(len(sizes), self._trials, 4)
@@ -172,7 +172,7 @@ def _largest_overlap(crops: F64, boxes: F64) -> F64:
 
     Crops (n, t, 4) are left, top, width, height; boxes (n, m, 4) left, top, right, bottom. −1 stands for no such box.
     """
-    # All images at once would take gigabytes if one of them shows a crowd.
+    # All images at once would take gigabytes if one image shows a crowd.
     step = max(1, _MAX_PAIRS // max(1, crops.shape[1] * boxes.shape[1]))
     pieces = [slice(k, k + step) for k in range(0, len(crops), step)]
     return np.concatenate([_overlaps(crops[piece], boxes[piece]) for piece in pieces])

@@ -1,6 +1,6 @@
 """Perspective and elastic distortion of canvases, as in ``torchvision.transforms.v2``.
 
-Neither is an affine map, so both are steps of the color program: a second resampling, of the canvas that geometry made.
+Neither is an affine map, so both are steps of the color program, which resample the finished canvas a second time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ElasticTransform(ColorTransform):
 
     Args:
         alpha: twice the greatest displacement before the blur, in pixels: one number, or two for x and y.
-        sigma: deviation of the blur in pixels, or two, across and down; at most 127, and above 0, or 0 for no blur.
+        sigma: deviation of the blur in pixels, above 0 and at most 127, or two, across and down; 0 for no blur.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
         fill: see :class:`RandomPerspective`.
     """
@@ -91,7 +91,7 @@ class ElasticTransform(ColorTransform):
 
 
 def sampling_fill(fill: Any, transform: str) -> tuple[float, float, float]:
-    """Return the operands of a fill; UsageError unless it is None, a level of 0 to 255, or three levels."""
+    """Return the operands of a fill; raise UsageError unless it is None, a level of 0 to 255, or three levels."""
     if fill is None:
         return opcodes.NO_FILL, opcodes.NO_FILL, opcodes.NO_FILL
     red, green, blue = checked_fill(fill, transform)

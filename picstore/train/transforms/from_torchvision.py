@@ -1,7 +1,7 @@
 """torchvision's transforms, v1 and v2, translated to picstore's, and transforms of configuration files, both by name.
 
-torchvision's transforms draw once a call, so in a list of picstore's they would crop all images of a batch alike. So
-each one is translated to picstore's class of the same name, by its attributes, which have the names of the parameters.
+torchvision's transforms draw once per call, so in a list of picstore's they would crop all images of a batch alike. So
+each transform is translated to picstore's class of that name, by its attributes, which are named as the parameters.
 Lists for tensors hold conversions, after which levels are 0 … 1: a fill, threshold or erasing value behind a conversion
 is multiplied by 255. Nothing here imports torchvision.
 """
@@ -81,11 +81,11 @@ def transform_from_config(table: Mapping[str, Any]) -> Any:
 
 @dataclass
 class Steps:
-    """The steps of a list of transforms, up to the transform that was read last.
+    """Steps of a list of transforms, up to the transform that was read last.
 
     Attributes:
         steps: picstore's transforms, and callables.
-        dtype: name of the floats to which the list converts images; None for bytes.
+        dtype: name of the float dtype to which the list converts images; None for bytes.
         _unit: whether levels are 0 … 1, not 0 … 255.
         _normalized: whether the list has normalized images.
         _called: whether the list has a callable.
@@ -98,7 +98,7 @@ class Steps:
     _called: bool = False
 
     def read(self, transform: Any) -> None:
-        """Add a transform, or all transforms of a list, Compose or nn.Sequential; UsageError without counterpart."""
+        """Add a transform, or all of a list, Compose or nn.Sequential; raise UsageError if one has no counterpart."""
         name, module = type(transform).__name__, type(transform).__module__
         library = module.partition(".")[0]
         if isinstance(transform, type):
@@ -170,7 +170,7 @@ class Steps:
         return _levels(value, f"{name}: {parameter}", whole=parameter == "fill")
 
     def _choice(self, transform: Any, choice: str) -> Any:
-        """Translate a transform inside torchvision's class ``choice``; several in a Compose become a RandomApply."""
+        """Translate a transform inside torchvision's class ``choice``; turn several in a Compose into a RandomApply."""
         inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)
         if inner.dtype is not None or not inner.steps:
@@ -202,14 +202,14 @@ class Steps:
 
 
 def _preset_step(preset: Any, name: str) -> Any:
-    """Return a step of ``weights.transforms()``."""
+    """Return step ``name`` of ``preset``, which is a ``weights.transforms()``."""
     if name == "Resize":
         return TRANSFORMS[name](preset.resize_size, preset.interpolation, antialias=preset.antialias)
     return TRANSFORMS[name](*((preset.crop_size,) if name == "CenterCrop" else (preset.mean, preset.std)))
 
 
 def _target_dtype(transform: Any) -> tuple[str | None, bool]:
-    """Return the name of the dtype that a conversion gives images, None to keep it, and whether levels are scaled."""
+    """Return the name of a conversion's dtype, None if images keep theirs, and whether the conversion scales levels."""
     name = type(transform).__name__
     if name in ("ToTensor", "ToPILImage"):
         return ("float32" if name == "ToTensor" else "uint8"), True
@@ -222,13 +222,13 @@ def _target_dtype(transform: Any) -> tuple[str | None, bool]:
 
 
 def _drops_small_boxes(transform: Any) -> bool:
-    """Return whether a transform drops the boxes that picstore drops anyway, those below one pixel."""
+    """Return whether a transform only drops boxes below one pixel, which picstore drops anyway."""
     named = type(transform).__name__ == "SanitizeBoundingBoxes"
     return named and transform.min_size <= 1 and transform.min_area <= 1
 
 
 def _levels(value: Any, name: str, *, whole: bool) -> Any:
-    """Return levels of 0 to 255, perhaps rounded, for values of 0 to 1, and names and None unchanged."""
+    """Scale values of 0 to 1 to levels of 0 to 255, rounded if ``whole``; return strings and None unchanged."""
     if isinstance(value, (list, tuple)):
         return [_levels(each, name, whole=whole) for each in value]
     if value is None or isinstance(value, str):

@@ -2,7 +2,7 @@
 
 A ``Geometry`` holds, for each image of a batch, the part of the source that becomes the output. Each transform
 (``crops.py``, ``affine.py``) maps one ``Geometry`` to the next, for the whole batch at once. ``train/cpu/render.py``,
-``train/cpu/fused.py`` and ``train/cuda/augment.py`` make the pixels.
+``train/cpu/fused.py`` and ``train/cuda/augment.py`` compute the pixels.
 
 Coordinates are continuous: pixel i covers [i, i + 1), x to the right, y down. A *canvas* is the image between two
 transforms.
@@ -38,13 +38,13 @@ from picstore.train.transforms.padding_and_edges import (
 )
 
 _TOLERANCE = 1e-6  # pixels, for rounding
-# Limit in pixels that coordinates are clipped to: beyond every image, and within integers.
+# Limit in pixels to which coordinates are clipped: beyond every image, but within the range of integers.
 _LIMIT = float(1 << 28)
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The map from source to output of each of n images.
+    """Map from source to output of each of n images.
 
     Attributes:
         source_size: int64 (n, 2), widths and heights of the images.
@@ -56,13 +56,13 @@ class Geometry:
         size: int64 (n, 2), widths and heights of the outputs so far.
         edges: float64 (n, k, 3), half-planes a·x + b·y + c ≥ 0 in source coordinates, outside of which the output is
             ``fill``. Distances are in pixels of the edge's canvas; the edge is blended over one pixel.
-        interpolation: int64 (n,), see ``kernels/filters.py``: the widest that a transform of the list asks for, as the
-            whole list is one resampling.
-        antialias: bool (n,), whether the filter is widened on minification; nearest never is.
+        interpolation: int64 (n,), see ``kernels/filters.py``: the widest filter that a transform asks for, because the
+            whole list of transforms is one resampling.
+        antialias: bool (n,), whether the filter is widened on minification; the nearest filter never is.
         fill: uint8 (n, 3), the color outside of the image.
-        border: int64 (n,), see ``image_edges.py``: pixels outside of the image instead of ``fill``, up to the edges.
+        border: int64 (n,), padding mode of ``padding_and_edges.py``: pixels up to the edges in place of ``fill``.
         boxes: float64 (n, m, 4), boxes of objects in source pixels, padded with NaN; None if no transform needs boxes.
-        kept: bool (n, m), objects that no transform has dropped; None without boxes.
+        kept: bool (n, m), False for objects that a transform has dropped; None without boxes.
     """
 
     source_size: I64
@@ -79,7 +79,7 @@ class Geometry:
 
     @classmethod
     def identity(cls, widths: npt.ArrayLike, heights: npt.ArrayLike, boxes: F64 | None = None) -> Geometry:
-        """Make the identity for images of widths and heights in pixels, (n,) each, and boxes of objects."""
+        """Return the identity map of images, given widths and heights in pixels, (n,) each, and boxes of objects."""
         size = np.stack([np.asarray(widths, dtype=np.int64), np.asarray(heights, dtype=np.int64)], axis=1)
         n = len(size)
         frame = np.zeros((n, 2, 3))
@@ -95,9 +95,9 @@ class Geometry:
     def of_crops(
         cls, source_size: I64, frame: F64, clip: I64, box: F64, size: I64, *, interpolation: int, antialias: bool
     ) -> Geometry:
-        """Make the geometry of boxes of whole pixels within images, resized to ``size`` and perhaps mirrored.
+        """Return the geometry of crops at whole pixels within images, resized to ``size`` and perhaps mirrored.
 
-        ``box`` and other properties that follow are set here, which saves 60 operations.
+        ``box`` and other cached properties are set here, which saves 60 operations.
         """
         n = len(size)
         made = cls(
@@ -137,7 +137,7 @@ class Geometry:
 
     @cached_property
     def upright(self) -> Bools:
-        """Bool (n,): whether rows stay rows, so that ``box`` and ``flip`` are equivalent to ``frame``."""
+        """Bool (n,): whether pixel rows stay rows, so that ``box`` and ``flip`` are equivalent to ``frame``."""
         upright: Bools = (self.frame[:, 0, 1] == 0) & (self.frame[:, 1, 0] == 0)
         return upright
 
@@ -152,12 +152,12 @@ class Geometry:
 
     @cached_property
     def grid_box(self) -> F64:
-        """``box``, rounded to the grid of positions."""
+        """``box``, rounded to multiples of 1 / ``GRID`` pixels."""
         return _on_grid(self.box)
 
     @cached_property
     def grid_matrix(self) -> F64:
-        """``matrix``, rounded to the grid of positions."""
+        """``matrix``, rounded to multiples of 1 / ``GRID`` pixels."""
         return _on_grid(self.matrix)
 
     @cached_property
@@ -210,7 +210,7 @@ class Geometry:
 
     @cached_property
     def window(self) -> I64:
-        """int64 (n, 4): the pixels that the filter can use, including a repeated border; else equal to ``reach``."""
+        """int64 (n, 4): the pixels that the filter can use: ``reach``, or with a repeated border also its pixels."""
         window: I64 = np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
         return window
 
@@ -229,12 +229,12 @@ class Geometry:
     def decode_factors(self, gap: float | None) -> I64:
         """Return the factor 1, 2, 4 or 8 by which decoding may divide the sides, for a ``reducing_gap``: int64 (n,).
 
-        The factor is 1 without antialiasing, because a smaller decoding averages, and plain interpolation does not.
+        The factor is 1 without antialiasing, because smaller decoding averages pixels; plain interpolation does not.
         """
         return decode_factors(np.where(self.minifies & (self.border == CONSTANT), self.shrink, 1.0), gap)
 
     def crop(self, corner: npt.ArrayLike, size: npt.ArrayLike) -> Geometry:
-        """Crop canvases to boxes of int64 (n, 2) left and top, width and height; beyond canvases is ``fill``."""
+        """Crop canvases to boxes, given left and top, width and height, int64 (n, 2) each; ``fill`` is beyond."""
         corner, size = np.asarray(corner, dtype=np.int64), np.asarray(size, dtype=np.int64)
         linear = self.matrix[:, :, :2]
         frame = np.empty_like(self.frame)
@@ -267,7 +267,7 @@ class Geometry:
         return replace(self, clip=clip)
 
     def mirror(self, which: npt.ArrayLike) -> Geometry:
-        """Mirror canvases, bool (n, 2): left to right, and top to bottom."""
+        """Mirror each canvas left to right, and top to bottom, if its row of ``which``, bool (n, 2), says so."""
         chosen = np.asarray(which, dtype=np.bool_)[:, None, :]
         frame = self.frame.copy()
         sides = np.where(chosen, frame[:, :, :2], 0)
@@ -287,7 +287,7 @@ class Geometry:
         return replace(self, frame=frame, size=size, edges=edges)
 
     def resample_by(self, interpolation: I64, antialias: bool = True) -> Geometry:
-        """Return a copy resampled by filters (n,), or by wider filters that an earlier transform asked for."""
+        """Return a copy resampled by ``interpolation`` (n,), or by the wider filters of earlier transforms."""
         widest = np.maximum(self.interpolation, interpolation)
         return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 
@@ -375,7 +375,7 @@ def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[st
 
 
 class Transform(Protocol):
-    """A step on the geometry of a batch. A step that pads has the color as an attribute ``fill``."""
+    """Step on the geometry of a batch. A step that pads has an attribute ``fill``, the color."""
 
     @property
     def fixes_size(self) -> tuple[int, int] | None:
@@ -386,7 +386,7 @@ class Transform(Protocol):
 
 
 def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRandom) -> Geometry:
-    """Apply transforms in order; UsageError for different fills, or a crop that does not fit into an image."""
+    """Apply transforms in order; raise UsageError if fills differ or a crop does not fit into an image."""
     common_fill(transforms)
     for transform in transforms:
         geometry = transform(geometry, random)
@@ -394,7 +394,7 @@ def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRa
 
 
 def common_fill(transforms: Sequence[Transform]) -> Fill:
-    """Return the one fill of a list of transforms, which resamples once, black by default; UsageError for two."""
+    """Return the fill of a list of transforms, black by default; raise UsageError if transforms differ in fill."""
     given: list[tuple[str, Fill]] = [(name_of(each), each.fill) for each in transforms if hasattr(each, "fill")]
     first, color = given[0] if given else ("", (0, 0, 0))
     for name, fill in given[1:]:
@@ -404,7 +404,7 @@ def common_fill(transforms: Sequence[Transform]) -> Fill:
 
 
 def check_borders(transforms: Sequence[Transform]) -> None:
-    """Raise UsageError for a transform that repeats the border of the image but does not get the stored image."""
+    """Raise UsageError if a transform repeats the image's border, but follows a transform that is not a flip."""
     for i, transform in enumerate(transforms):
         if getattr(transform, "border", CONSTANT) != CONSTANT:
             others = [each for each in transforms[:i] if not getattr(each, "only_mirrors", False)]

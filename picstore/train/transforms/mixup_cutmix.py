@@ -12,13 +12,13 @@ from picstore.errors import UsageError
 from picstore.train.transforms.arguments import checked_integer, checked_probability, is_number, name_of
 from picstore.train.transforms.batch_random import BatchRandom
 
-# The loader's process imports this module and does without torch.
+# For types alone, because the loader's process imports this module but not torch.
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class BatchTransform(ABC):
-    """A step on the images (N, 3, H, W) and labels of a batch; the base of :class:`MixUp` and :class:`CutMix`.
+    """Step on the images (N, 3, H, W) and labels of a batch; the base of :class:`MixUp` and :class:`CutMix`.
 
     Attributes:
         needs_floats: whether the step averages images, so that bytes would be rounded.
@@ -28,15 +28,15 @@ class BatchTransform(ABC):
 
     @abstractmethod
     def for_classes(self, count: int) -> BatchTransform:
-        """Return a copy for a dataset with ``count`` class names, 0 for none; UsageError if the number does not fit."""
+        """Return a copy for a dataset with ``count`` class names, perhaps 0; raise UsageError if it cannot be used."""
 
     @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
-        """Transform a batch, for which ``random`` has one row of numbers; labels become float32 (N, classes)."""
+        """Transform a batch by the single generator of ``random``; labels become float32 (N, classes)."""
 
 
 class _Mix(BatchTransform):
-    """The common base of MixUp and CutMix: soft labels, and each image mixed with its predecessor in the batch."""
+    """Common base of MixUp and CutMix: soft labels, and each image mixed with the previous image of the batch."""
 
     def __init__(
         self, alpha: float = 1.0, num_classes: int | None = None, *, p: float = 1.0, label_smoothing: float = 0.0
@@ -75,9 +75,9 @@ class _Mix(BatchTransform):
 
     @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
-        """Mix each image, with its weight, with its predecessor, and return the weight that the image has then.
+        """Mix each image with the previous image, and return the images and the weight that each image itself has then.
 
-        ``x`` and ``y`` are uniform random numbers.
+        ``weight`` is the weight asked for; ``x`` and ``y`` are uniform random numbers.
         """
 
     def _soft_labels(self, labels: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class _Mix(BatchTransform):
         if labels.ndim == 2:
             return labels
         classes = self._classes or 0
-        # On a GPU this check would wait for the device.
+        # Labels on a GPU are not checked, because the check would wait for the device.
         if labels.device.type == "cpu" and int(labels.max()) >= classes:
             text = f"{type(self).__name__}: num_classes is {classes}, and a label is {int(labels.max())}"
             raise UsageError(f"{text}; give num_classes above all labels")
@@ -96,11 +96,11 @@ class _Mix(BatchTransform):
 
 
 class MixUp(_Mix):
-    """Average each image with another of its batch ("mixup", Zhang et al., ICLR 2018). Uses 5 numbers of a batch.
+    """Average each image with another image ("mixup", Zhang et al., ICLR 2018). Uses 5 random numbers for each batch.
 
     Labels become float32 (N, classes). The images must be floats of one size: end the list's color transforms with
-    ``Normalize``, or give the loader a ``dtype``. The weight is one number for each batch, of a symmetric beta
-    distribution. An image's partner is the one before it in the batch, as in torchvision.
+    ``Normalize``, or give the loader a ``dtype``. The weight is one number for each batch, drawn from a symmetric beta
+    distribution. An image is averaged with the previous image of the batch, as in torchvision.
 
     Args:
         alpha: parameter of the beta distribution, above 0.
@@ -116,7 +116,7 @@ class MixUp(_Mix):
 
 
 class CutMix(_Mix):
-    """Replace a box of each image by another image's ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers of a batch.
+    """Replace a box of each image by that of another ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers for each batch.
 
     Arguments and labels: see :class:`MixUp`; images may be uint8. All images of a batch have the same box. Its area is
     1 − weight of the image's area, before the box is clipped to the image; its center is uniform in the image.
@@ -132,7 +132,7 @@ class CutMix(_Mix):
 
 
 def _average(values: Tensor, weight: float) -> Tensor:
-    """Average each row with the row before it, by ``weight``; each product and each sum is rounded by itself.
+    """Average each row with the previous row, by ``weight``; each product and each sum is rounded by itself.
 
     ``add_(alpha=...)`` fuses product and sum on some devices, so that batches would differ between devices.
     """
@@ -140,7 +140,7 @@ def _average(values: Tensor, weight: float) -> Tensor:
 
 
 def _span(center: int, extent: int, weight: float) -> tuple[int, int]:
-    """Return begin and end of CutMix' box along one side, rounded as torchvision does."""
+    """Return the begin and end of CutMix' box along one side, rounded as torchvision does."""
     half = int(0.5 * math.sqrt(1 - weight) * extent)
     return max(center - half, 0), min(center + half, extent)
 
@@ -160,7 +160,7 @@ def symmetric_beta(alpha: float, u: float, v: float) -> float:
 def bind_batch_transforms(
     callables: Sequence[Any], *, classes: int, one_size: bool, floats: bool, targets: Sequence[str]
 ) -> tuple[Any, ...]:
-    """Fit the batch transforms among a loader's callables to the dataset and its images.
+    """Bind the batch transforms among a loader's callables to the number of classes, and return all callables.
 
     Args:
         classes: number of class names, 0 for none.
@@ -168,7 +168,7 @@ def bind_batch_transforms(
         targets: names of the targets that move with the images.
 
     Raises:
-        UsageError: a transform does not fit.
+        UsageError: a transform does not fit the classes, images or targets.
     """
     mixing = [each for each in callables if isinstance(each, BatchTransform)]
     if mixing and targets:

@@ -1,7 +1,7 @@
-"""Opcodes of color programs, and the operands of each opcode, in its comment.
+"""Opcodes of color programs; the comment of each opcode names its operands.
 
-A run of steps up to ``LAST_POINTWISE`` is one pass over an image. Steps before ``NORMALIZE`` work on grey levels
-0 … 255. ``WARP`` and ``ELASTIC`` move pixels: a second resampling, of the canvas.
+Consecutive steps with opcodes up to ``LAST_POINTWISE`` are one pass over an image. Steps before ``NORMALIZE`` work on
+grey levels 0 … 255. ``WARP`` and ``ELASTIC`` move pixels: they resample the finished canvas a second time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SATURATION = 3  # factor; 0 makes grey
 HUE = 4  # turns, −0.5 to 0.5
 SOLARIZE = 5  # least grey level to invert
 POSTERIZE = 6  # 256 / number of levels
-SOLARIZE_ADD = 7  # levels to add; limit of the levels concerned
+SOLARIZE_ADD = 7  # levels to add; limit below which they are added
 PERMUTE = 8  # channels that become red and green
 LAST_POINTWISE = 8
 
@@ -37,9 +37,9 @@ NOISE = 15
 BLUR = 16
 ERASE = 17  # left, top, right, bottom, red, green, blue
 ERASE_RANDOM = 18  # left, top, right, bottom; has a key
-NORMALIZE = 19  # channels' means and deviations in 0 … 1
+NORMALIZE = 19  # three means and three deviations, in 0 … 1
 
-OPERANDS = 12  # operands of each step
+OPERANDS = 12  # number of operands of each step
 
 # Operands of WARP and ELASTIC: the interpolation; red, green, blue outside of the image, or NO_FILL, which is black as
 # torchvision's None.
@@ -59,12 +59,12 @@ NO_FILL = -1.0
 # Second operands of MIX, a weighted sum of the results of chains of steps. Each chain begins with the image at
 # MIX_FIRST.
 MIX_FIRST = 0  # begin the sum with the image
-MIX_NEXT = 1  # add the image, and begin another chain
-MIX_LAST = 2  # add the image, and continue with the sum
+MIX_NEXT = 1  # add a chain's result, and begin another chain
+MIX_LAST = 2  # add a chain's result, and continue with the sum
 
 
 class OutputDtype(IntEnum):
-    """The dtype of a batch's images, on which color programs do not depend."""
+    """Dtype of a batch's images, on which color programs do not depend."""
 
     UINT8 = 0
     FLOAT32 = 1
@@ -73,7 +73,7 @@ class OutputDtype(IntEnum):
 
     @classmethod
     def from_dtype(cls, dtype: object) -> OutputDtype:
-        """Convert a ``torch.dtype`` or its name; UsageError if images cannot have the dtype."""
+        """Convert a ``torch.dtype`` or its name; raise UsageError if images cannot have the dtype."""
         name = str(dtype).removeprefix("torch.").upper()
         if name not in cls.__members__:
             raise UsageError(f"dtype {dtype} is not possible for images; use uint8, float16, bfloat16 or float32")
@@ -81,7 +81,7 @@ class OutputDtype(IntEnum):
 
 
 def describe_step(opcode: int, operands: Sequence[float]) -> str:
-    """Describe a step in words; empty for a step without words, such as ``NORMALIZE``."""
+    """Describe a step in words; return "" for a step that is not described, such as ``NORMALIZE``."""
     words = _WORDS.get(opcode)
     return "" if words is None else words(operands)
 

@@ -1,8 +1,8 @@
-"""What an output shows beyond the edges of its image: fill, or pixels of the image itself.
+"""Pixels that an output shows beyond the edges of its image: fill, or repeated pixels of the image.
 
 An edge is a half-plane a·x + b·y + c ≥ 0, outside of which the output shows fill. The sides of a rotated canvas are
-slanted in the source. Beyond these sides later transforms must show fill, even where the source has pixels. The value
-of a·x + b·y + c is the distance from the edge in pixels of its canvas; pixels within half a pixel of the edge are
+slanted in the source. Beyond these sides later transforms must show fill, even if the source has pixels there. The
+value of a·x + b·y + c is the distance from the edge in pixels of the canvas; pixels within half a pixel of the edge are
 blended with the fill.
 
 Padding modes "edge", "reflect" and "symmetric" repeat pixels of the image, as in torchvision. The image is read and
@@ -23,7 +23,7 @@ BORDERS = {"constant": CONSTANT, "edge": EDGE, "reflect": REFLECT, "symmetric": 
 
 
 def border_indices(low: int, high: int, extent: int, border: int) -> I64:
-    """Return the pixels that stand for ``low`` … ``high`` − 1 in a line of ``extent`` pixels.
+    """Return the indices of the pixels shown at ``low`` … ``high`` − 1 in and around a line of ``extent`` pixels.
 
     REFLECT mirrors at the middle of the last pixel, SYMMETRIC at its outer edge.
     """
@@ -36,14 +36,14 @@ def border_indices(low: int, high: int, extent: int, border: int) -> I64:
 
 
 def mirrored_reach(low: I64, high: I64, extent: I64) -> tuple[I64, I64]:
-    """Return begin and end of the stretch of a line that holds all ``border_indices``, for any border."""
+    """Return the begin and end of the part of a line that holds all ``border_indices``, whatever the border mode."""
     first = np.where(high > extent, np.minimum(low, 2 * extent - high - 1), low)
     last = np.where(low < 0, np.maximum(high, 1 - low), high)
     return np.clip(first, 0, extent - 1), np.clip(last, 1, extent)
 
 
 def vector_length(x: F64, y: F64) -> F64:
-    """Return √(x² + y²), exact if one is 0; the rounding of NumPy's hypot depends on the machine."""
+    """Return √(x² + y²), exact if x or y is 0, in place of NumPy's hypot, whose rounding depends on the machine."""
     root: F64 = np.sqrt(x * x + y * y)
     return root
 
@@ -58,7 +58,7 @@ def invert_maps(matrix: F64) -> F64:
 
 
 def canvas_edges(matrix: F64, size: I64) -> F64:
-    """Return the four sides of canvases of ``size``, given their maps to source pixels: float64 (n, 4, 3)."""
+    """Return the four sides of canvases as edges, float64 (n, 4, 3), given the canvases' maps to source pixels."""
     near = invert_maps(matrix)
     far = -near
     far[:, :, 2] += size
@@ -66,7 +66,7 @@ def canvas_edges(matrix: F64, size: I64) -> F64:
 
 
 def clip_edges(clip: I64, scale: F64) -> F64:
-    """Return the four sides of upright rectangles, (n, 4, 3); ``scale`` is source pixels per pixel of the canvas."""
+    """Return the four sides of clips as edges, (n, 4, 3); ``scale`` is in source pixels per pixel of the canvas."""
     axes = np.tile(np.eye(2), (len(clip), 1, 1))
     near = np.concatenate([axes, -clip[:, :2, None]], axis=2) / scale[:, :, None]
     far = np.concatenate([-axes, clip[:, 2:, None]], axis=2) / scale[:, :, None]
@@ -79,7 +79,7 @@ def open_edges(n: int, count: int) -> F64:
 
 
 def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
-    """Append ``sides()`` to the edges (n, k, 3) of the chosen images, and open edges to those of other images.
+    """Append ``sides()`` to the edges (n, k, 3) of the chosen images, and open edges to the edges of other images.
 
     If no image is chosen, the edges stay unchanged.
     """
@@ -89,7 +89,7 @@ def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
 
 
 def edges_on_output(edges: F64, matrix: F64) -> F64:
-    """Map edges to output coordinates; distances are in the larger of output pixels and the canvas' pixels."""
+    """Map edges to output coordinates; distances are in output pixels or canvas pixels, whichever are larger."""
     if not edges.shape[1]:
         return edges
     full = np.zeros((len(matrix), 3, 3))
@@ -100,7 +100,7 @@ def edges_on_output(edges: F64, matrix: F64) -> F64:
 
 
 def hides_pixels(edges: F64, size: I64) -> Bools:
-    """Return whether a pixel of each output lies outside of or on one of its ``edges_on_output``: bool (n,)."""
+    """Return whether any pixel of each output lies outside of an edge or on an edge of the output: bool (n,)."""
     if not edges.shape[1]:
         return np.zeros(len(edges), dtype=np.bool_)
     a, b, c = np.moveaxis(edges, 2, 0)

@@ -14,7 +14,7 @@ from picstore.errors import UsageError
 
 
 class Progressive:
-    """Lists of transforms by the first epoch of each list, a loader's ``transform``.
+    """Loader ``transform`` with a list of transforms for each stage of a training, given by the stage's first epoch.
 
     ``Progressive({0: [RandomResizedCrop(128)], 16: [RandomResizedCrop(160)], 32: [RandomResizedCrop(192)]})`` has
     images of 160 pixels in epochs 16 to 31. Order, batches and random numbers are the same as without stages. The epoch
@@ -37,12 +37,12 @@ class Progressive:
 
 @dataclass(frozen=True, slots=True)
 class EpochStages:
-    """The first epochs of stages, ascending from 0; a :class:`picstore.train.order.requests.PlanChoice`."""
+    """First epochs of stages, ascending from 0; a :class:`picstore.train.order.requests.PlanChoice`."""
 
     firsts: tuple[int, ...] = (0,)
 
     def stage(self, epoch: int) -> int:
-        """Return the number of an epoch's stage."""
+        """Return the index of an epoch's stage."""
         return bisect_right(self.firsts, epoch) - 1
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:

@@ -1,6 +1,6 @@
 """Resizes: to a size, to cover a bucket's size, to a number of patches, and by random factors as for detection.
 
-Names, parameters and rounding are those of ``torchvision.transforms.v2`` and, of ``ResizeToSequence``, of timm.
+Names, parameters and rounding are those of ``torchvision.transforms.v2``; those of ``ResizeToSequence`` are timm's.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Resize(_Resizing):
         size: pixels; an int is the shorter side, and the longer side is rounded down. None fits the longer side to
             ``max_size``.
         interpolation: "nearest", "box", "bilinear", "bicubic" or "lanczos", torchvision's or Pillow's member of that
-            name, a sequence of which each image gets one, or "random" for bilinear or bicubic. Of several in a list of
-            transforms the widest is used. "nearest" takes the pixel under the center, as torch's "nearest-exact".
+            name, a sequence of which each image gets one, or "random" for bilinear or bicubic. If transforms of a list
+            differ, the widest is used. "nearest" takes the pixel under the center, as torch's "nearest-exact".
         max_size: greatest longer side, only with an int or None as ``size``.
-        antialias: widen the filter on minification; one False makes the whole list plain interpolation.
+        antialias: widen the filter on minification; False in one transform makes the whole list plain interpolation.
     """
 
     varies_size = False
@@ -160,7 +160,7 @@ class ResizeToSequence(_Resizing):
 class ScaleJitter(_Resizing):
     """Resize to a random multiple of the largest size that fits into ``target_size`` ("Simple Copy-Paste", CVPR 2021).
 
-    Uses 1 random number, and as ``Resize``.
+    Uses 1 random number, or 2 if an interpolation is drawn.
 
     Args:
         target_size: (width, height) in pixels; width first, as in torchvision.
@@ -190,10 +190,10 @@ class ScaleJitter(_Resizing):
 class RandomShortestSize(_Resizing):
     """Resize the shorter side to one of ``min_size``, but the longer side to at most ``max_size``, as DETR does.
 
-    Uses 1 random number, and as ``Resize``. As in torchvision, a side may be a pixel less by rounding.
+    Uses 1 random number, or 2 if an interpolation is drawn. As in torchvision, rounding may make a side a pixel less.
 
     Args:
-        min_size: pixels, or a list of which each image gets one number.
+        min_size: pixels, or a list of sizes, of which each image gets one.
         max_size: pixels; None for no limit.
         interpolation, antialias: as for ``Resize``.
     """
@@ -224,7 +224,7 @@ class RandomShortestSize(_Resizing):
 class RandomResize(_Resizing):
     """Resize the shorter side to a random size from ``min_size`` to below ``max_size``, at the same aspect ratio.
 
-    Uses 1 random number, and as ``Resize``.
+    Uses 1 random number, or 2 if an interpolation is drawn.
 
     Args:
         min_size, max_size: pixels.
@@ -264,5 +264,5 @@ def proportional_size(size: I64, shorter: int | I64 | None, longest: int | None)
 
 
 def same_size(sides: tuple[int, int], geometry: Geometry) -> I64:
-    """Return (height, width) for all images of a batch: int64 (n, 2), width first."""
+    """Return ``sides``, (height, width), for each image of a batch: int64 (n, 2), width first."""
     return np.broadcast_to(np.array(sides[::-1], dtype=np.int64), geometry.size.shape)

@@ -25,7 +25,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
 # The magnitude of level 1, and the greatest magnitude without a section "mmax".
 _DENOMINATOR = 10.0
-# A greater deviation stands for magnitudes uniform from 0 to the given magnitude.
+# A deviation "mstd" above this stands for magnitudes that are uniform from 0 to the given magnitude.
 _UNIFORM = 100.0
 _MAX_STEPS = 100  # steps of a program
 # Policies, and the name of the operation "Posterize" in each.
@@ -52,12 +52,12 @@ _BLUR = (0.1, 2.0)  # least and greatest deviation in pixels
 
 @dataclass(frozen=True)
 class Draws:
-    """Values from which the arguments of n images follow.
+    """Values that determine the arguments of the operations on n images.
 
     Attributes:
         level: float64 (n,), magnitudes / 10.
         sign: float64 (n,), −1 or 1.
-        number: float64 (n,), the uniform numbers that decided the signs.
+        number: float64 (n,), the uniform numbers from which the signs were drawn.
         side: float64 (n, 2), pixels across and down.
         most: greatest translation in pixels.
         part: greatest translation as a fraction of the side.
@@ -105,7 +105,7 @@ def _random_deviation(draws: Draws) -> F64:
     return _BLUR[0] + (_BLUR[1] * np.clip(draws.level, 0, 1) - _BLUR[0]) * draws.number
 
 
-# The operation and argument of each of timm's names. timm moves images by minus the argument.
+# Operation and argument of each of timm's names. timm moves images in the negative direction.
 LEVELS: dict[str, tuple[Operation, Level]] = {
     "AutoContrast": (Operation.AUTO_CONTRAST, _none),
     "Equalize": (Operation.EQUALIZE, _none),
@@ -139,7 +139,7 @@ NAMES = list(LEVELS)
 
 
 def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
-    """Return operations and arguments, int64 and float64 (n,), of indices in ``NAMES``, −1 for none."""
+    """Return operations and arguments, int64 and float64 (n,), given indices in ``NAMES``, −1 for no operation."""
     operations, arguments = np.full(len(names), int(Operation.IDENTITY)), np.zeros(len(names))
     for number in np.unique(names[names >= 0]).tolist():
         operation, level = LEVELS[NAMES[number]]
@@ -152,12 +152,12 @@ def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
 _PLAIN = ("AutoContrast", "Equalize", "Invert", "Rotate", "SolarizeAdd")
 _MOVES = ("ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
 _GRADED = ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
-# Sets of operations, with the weights of their chances.
+# Sets of operations, with the weight of each operation's chance.
 RANDOM = dict.fromkeys((*_PLAIN, *_MOVES, *_GRADED), 1.0)
 INCREASING = dict.fromkeys((*_PLAIN, *_MOVES, *(f"{name}Increasing" for name in _GRADED)), 1.0)
 AUGMIX = {name: 1.0 for name in INCREASING if name not in ("Invert", "SolarizeAdd")}
 THREE = dict.fromkeys(("SolarizeIncreasing", "Desaturate", "GaussianBlur"), 1.0)
-# Sets by the weights of their operations.
+# Sets whose operations differ in weight.
 WEIGHTED: dict[str, dict[str, float]] = {
     name: {operation: weight for weight, operations in groups.items() for operation in operations.split()}
     for name, groups in {
@@ -265,13 +265,13 @@ class TimmAutoAugment(ColorTransform):
         drawn = np.floor(random.uniform(1)[:, 0] * len(names)).astype(np.int64)
         steps = []
         for k in range(names.shape[1]):
-            # The policy gives the operation, so this number is not used.
+            # The policy names the operation, so this number is not used.
             random.uniform(1)
             steps.append(self._step(names[drawn, k], magnitudes[drawn, k], chances[drawn, k], sizes, random))
         return ColorProgram.chain(steps)
 
     def _step(self, names: I64, magnitude: Any, chance: Any, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Make an operation for each image, given an index in ``NAMES``, a magnitude and a chance, (n,) or one each."""
+        """Return a step for each image, given indices in ``NAMES``, magnitudes and chances, (n,) or one number each."""
         applied, radius, turn, sign, which = random.uniform(5).T
         deviation = self._values["mstd"]
         if deviation == math.inf:
@@ -287,7 +287,7 @@ class TimmAutoAugment(ColorTransform):
 
 
 def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
-    """Return the family, the values of its sections, and its set of operations; UsageError if ``config`` is wrong."""
+    """Return the family, the values of its sections, and its set of operations; raise UsageError for a wrong config."""
     family, *sections = str(config).split("-")
     wrong = f"TimmAutoAugment: config is {config!r}"
     if family not in _DEFAULTS:

@@ -37,8 +37,8 @@ class TransformPlan:
         groups: the views of each image; a list of transforms is one group without a name.
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
         columns: names of the dataset's columns in batches.
-        reducing_gap: gap of the resampling, if images may be decoded smaller before it, see ``jpeg/reducing.py``.
-        dtype: name of the floats to which a conversion among the transforms, as ``ToDtype``, converts images.
+        reducing_gap: least factor left to the resampling if images may be decoded smaller, see ``jpeg/reducing.py``.
+        dtype: name of the float dtype to which a conversion in the list, such as ``ToDtype``, converts images.
     """
 
     groups: tuple[ViewGroup, ...] = (ViewGroup(),)
@@ -95,12 +95,12 @@ def plan_transforms(
     aug_repeats: int = 1,
     reducing_gap: float | None = None,
 ) -> tuple[TransformPlan, tuple[UserTransform, ...]]:
-    """Split a list of transforms, or each group's of views, into a plan and the callables that take whole batches.
+    """Split a list of transforms, or a list for each group of views, into a plan and callables for whole batches.
 
     Args:
         targets: names of targets and columns.
         columns: the dataset's columns.
-        aug_repeats: number of images that a list makes of each record.
+        aug_repeats: number of images to make of each record, if ``transforms`` is a list.
         reducing_gap: the loader's option.
 
     Raises:
@@ -141,7 +141,7 @@ def plan_loader(
     """Plan each list of a loader's transforms by :func:`plan_transforms` with ``options``.
 
     Returns:
-        The plans; the callables by stage of the epochs; and the rule by which images get one of several plans.
+        The plans; the callables for each stage of the epochs; and the rule by which images get one of several plans.
 
     Raises:
         UsageError: see :func:`plan_transforms`; or a bucket has callables, or makes images of another size.
@@ -169,7 +169,7 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
 
 
 def common_dtype(names: Sequence[str | None]) -> str | None:
-    """Return the dtype to which conversions in several lists convert, None without any; UsageError for several."""
+    """Return the dtype to which conversions in several lists convert, or None; raise UsageError if dtypes differ."""
     named = sorted({name for name in names if name is not None})
     if len(named) > 1:
         raise UsageError(f"lists of transforms convert to {', '.join(named)}; give all the same dtype")
@@ -177,7 +177,7 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 
 
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
-    """Split transforms into geometry, color and callables, and return the floats to which the list converts."""
+    """Split transforms into geometry, color and callables; return these and the float dtype that the list makes."""
     read = Steps()
     read.read(() if transforms is None else transforms)
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])
@@ -199,7 +199,7 @@ def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ..
 
 
 def _check_pixels_stay(color: Sequence[ColorTransform], targets: Sequence[str]) -> None:
-    """Raise UsageError if a color transform moves pixels, and there are targets, which do not follow."""
+    """Raise UsageError if a color transform moves pixels and there are targets, because targets would not follow."""
     following = [name for name in targets if name != "extra"]
     for transform in color:
         if transform.moves_pixels and following:

@@ -1,4 +1,4 @@
-"""Views: several images made of each record, in groups that have a list of transforms each."""
+"""Views: several images made of each record, in groups, each with its own list of transforms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_VIEWS = 256  # views of a record in all groups
 
 
 class Views:
-    """Several views of each image, for self-supervised and teacher-student training; a loader's ``transform``.
+    """Loader ``transform`` that makes several views of each image, for self-supervised and teacher-student training.
 
     ``Views(global_=(2, [...]), local=(8, [...]))`` makes two views by the first list and eight by the second. Each view
     draws its own parameters. A record is read, checked and decoded once, for the box that holds the pixels of all
@@ -83,7 +83,7 @@ class ViewGroup:
 
 @dataclass(frozen=True, slots=True)
 class ViewCallables:
-    """Callables of groups as one callable, from and to views by name: tensors (count, N, 3, H, W) or lists."""
+    """Callables of all groups as one callable on views by name, which are tensors (count, N, 3, H, W) or lists."""
 
     by_name: Mapping[str, tuple[Callable[[Any], Any], ...]]
 
