@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 
 _CLOSED = "the Writer is closed"
-# Entries for a Writer's thread: a function that appends a record, the record, and a queue for its id or error.
+# Entries for a Writer's thread: a function that appends a record, the record, and a queue for the record's id or an
+# error. None ends the thread.
 _Appends: TypeAlias = (
     "queue.SimpleQueue[tuple[Callable[[Record], int], Record, queue.SimpleQueue[int | BaseException]] | None]"
 )
@@ -55,7 +56,7 @@ class Writer:
 
     Args:
         path: a directory, or a URL such as ``s3://bucket/train``, that does not exist or is empty.
-        classes: names of the classes. Labels are then −1 or an index into them.
+        classes: names of the classes. Labels are then −1, indices into ``classes``, or names.
         attachments: names of the attachments that records may have.
         shape: streams, and sizes of files and containers.
         encode: resize, quality, subsampling, background, max_pixels, reencode and encoder, as in ``picstore convert``.
@@ -85,8 +86,8 @@ class Writer:
         self._encode = EncodeSettings.from_json({**encode})
         if self._encode.encoder == "mozjpeg":
             require_mozjpeg()
-        # Kernels are not left to the first image: an exception of a signal handler while llvmlite loads a kernel may
-        # end the process ("double free"), and a program may interrupt ``add`` on purpose.
+        # Kernels are loaded now, not at the first image: an exception of a signal handler while llvmlite loads a kernel
+        # may end the process ("double free"), and a program may interrupt ``add`` on purpose.
         load_kernels(self._encode)
         self._shape = shape or DatasetShape()
         self._summaries: list[FileSummary] = []
@@ -94,13 +95,13 @@ class Writer:
         self._rows = 0
         self._count = 0
         self._row: RowWriter | None = None
-        # Records are written by a thread of their own. An exception that a signal raises, such as KeyboardInterrupt,
-        # comes in the main thread alone, so it finds each record either added or not. The queues are written in C,
-        # where no such exception can leave a lock held.
+        # A separate thread writes the records. Exceptions of signals, such as KeyboardInterrupt, arise in the main
+        # thread alone, so each record is added whole or not at all. The queues are implemented in C, where no such
+        # exception can leave a lock held.
         self._appends: _Appends = queue.SimpleQueue()
         self._thread = threading.Thread(target=_serve_appends, args=(self._appends,), daemon=True)
         self._thread.start()
-        weakref.finalize(self, self._appends.put, None)  # Ends the thread of a Writer that is dropped.
+        weakref.finalize(self, self._appends.put, None)  # Ends the thread when the Writer is dropped.
         # Reason why nothing can be added any more.
         self._refusal = ""
         self._published = False
@@ -191,7 +192,7 @@ class Writer:
             raise PicstoreError(self._refusal)
 
     def _end_thread(self, refusal: str) -> None:
-        """Refuse records from now on, for this reason, and wait until earlier records are written."""
+        """Refuse further records with the message ``refusal``, and wait until earlier records are written."""
         self._refusal = self._refusal or refusal
         self._appends.put(None)
         self._thread.join()
@@ -204,7 +205,7 @@ class Writer:
             )
 
     def _number_of(self, label: int | str) -> int:
-        """Return the number of a class; UsageError for an unknown class."""
+        """Return the index of a class; raise UsageError if the class is unknown."""
         if isinstance(label, str):
             if label not in self._classes:
                 known = f"its classes are {reprlib.repr(list(self._classes))}" if self._classes else "it has no classes"
@@ -275,11 +276,11 @@ def _serve_appends(appends: _Appends) -> None:
             answer.put(append(record))
         except BaseException as error:
             answer.put(error)
-        del each, append, record, answer  # Otherwise the Writer is never dropped.
+        del each, append, record, answer  # Otherwise these names would keep a dropped Writer alive.
 
 
 def _pixels_of(tensor: Any) -> U8:
-    """Return the pixels of a tensor of torch as (H, W, 3) or (H, W); UsageError unless it is uint8, channels first."""
+    """Return the pixels of a torch tensor, (H, W, 3) or (H, W); raise UsageError unless it is uint8, channels first."""
     shape = tuple(tensor.shape)
     if str(tensor.dtype) != "torch.uint8":
         raise UsageError(f"image is a tensor of {tensor.dtype}; give uint8, as (image * 255).round().to(torch.uint8)")

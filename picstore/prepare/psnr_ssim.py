@@ -24,9 +24,9 @@ from picstore.prepare.sources.inputs import Input, Listing, read_input
 QUALITIES = tuple(range(50, 100, 5))
 # Subsamplings that are always measured, for comparison.
 SUBSAMPLINGS = ("420", "444")
-# Percentile of the images' SSIM that warns a user.
+# Percentile of the images' SSIM that shows how bad the worst images are.
 LOW_PERCENTILE = 5
-# PSNR of equal images in dB, so that a mean stays finite.
+# PSNR in dB that equal images get, so that a mean stays finite.
 _MAX_PSNR = 100.0
 
 # Wang et al., "Image quality assessment: from error visibility to structural similarity", 2004.
@@ -34,7 +34,7 @@ _RADIUS, _SIGMA = 5, 1.5
 _C1, _C2 = 6.5025, 58.5225  # (0.01 × 255)², (0.03 × 255)²
 _GAUSSIAN = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))
 _WEIGHTS: F32 = (_GAUSSIAN / _GAUSSIAN.sum()).astype(np.float32)
-# Rows of a strip, whose planes stay in the second-level cache, which is 2.8 times as fast.
+# Rows of a strip. Its planes stay in the second-level cache, which makes SSIM 2.8 times as fast.
 _STRIP_ROWS = 32
 
 
@@ -66,7 +66,7 @@ class QualityReport:
     failed: int
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return for each settings the mean bytes, fraction saved, PSNR and SSIM, and the low percentile of SSIM."""
+        """Return a row for each of ``settings``: mean bytes, fraction saved, mean PSNR and SSIM, and low SSIM."""
         rows = []
         for settings, images in zip(self.settings, zip(*self.images, strict=True), strict=False):
             size = sum(image.bytes for image in images)
@@ -102,7 +102,7 @@ def measure_quality(
     Args:
         encode: settings of the planned conversion.
         images: size of the sample, drawn evenly over the source by ``seed``.
-        workers: processes; they do not change the result.
+        workers: number of processes; the result does not depend on it.
         image_timeout: seconds that an image may take with one of the settings.
         on_progress: called with the number of images done.
 
@@ -123,7 +123,7 @@ def measure_quality(
 
 
 def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
-    """List settings for each subsampling and quality, the conversion's among them, by rising quality."""
+    """Return settings for each subsampling and rising quality, including the settings of the conversion."""
     return tuple(
         replace(encode, subsampling=subsampling, quality=quality)
         for subsampling in sorted({*SUBSAMPLINGS, encode.subsampling})
@@ -132,7 +132,7 @@ def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
 
 
 def sample_numbers(inputs: int, count: int, *, seed: int) -> list[int]:
-    """Draw ``count`` of the numbers below ``inputs``, one in each of ``count`` equal intervals, rising."""
+    """Draw ``count`` ascending indices below ``inputs``, one from each of ``count`` equal intervals."""
     count = min(count, inputs)
     edges = [inputs * k // max(1, count) for k in range(count + 1)]
     drawn = rng.unit(rng.key(rng.MEASURE, seed), np.arange(count))
@@ -171,14 +171,14 @@ def _encode_and_compare(image: Image.Image | U8, settings: EncodeSettings) -> Im
 
 def psnr(one: U8, other: U8) -> float:
     """Return the peak signal-to-noise ratio of two uint8 arrays of one shape, over all values, in dB; at most 100."""
-    # In float64 sums of such integers are exact, in whatever order a BLAS adds them. In float32 they are not.
+    # Sums of these integers are exact in float64, in whatever order a BLAS adds them, but not in float32.
     difference = np.subtract(one, other, dtype=np.int16).ravel().astype(np.float64)
     error = float(np.dot(difference, difference)) / difference.size
     return min(_MAX_PSNR, 10 * float(np.log10(255**2 / error))) if error else _MAX_PSNR
 
 
 def ssim(one: F32, other: F32) -> float:
-    """Return the mean structural similarity of two planes, float32 (H, W) in 0 … 255, by a Gaussian of 11 × 11 pixels.
+    """Return the mean structural similarity of two planes, float32 (H, W) in 0 … 255, with 11 × 11 Gaussian windows.
 
     The mean is over all windows inside the planes. Sides of less than 11 pixels are extended by their mirror image.
     """

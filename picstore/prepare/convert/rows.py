@@ -66,8 +66,7 @@ class RowTask:
 
     @property
     def groups_inputs(self) -> bool:
-        """Whether inputs are read and converted in groups. Attachments prevent groups: they are read with their
-        inputs."""
+        """Whether inputs are read and converted in groups; not with attachments, which are read with their inputs."""
         return not self.one_by_one and not self.attachments and self.references is None
 
     @property

@@ -32,19 +32,19 @@ from picstore.prepare.image.mend_files import leave_out_metadata, mend_data, men
 from picstore.prepare.image.pixel_conversion import join_strips, resize, to_rgb_or_grey
 from picstore.prepare.image.size_limits import check_size
 
-# Largest JPEG for picstore's own decoder, whose memory, 12 bytes a pixel, stays with the process.
+# Pixels of the largest JPEG for picstore's own decoder, whose memory, 12 bytes per pixel, stays with the process.
 _MAX_OWN_PIXELS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """An image that is ready to be encoded.
+    """Image that is ready to be encoded.
 
     Attributes:
         image: mode "L" or "RGB", or RGB as uint8 (height, width, 3); upright, of the size that the settings ask for.
         origin: kind of the source in a few words, which is the reason to re-encode it: "PNG", "progressive JPEG",
             "resize", …
-        coordinates: map from the source's pixels to these.
+        coordinates: map from the source's pixels to the pixels of ``image``.
     """
 
     image: Image.Image | U8
@@ -60,8 +60,8 @@ class Decoded:
 def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """Decode the first frame of an image file in this process.
 
-    Arguments are those of ``decoder_process.decode_any``. An ImageError has a reason of one line. The process should
-    be one that can be ended, because formats other than Pillow's may take any time or crash.
+    Arguments are those of ``decoder_process.decode_any``. An ImageError has a reason of one line. Call this in a
+    process that may be lost, because decoders other than Pillow's may hang or crash.
     """
     if not data:
         raise ImageError("empty file")
@@ -73,7 +73,7 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     if (decoded := _decode_large(data, settings)) is not None:
         return replace(decoded, origin=decoded.origin + remark)
     if library_errors.is_captured():
-        # Pillow's limit on images inside images. Only a process of picstore's own may set it.
+        # Pillow's limit applies to images inside images. Only picstore's own processes may change this limit.
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, settings.max_pixels)
     image = open_image(data, name=name, max_pixels=settings.max_pixels)
     kind = image.format or "image"
@@ -86,10 +86,10 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
 
 
 def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | None:
-    """Decode an upright JPEG by picstore's decoder; return None for files that Pillow has to decode.
+    """Decode an upright JPEG by picstore's decoder; return None if Pillow has to decode the file.
 
-    The decoder takes half of Pillow's time, and Pillow needs 0.2 ms to read headers. Pillow decodes JPEGs at a fraction
-    of their size, and reports all damage.
+    picstore's decoder takes half of Pillow's time, and saves the 0.2 ms in which Pillow reads headers. But Pillow
+    decodes at a fraction of the size if a JPEG is resized to a quarter or less, and reports all damage.
     """
     try:
         segments = tuple(iterate_marker_segments(data))
@@ -108,7 +108,7 @@ def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | Non
 
 
 def _decode_large(data: bytes, settings: EncodeSettings) -> Decoded | None:
-    """Decode a large image that is to be resized, in three bytes a pixel, where Pillow and NumPy take seven."""
+    """Decode a large image that is to be resized, in three bytes per pixel; Pillow and NumPy would take seven."""
     large = None if settings.resize is None else open_large_image(data, settings=settings)
     if large is None:
         return None
@@ -149,7 +149,7 @@ def decode_opened(
     """Decode an opened image: load it, rotate it upright, convert it to "L" or "RGB", and resize it.
 
     The image, of any mode, is not changed. ``size`` is the upright width and height from which the target is computed,
-    for a JPEG that is decoded at a fraction of them. ImageError if the image is damaged or too large.
+    for a JPEG that is decoded at a fraction of them. Raise ImageError if the image is damaged or too large.
     """
     with foreign_errors(f"damaged {origin}"):
         tiff_orientation = read_orientation(image) if image.format == "TIFF" else 1

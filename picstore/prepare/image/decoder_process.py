@@ -1,7 +1,8 @@
 """Decoding of one image, in this process or in a decoder process, whose time and memory the kernel limits.
 
-Decoders that may take any time or crash run in a decoder process if no engine limits theirs: all but Pillow's in the
-user's own program, and drawings everywhere. A process is kept for the next image; a second thread gets another one.
+Decoders that may hang or crash run in a decoder process unless they already run in an engine's process: in the user's
+own program all decoders except Pillow's, and drawings everywhere. A process is kept for the next image; concurrent
+threads get separate processes.
 
     this process                                       decoder process (``main``)
     {"name", "max_pixels", "background"}, the file  →
@@ -42,7 +43,7 @@ from picstore.prepare.image.svg import is_svg
 SECONDS = 60
 # Number of idle processes to keep, which take 60 MB each.
 _KEPT = 4
-_MODES = {"L": 1, "RGB": 3}  # bytes a pixel
+_MODES = {"L": 1, "RGB": 3}  # bytes per pixel, by mode
 _MAX_HEADER = 1 << 16
 
 
@@ -56,7 +57,7 @@ def decode_any(
             (H, W), (H, W, 1), (H, W, 3) or, with alpha, (H, W, 4).
         settings: ``resize``, ``background`` and ``max_pixels`` are used.
         name: the file's name; its extension identifies formats without a magic number.
-        bounded: decode a file as :func:`decode_bounded` does.
+        bounded: whether to decode a file as :func:`decode_bounded` does.
 
     Raises:
         ImageError: the source is not an image, is damaged, too large, or of a kind that cannot be read.
@@ -80,12 +81,12 @@ def _from_array(array: U8) -> Image.Image:
 
 
 def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
-    """Decode a file here, in a process that can be ended; a drawing, whose memory has to be limited, apart."""
+    """Decode a file in this worker process; a drawing in a separate process, whose memory can be limited."""
     return (decode_apart if is_svg(data) else decode_here)(data, settings=settings, name=name)
 
 
 def decode_bounded(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
-    """Decode a file in a program that must neither hang nor crash: Pillow's formats here, all others apart."""
+    """Decode a file so that the caller cannot hang or crash: in a separate process unless Pillow decodes it safely."""
     here = neither_hangs_nor_crashes(data, max_pixels=settings.max_pixels)
     return (decode_here if here else decode_apart)(data, settings=settings, name=name)
 
@@ -94,8 +95,8 @@ def decode_apart(data: bytes, *, settings: EncodeSettings, name: str = "") -> De
     """Decode a file in a decoder process.
 
     Raises:
-        ImageError: an error of :func:`decode_here`; or the file takes more than ``SECONDS`` or the memory of its
-            pixels, or crashes its decoder.
+        ImageError: an error of :func:`decode_here`; or decoding takes more than ``SECONDS`` or than the memory for
+            ``max_pixels``, or crashes.
     """
     if not data:
         raise ImageError("empty file")
@@ -138,7 +139,7 @@ def _describe_end(status: int) -> str:
 
 
 class _DecoderProcess:
-    """A decoder process, and this side of its socket."""
+    """Decoder process, with this process's end of its socket."""
 
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
@@ -185,11 +186,11 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """Forget the processes of the program that this process is a fork of."""
+    """Forget the decoder processes of the parent after a fork."""
     global _idle, _lock
     for process in _idle:
         process.connection.close()
-        process._process.returncode = 0  # It is a child of another process.
+        process._process.returncode = 0  # The decoder is a child of another process.
     _idle, _lock = [], threading.Lock()
 
 
@@ -200,7 +201,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def main() -> None:
-    """Decode the files that come by the socket; arguments: its descriptor, and the seconds that a file may take."""
+    """Decode the files that come by a socket; arguments: the socket's descriptor, and the seconds per file."""
     connection, seconds = Connection(int(sys.argv[1])), float(sys.argv[2])
     # Ctrl-C reaches the whole group of processes. The parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -221,17 +222,17 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _bounded(connection: Connection, seconds: float) -> Iterator[None]:
-    """Have the kernel end this process after a time, or when the parent dies, even while C code does not return.
+    """Have the kernel end this process after ``seconds``, or when the parent dies, even while C code does not return.
 
-    While the parent waits for its answer, its socket can only tell that it was closed. The signal for that, SIGIO, ends
-    a process that does not handle it.
+    While the parent waits for an answer, the only possible event on the socket is its closing, which sends SIGIO; SIGIO
+    ends a process that does not handle it.
     """
     flags = fcntl.fcntl(connection, fcntl.F_GETFL)
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        if connection.poll():  # The socket was closed before.
+        if connection.poll():  # The socket was closed before this block.
             raise EOFError
         yield
     finally:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from picstore.errors import UsageError
 
-# Pixels of a side: libjpeg's JPEG_MAX_DIMENSION. T.81 allows 65,535.
+# Largest side in pixels: libjpeg's JPEG_MAX_DIMENSION. T.81 allows 65,535.
 MAX_SIDE = 65_500
 
 # Seconds for decoding and encoding an image. Lossless JPEG 2000 of 268 megapixels, the default of --max-pixels, took
@@ -29,7 +29,7 @@ _SIZE = re.compile(r"(?:(shorter|longer):([0-9]{1,5})|([0-9]{1,5})x([0-9]{1,5}))
 class Size:
     """Target size of ``--resize``.
 
-    ``shorter`` and ``longer`` bring that side to ``width`` (``height`` is the same number), keep the aspect ratio and
+    ``shorter`` and ``longer`` reduce that side to ``width`` (``height`` is the same number), keep the aspect ratio and
     never enlarge an image. ``exact`` always gives ``width`` × ``height``.
 
     Raises:
@@ -53,7 +53,7 @@ class Size:
         """Parse ``shorter:256``, ``longer:512`` or ``256x256``.
 
         Raises:
-            UsageError: the text has another form, or a side is not in 1 … 65,500.
+            UsageError: the string has another form, or a side is not in 1 … 65,500.
         """
         match = _SIZE.fullmatch(text)
         if match is None:
@@ -81,7 +81,7 @@ def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
     """Parse ``ffffff`` or ``#ffffff`` to red, green and blue; return a tuple unchanged.
 
     Raises:
-        UsageError: the text has another form.
+        UsageError: the string has another form.
     """
     if not isinstance(color, str):
         return color
@@ -113,7 +113,7 @@ class EncodeSettings:
         quality: quality on libjpeg's scale, 1 … 100.
         subsampling: chroma subsampling, "444", "422" or "420"; not used for grey images.
         background: red, green and blue, 0 … 255, under transparent pixels.
-        max_pixels: largest number of pixels of an image; a larger one is refused by its header, before it is decoded.
+        max_pixels: largest number of pixels of an image; a larger image is refused by its header, before it is decoded.
         reencode: whether to re-encode also JPEGs that could be kept without loss.
         encoder: "turbo" (libjpeg-turbo) or "mozjpeg", which has no subsampling "422".
 

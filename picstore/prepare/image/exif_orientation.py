@@ -22,7 +22,8 @@ TO_UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 # EXIF orientations that swap width and height, and whether they then mirror x and y. The size of an annotated image
-# tells raw from upright coordinates. Orientations 2 to 4 keep it, so with these all coordinates count as upright.
+# distinguishes raw from upright coordinates. Orientations 2 to 4 keep the size, so all their coordinates count as
+# upright.
 _MIRRORED = {5: (False, False), 6: (True, False), 7: (True, True), 8: (False, True)}
 # Decimals of mapped coordinates, in pixels.
 DECIMALS = 3
@@ -63,7 +64,7 @@ def read_orientation(image: Image.Image) -> int:
     """Read the EXIF orientation of an image, 1 … 8, of any integer type; 1 if it is missing or unreadable.
 
     For a JPEG, call :func:`settle_orientation` first. An orientation in XMP is ignored, as most decoders do: a JPEG
-    that is kept without loss must not differ from one that is re-encoded.
+    that is kept without loss must not differ from a JPEG that is re-encoded.
     """
     info = dict(image.info)
     for key in ("xmp", "XML:com.adobe.xmp"):
@@ -81,7 +82,7 @@ def read_orientation(image: Image.Image) -> int:
 
 
 def settle_orientation(image: Image.Image, orientation: int | None) -> None:
-    """Set the orientation of an opened JPEG; None reads it in the segments that Pillow kept."""
+    """Set the orientation of an opened JPEG; if it is None, read it from the APP1 segments that Pillow kept."""
     if orientation is None:
         orientation = find_orientation(body for marker, body in getattr(image, "applist", ()) if marker == "APP1")
     # On an unreadable EXIF block Pillow raises errors of many types, but only once.

@@ -63,10 +63,10 @@ class _Unit:
 
 
 def read_image(data: bytes, *, max_pixels: int) -> Image.Image:
-    """Read the first picture of a FITS file, or the first plane of a cube, in mode "L"; the file's first row is lowest.
+    """Read the first picture of a FITS file, or the first plane of a cube, in mode "L". The first row is the lowest.
 
-    Values are BZERO + BSCALE × stored value, as astropy computes them; BLANK is black. ImageError for damage, for
-    compressed pictures, and for more than ``max_pixels``.
+    Values are BZERO + BSCALE × stored value, as astropy computes them; BLANK is black. Raise ImageError if the file is
+    damaged or compressed, or its picture has more than ``max_pixels``.
     """
     unit = next((each for each in _iterate_units(data) if 0 not in each.axes and each.axes), None)
     if unit is None:
@@ -125,7 +125,8 @@ def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[
         if bits < 0 or not whole:
             scaled: npt.NDArray[Any] = strip * np.float64(factor) + zero
         else:
-            # The sum wraps within 64 bits, as the convention for uint64 needs it. Python's integers would not fit.
+            # The sum wraps modulo 2**64, as the FITS convention for uint64 needs it. A zero of 2**63 would not fit
+            # int64.
             scaled = strip.astype(np.int64) + np.int64(int(zero) if zero < 2**63 else -(2**63))
             scaled = scaled.view(np.uint64) if zero == 2**63 else scaled
         if blank is not None:

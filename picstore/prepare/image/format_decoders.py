@@ -21,8 +21,8 @@ from picstore.prepare.image import fits, imagemagick, svg, tiff
 from picstore.prepare.image.mend_files import leave_out_metadata
 from picstore.prepare.image.size_limits import check_jpeg_xl, check_size, check_webp, open_by_pillow
 
-# Formats that Pillow is not asked for. EPS would start Ghostscript. The plugin of JXL decodes before it tells the size,
-# so it is called below. Pillow decodes no picture of the others, or passes it to a system library.
+# Formats that Pillow does not open. EPS would start Ghostscript. The plugin of JXL decodes before it states the size,
+# so it is called below. Of all other formats, Pillow decodes no picture, or passes it to a system library.
 EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
 
 # Formats that Pillow decodes without releasing Python's lock, for 6 s at 64 million pixels, or in Python, for 170 s.
@@ -31,7 +31,7 @@ _HOLDS_LOCK = frozenset({"JPEG2000", "QOI"})
 _TIFF_SUBFILE_TYPE, _TIFF_SUB_IFDS, _DNG_VERSION = 254, 330, 50706
 _PAM_FIELD = re.compile(rb"^(MAXVAL|TUPLTYPE)[ \t]+(\S+)", re.MULTILINE)
 _BITFIELDS = 3  # compression of a BMP
-# The SIZ segment of a JPEG 2000 codestream, which is the file or a box of it (ISO/IEC 15444-1, A.5.1).
+# The SIZ segment of a JPEG 2000 codestream, which is the file or a box of the file (ISO/IEC 15444-1, A.5.1).
 _SIZ = re.compile(rb"(?:\A|jp2c|jp2c.{8})\xff\x4f\xff\x51.{38}", re.DOTALL)
 _JP2 = (b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
 _UNKNOWN = "not an image that Pillow or ImageMagick reads"
@@ -137,7 +137,7 @@ def read_by_wheel(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | 
         The image, or None for another coder, or if the library is not installed.
 
     Raises:
-        ImageError: the image has more than ``max_pixels``, which is checked before they are decoded.
+        ImageError: the image has more than ``max_pixels``, which is checked before decoding.
         Exception: any error of the library, for a damaged file.
     """
     reader = {"heic": _read_heic, "jxl": _read_jpeg_xl, "dng": _read_raw}.get(coder)
@@ -154,7 +154,7 @@ def read_by_wheel(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | 
 def _read_heic(data: bytes, max_pixels: int) -> Image.Image:
     import pillow_heif
 
-    pillow_heif.options.DECODE_THREADS = 1  # The workers are processes.
+    pillow_heif.options.DECODE_THREADS = 1  # Worker processes use all cores already.
     image: Image.Image = pillow_heif.HeifImageFile(io.BytesIO(data))  # type: ignore[no-untyped-call]
     check_size(*image.size, max_pixels=max_pixels)
     return _without_exif(image)
@@ -178,7 +178,7 @@ def _read_raw(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def _without_exif(image: Image.Image) -> Image.Image:
-    """Drop the EXIF: the decoder has applied the file's own orientation, which overrides the EXIF's."""
+    """Drop the EXIF, because the decoder has applied the file's own orientation, which overrides the EXIF's."""
     image.info.pop("exif", None)
     return image
 
@@ -187,10 +187,10 @@ def _without_exif(image: Image.Image) -> Image.Image:
 
 
 def _is_misread_by_pillow(data: bytes) -> bool:
-    """Return whether ImageMagick has to read a file, a JPEG 2000; ImageError if it reads it wrongly too.
+    """Return whether Pillow misreads a file, a JPEG 2000; raise ImageError if ImageMagick misreads it too.
 
     In pictures of two to four components Pillow rounds samples of more than 8 bits up to 256, so that white becomes
-    black. It shifts samples of fewer bits, so that white becomes grey.
+    black. Pillow shifts samples of fewer bits, so that white becomes grey.
     """
     siz = _SIZ.search(data) if data.startswith(_JP2) else None
     if siz is None:
@@ -205,7 +205,7 @@ def _is_misread_by_pillow(data: bytes) -> bool:
 
 
 def _refuse_misread(data: bytes, coder: str) -> None:
-    """Raise ImageError for a file that ImageMagick is known to read wrongly."""
+    """Raise ImageError if ImageMagick is known to read the file wrongly."""
     if coder == "pam":
         fields = dict(_PAM_FIELD.findall(data[: data.find(b"ENDHDR") + 1]))
         if b"ALPHA" in fields.get(b"TUPLTYPE", b"") and fields.get(b"MAXVAL") not in (b"255", b"65535"):

@@ -52,7 +52,7 @@ _RAW = frozenset({
 _OWN_NAME = ("aai", "avs", "cut", "mac", "mtv", "otb", "palm", "pcx", "rgf", "rla", "sct", "tim", "wbmp")
 # fmt: on
 
-# Formats without a magic number, by the extension of the file's name.
+# Coders of formats without a magic number, by the extension of the file's name.
 _EXTENSIONS = {
     **dict.fromkeys(_RAW, "dng"),
     **dict.fromkeys(("tga", "icb", "vda", "vst"), "tga"),
@@ -85,12 +85,13 @@ _FORBIDDEN = (
 
 _DPX_TRANSFER = "dpx:image.element[0].transfer-characteristic"
 
-# Enough for the copies that ImageMagick 6 (8 bytes a pixel) and 7 (16 or 20) hold at a time, and for one more.
+# Memory limit in bytes per pixel: enough for the copies that ImageMagick 6 (8 bytes per pixel) and 7 (16 or 20) hold at
+# a time, and for one more copy.
 _BYTES_PER_PIXEL = 64
 
 
 def find_coder(data: bytes, *, name: str = "") -> str | None:
-    """Find the coder of a file by its first bytes or its name; None if ImageMagick is not asked for the format."""
+    """Find the coder of a file by its first bytes or its name; return None if ImageMagick must not read the file."""
     extension = PurePath(name).suffix[1:].lower()
     if data.startswith(TIFF_STARTS):
         return "dng" if extension in _RAW or data[8:10] == b"CR" else None
@@ -152,10 +153,10 @@ def _wand(coder: str) -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
 
 @functools.cache
 def start_library() -> None:
-    """Start ImageMagick's library under picstore's policy; ImportError without the library.
+    """Start ImageMagick's library under picstore's policy; raise ImportError if the library is missing.
 
-    A process has one policy, which is read when the library starts. ImageError if other code in this process started
-    the library under a policy that allows more.
+    A process has one policy, which is read when the library starts. Raise ImageError if other code in this process
+    started the library under a policy that allows more.
     """
     own = os.environ.get(_CONFIGURE_PATH)
     os.environ[_CONFIGURE_PATH] = f"{POLICY}{os.pathsep}{own}" if own else str(POLICY)
@@ -179,27 +180,27 @@ def start_library() -> None:
 def _set_resource_limits(max_pixels: int) -> None:
     """Limit ImageMagick's memory and image size; a stricter limit of its policy.xml stays in force.
 
-    Its time limit is not used: it counts from the start of the process, and ends the process. ``convert`` limits the
-    time of an image itself (``--image-timeout``).
+    ImageMagick's time limit is not used, because it counts from the start of the process, and ends the process.
+    ``convert`` limits the time of an image itself (``--image-timeout``).
     """
     from wand.resource import limits
 
     most_bytes = max_pixels * _BYTES_PER_PIXEL
     for resource in ("memory", "map", "disk"):
         limits[resource] = most_bytes
-    # The header that Ping reads may differ from the header that decides.
+    # The size that Ping finds may differ from the size that Read decodes.
     for resource in ("area", "width", "height"):
         limits[resource] = max_pixels
     limits["thread"] = 1
 
 
 def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: str) -> None:
-    """Read an image, or only its header, by a forced coder; the content of a file overrides wand's ``format=``."""
+    """Read an image, or only its header, by a forced coder, because a file's content overrides wand's ``format=``."""
     from wand.api import library
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"
     if coder in _FROM_FILE:
-        # The policy allows such a name.
+        # The policy allows files with this prefix.
         with tempfile.NamedTemporaryFile(prefix="picstore-imagemagick-") as file:
             file.write(data)
             file.flush()
@@ -230,7 +231,7 @@ def _convert_pixels(image: WandImage, coder: str) -> Image.Image:
 
 
 def _reason(coder: str, error: Exception) -> str:
-    # ImageMagick appends the line of its source and the name of the temporary file.
+    # Removes the source line and the name of the temporary file, which ImageMagick appends.
     line = str(error)[:500].partition("\n")[0]
     text = re.sub(r"[`'\"]?\s*@ .*|`[^']*'", "", line).strip()
     if "delegate" in text.lower() or coder == "dng":
@@ -240,5 +241,5 @@ def _reason(coder: str, error: Exception) -> str:
 
 
 def _or_wheels(coder: str) -> str:
-    """Say what to install instead of ImageMagick, which is asked for these formats only if their wheels are missing."""
+    """Return advice to install wheels: ImageMagick reads these formats only if their wheels are missing."""
     return "; or run: pip install 'picstore[formats]'" if coder in ("heic", "jxl", "dng") else ""

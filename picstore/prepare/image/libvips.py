@@ -1,9 +1,9 @@
-"""Work of libvips, where pyvips is installed (the extra ``mozjpeg``). No other module imports pyvips.
+"""Decoding and encoding by libvips, if pyvips is installed (the extra ``mozjpeg``). No other module imports pyvips.
 
-Large TIFF and PNG are decoded strip by strip: libvips reads sequentially and keeps up to 75 MiB, where Pillow keeps
-four bytes a pixel. Only images that need no conversion are read so: grey or RGB of 8 bits, upright, without alpha,
-compressed without loss. Pillow reads all others, and images in which libvips finds a fault, so that neither a result
-nor a reason depends on what is installed.
+Large TIFF and PNG are decoded strip by strip: libvips reads sequentially and keeps up to 75 MiB, while Pillow keeps
+four bytes per pixel. Only images that need no conversion are read this way: grey or RGB of 8 bits, upright, without
+alpha, compressed without loss. Pillow reads all other images, and images in which libvips finds a fault, so that no
+result or reason depends on whether pyvips is installed.
 
 JPEGs are encoded by mozjpeg, which is built into libvips.
 """
@@ -26,9 +26,9 @@ from picstore.prepare.image.mend_files import iterate_chunks
 from picstore.prepare.image.pixel_conversion import strip_boxes
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
 
-# Pixels of an image for which importing pyvips and starting libvips, 0.1 s, pays.
+# Pixels of the smallest image for which importing pyvips and starting libvips, 0.1 s, pays.
 MIN_PIXELS = 1 << 24
-# Bytes of a file for which reading its headers twice, 0.2 ms, pays.
+# Bytes of the smallest file for which reading its headers twice, 0.2 ms, pays.
 _MIN_BYTES = 1 << 20
 _STARTS = b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*"
 
@@ -39,7 +39,7 @@ _TILE_WIDTH, _SUB_IFDS, _DNG_VERSION = 322, 330, 50706
 _LOSSLESS = {1, 5, 8, 32773, 32946}
 # Bits, fill order, orientation, planes, sample format.
 _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
-# Chunks of PNG that do not change what Pillow makes of the pixels: anywhere, and before the pixels only.
+# PNG chunks that do not change Pillow's pixels: at any place, and only if they stand before the pixels.
 _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}
 _BEFORE_PIXELS = {b"IHDR", b"sRGB", b"gAMA", b"cHRM", b"pHYs", b"iCCP", b"bKGD", b"sBIT"}
 
@@ -49,13 +49,13 @@ _SUBSAMPLE_MODES = {"444": "off", "420": "on"}
 
 @functools.cache
 def find_vips() -> Any:
-    """Import and configure pyvips; None if it or libvips is not installed."""
+    """Import and configure pyvips; return None if pyvips or libvips is not installed."""
     try:
         import pyvips
     except (ImportError, OSError):  # OSError if the library is missing.
         return None
-    pyvips.concurrency_set(1)  # The workers are processes.
-    pyvips.cache_set_max(0)  # Otherwise it keeps operations on freed images.
+    pyvips.concurrency_set(1)  # Worker processes use all cores already.
+    pyvips.cache_set_max(0)  # Otherwise libvips keeps operations on freed images.
     return pyvips
 
 
@@ -65,10 +65,10 @@ class FaultFound(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LargeImage:
-    """A large upright TIFF or PNG in grey or RGB, whose strips are decoded one by one.
+    """Large upright TIFF or PNG in grey or RGB, whose strips are decoded one by one.
 
     Attributes:
-        strips: strips for ``encode_strips``; FaultFound for a strip that cannot be decoded.
+        strips: strips for ``encode_strips``; the iterator raises FaultFound if a strip cannot be decoded.
         size: width and height.
         origin: "TIFF" or "PNG".
     """
@@ -79,14 +79,14 @@ class LargeImage:
 
 
 def open_large_image(data: bytes, *, settings: EncodeSettings) -> LargeImage | None:
-    """Open an image that libvips decodes strip by strip; return None for all others, also for refused images."""
+    """Open an image that libvips decodes strip by strip; return None for all other or refused images."""
     if len(data) < _MIN_BYTES or not data.startswith(_STARTS):
         return None
     try:
         image = open_by_pillow(data, ("TIFF", "PNG"))
         check_size(*image.size, max_pixels=settings.max_pixels)
         plain = image.width * image.height >= MIN_PIXELS and _needs_no_conversion(data, image)
-    except Exception:  # Pillow's way says what is wrong with the header.
+    except Exception:  # Decoding by Pillow will report what is wrong with the header.
         return None
     vips = find_vips() if plain and max(image.size) <= MAX_SIDE else None
     return None if vips is None else LargeImage(_fetch_strips(vips, data, image), image.size, str(image.format))
@@ -96,7 +96,7 @@ def _fetch_strips(vips: Any, data: bytes, image: Image.Image) -> Iterator[U8]:
     load = vips.Image.pngload_source if image.format == "PNG" else vips.Image.tiffload_source
     bands = len(image.getbands())
     try:
-        # A source does not copy the file, as buffers do.
+        # Unlike a buffer, a source does not copy the file.
         opened = load(vips.Source.new_from_memory(data), access="sequential", fail_on="warning")
         if (opened.width, opened.height, opened.bands, opened.format) != (*image.size, bands, "uchar"):
             raise FaultFound("libvips reads another size or format")
@@ -143,16 +143,17 @@ def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> 
     """Encode a baseline JPEG by trellis quantization, with optimal Huffman tables and restart markers.
 
     The image has the mode "L" or "RGB", ``quality`` is 1 … 100 on libjpeg's scale, ``subsampling`` is "420" or "444".
-    MissingDependency as from :func:`require_mozjpeg`.
+    Errors are those of :func:`require_mozjpeg`.
     """
-    # mozjpeg must not write restart markers itself: with trellis quantization the stream is broken (its issue 195).
+    # mozjpeg must not write restart markers itself: with trellis quantization the stream is broken (mozjpeg's issue
+    # 195).
     jpeg = _encode(require_mozjpeg(), image, quality=quality, subsampling=subsampling, trellis=True)
     return transcode(jpeg, *read_marker_segments(jpeg))
 
 
 @functools.cache
 def require_mozjpeg() -> Any:
-    """Return pyvips; MissingDependency unless it and a libvips that is built with mozjpeg are installed."""
+    """Return pyvips; raise MissingDependency unless pyvips and a libvips built with mozjpeg are installed."""
     pyvips = find_vips()
     if pyvips is None:
         raise missing_extra("--encoder mozjpeg needs libvips", "mozjpeg")
@@ -172,7 +173,7 @@ def _encode(vips: Any, image: Image.Image, *, quality: int, subsampling: str, tr
         interlace=False,
         trellis_quant=trellis,
         overshoot_deringing=True,
-        # The tables of T.81, annex K: at equal SSIM 4 % fewer bytes than libjpeg-turbo, with mozjpeg's own none fewer.
+        # Tables of T.81, annex K: 4 % fewer bytes than libjpeg-turbo at equal SSIM; mozjpeg's own tables save none.
         quant_table=0,
         subsample_mode=_SUBSAMPLE_MODES[subsampling],
         restart_interval=0,

@@ -1,10 +1,11 @@
 """Changes to a file before it is decoded, so that neither its metadata nor a fault of a library decides about pixels.
 
-Pillow refuses a PNG for a text or a profile of over 1 MiB, also behind the pixels, and for a wrong CRC of either; and a
-JPEG for a short APP0, APP2 or APP14 segment. Its limits are global to the process, so they are not changed.
+Pillow refuses a PNG if a text or profile exceeds 1 MiB or has a wrong CRC, even after the pixels, and a JPEG if an
+APP0, APP2 or APP14 segment is too short. Pillow's limits are global to the process, so they are not changed.
 
-Files that Pillow is known to read wrongly are mended here, or the image that it opened is. Each case was found by files
-of known pixels, tests/prepare/image/test_known_pixels.py; ``format_decoders`` refuses the files that cannot be mended.
+This module also corrects files that Pillow is known to read wrongly, before or after Pillow opens them. Files of known
+pixels found each case (tests/prepare/image/test_known_pixels.py); ``format_decoders`` refuses the files that cannot be
+mended.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _APP2, _APP15, _COM = 0xE2, 0xEF, 0xFE
 _COLORS = b"tRNS"  # ancillary, but changes pixels
-# Keyword of the text in which ImageMagick writes EXIF.
+# Keyword of the PNG text chunk in which ImageMagick writes EXIF.
 _EXIF_TEXT = b"Raw profile type exif\0"
-# Bytes of such a text, also inflated: the 64 KiB of EXIF in hexadecimal digits and lines take half of it.
+# Largest size in bytes of that chunk, also inflated; 64 KiB of EXIF in lines of hexadecimal digits take half of it.
 _MAX_EXIF_TEXT = 1 << 18
 
 _XPM = b"/* XPM */"
@@ -38,12 +39,12 @@ _XPM_COLOR = re.compile(rb"(\sc\s+#)([0-9A-Fa-f]+)")
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """A file without its metadata.
+    """File without its metadata.
 
     Attributes:
-        data: the file, with nothing but the parts that decide about pixels and orientation.
+        data: the file, reduced to the parts that determine pixels and orientation.
         orientation: orientation in a JPEG's EXIF, 1 … 8; None if it is still to be read in ``data``.
-        remark: damage of the metadata, empty for none.
+        remark: damage of the metadata; empty if there is none.
     """
 
     data: bytes
@@ -52,7 +53,7 @@ class Bare:
 
 
 class Chunk(NamedTuple):
-    """A chunk of a PNG: its type, its data, and its checksum as stored; from ``start`` to ``end`` of the file."""
+    """Chunk of a PNG: type, data, stored checksum, and the offsets in the file at which the chunk starts and ends."""
 
     kind: bytes
     body: memoryview
@@ -81,7 +82,7 @@ def iterate_chunks(png: bytes) -> Iterator[Chunk]:
 def leave_out_metadata(data: bytes) -> Bare:
     """Leave out the metadata of a PNG or a JPEG.
 
-    A file of another format is returned unchanged, and so is one that cannot be parsed.
+    A file that has another format, or cannot be parsed, is returned unchanged.
     """
     if data.startswith(_PNG):
         return _bare_png(data)
@@ -95,7 +96,7 @@ def _bare_png(data: bytes) -> Bare:
     exif: set[bytes] = set()
     for chunk in iterate_chunks(data):
         if not chunk.kind.isalpha():
-            break  # The decoder says what is damaged.
+            break  # The decoder will report the damage.
         is_ancillary = chunk.kind[0] & 0x20
         if not is_ancillary or chunk.kind == _COLORS:
             continue
@@ -114,7 +115,7 @@ def _bare_png(data: bytes) -> Bare:
 
 
 def _holds_exif(chunk: Chunk) -> bool:
-    """Return whether an ancillary chunk holds EXIF, and so little that Pillow reads it."""
+    """Return whether an ancillary chunk holds EXIF that is small enough for Pillow to read."""
     kind, body = chunk.kind, chunk.body
     if kind == b"eXIf":
         return True
@@ -133,7 +134,7 @@ def _holds_exif(chunk: Chunk) -> bool:
 def _bare_jpeg(data: bytes) -> Bare:
     kept, exif, rest = [data[:2]], [], 2
     try:
-        for marker, body, rest in iterate_marker_segments(data):  # noqa: B007 - the last one's end
+        for marker, body, rest in iterate_marker_segments(data):  # noqa: B007 - used after the loop
             if marker == APP1:
                 exif.append(body)
             if _decides_about_pixels(marker, body):
@@ -155,10 +156,10 @@ def _decides_about_pixels(marker: int, body: bytes) -> bool:
 
 
 def mend_data(data: bytes) -> bytes:
-    """Rewrite the colors of an XPM with two digits a channel; return a file of another format unchanged.
+    """Rewrite the colors of an XPM with two digits per channel; return a file of another format unchanged.
 
-    Pillow takes the last six digits of a color, however many it has. Of more than two digits a channel, the upper two
-    are kept. One digit a channel counts 17 times, so that ``#fff`` is white.
+    Pillow takes the last six digits of a color of any length. Here, channels of more than two digits keep the upper
+    two, and single digits are doubled, so that ``#fff`` is white.
     """
     if not data.startswith(_XPM):
         return data
@@ -167,7 +168,7 @@ def mend_data(data: bytes) -> bytes:
         return data
     start = data.find(b"\n", head.end()) + 1
     *colors, rest = data[start:].split(b"\n", int(head[3])) if start else [data]
-    # Length of the quotation mark and of a pixel's characters, which may look like a color.
+    # Number of characters of the quotation mark and of a pixel's name, which may look like a color.
     key = 1 + int(head[4][:3])
     mended = [line[:key] + _XPM_COLOR.sub(_two_digits, line[key:]) for line in colors]
     return data[:start] + b"\n".join((*mended, rest))
@@ -186,7 +187,7 @@ def mend_image(image: Image.Image) -> Image.Image:
     """Correct an image that Pillow opened: the transparent color of a PNG, and the alpha of a TGA of 16 bits.
 
     Pillow scales a PNG's samples to 8 bits, but not its transparent color. The sixteenth bit of a TGA means opaque to
-    some programs and transparent to others, so it is ignored.
+    some programs and transparent to other programs, so it is ignored.
     """
     if not isinstance(image, ImageFile.ImageFile) or not image.tile:
         return image

@@ -1,7 +1,8 @@
 """Conversion of decoded pixels to grey or RGB of 8 bits, and to arrays and other sizes (docs/formats.md, "Color").
 
-Images are converted strip by strip where that saves memory: Pillow keeps four bytes a pixel of RGB, and copies all
-pixels twice when NumPy asks for them, which makes ten bytes. With strips it takes four, and three for an array.
+Images are converted strip by strip if that saves memory: Pillow keeps four bytes per pixel of RGB, and copies all
+pixels twice when NumPy asks for them, which makes ten bytes. Strip by strip, an image takes four bytes per pixel, and
+an array three.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from picstore.jpeg.encoder.encode_baseline import strip_height
 from picstore.kernels.filters import LANCZOS
 from picstore.kernels.resample import resample
 
-# Pillow's modes of more than 8 bits a sample. All have one channel.
+# Pillow's modes of more than 8 bits per sample. All have one channel.
 _DEEP_MODES = frozenset({"I", "F", "I;16", "I;16L", "I;16B", "I;16N"})
 
 
@@ -63,8 +64,8 @@ def _with_alpha(image: Image.Image) -> Image.Image:
 def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     """Composite an image with transparency over the background.
 
-    Grey with alpha stays grey if the background is grey or invisible. Strip by strip it takes 8 bytes a pixel, in one
-    piece 13.
+    Grey with alpha stays grey if the background is grey or invisible. Compositing takes 8 bytes per pixel strip by
+    strip, 13 in one piece.
     """
     grey = image.mode in ("LA", "La")
     if grey and len(set(background)) > 1:
@@ -79,7 +80,7 @@ def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Im
 def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     """Convert an image of one of ``_DEEP_MODES`` to 8 bits.
 
-    Strip by strip floats take 5 bytes a pixel, in one piece 32.
+    Floats take 5 bytes per pixel strip by strip, 32 in one piece.
     """
     white = _white(image)
     transparent = image.info.get("transparency")
@@ -96,12 +97,12 @@ def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image
 
 
 def _is_wide(image: Image.Image) -> bool:
-    """Return whether integers have 32 bits; Pillow keeps the 16 bits of some formats in the same mode."""
+    """Return whether integers have 32 bits, because Pillow keeps 16-bit integers of some formats in the same mode."""
     return image.mode == "I" and image.format not in ("PNG", "PPM")
 
 
 def _white(image: Image.Image) -> float:
-    """Choose the value that becomes white."""
+    """Return the value that becomes white."""
     if image.mode != "F" and not _is_wide(image):
         return 65_535
     strips = (np.asarray(image.crop(box)) for box in strip_boxes(image.size))
@@ -221,7 +222,7 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
         size: width and height in pixels.
 
     Returns:
-        An image, or RGB as uint8 (height, width, 3) whose channels lie one after the other.
+        An image, or RGB as uint8 (height, width, 3), in which each channel is contiguous.
     """
     if isinstance(image, Image.Image):
         if image.size == size:

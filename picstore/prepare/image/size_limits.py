@@ -13,16 +13,18 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from picstore.errors import ImageError
 
-# ISO/IEC 11544, 6.2: first and last layer, planes, a filler, width, height, lines a stripe, largest shifts, options.
+# JBIG header (ISO/IEC 11544, 6.2): first and last layer, planes, a filler, width, height, lines per stripe, largest
+# shifts, options.
 _JBIG = struct.Struct(">BBBBIIIBBBB")
-# With more layers, a dot of the lowest layer would be more than 2**31 dots of the highest.
+# With more layers, a dot of the lowest layer would be more than 2**31 dots of the highest layer.
 _JBIG_LAYERS = 31
-# Bytes of the signature and of the size header (ISO/IEC 18181-1), which has at most 68 bits, from the lowest on.
+# Bytes of a JPEG XL signature and size header (ISO/IEC 18181-1), which has at most 68 bits, the lowest bit first.
 _JPEG_XL_HEADER = 11
-# Width to height by the number of a ratio. With number 0 the header states the width.
+# Ratio of width to height by its code in a JPEG XL header. With code 0 the header states the width.
 _JPEG_XL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
-# Address space of a decoder: for its libraries and stacks, and for copies of the image and its layers.
+# Address space that a decoder may add: bytes for libraries and stacks, and bytes per pixel for copies of the image and
+# its layers.
 _DECODER_BYTES = 512 << 20
 _DECODER_BYTES_PER_PIXEL = 64
 
@@ -38,7 +40,7 @@ def check_size(width: int, height: int, *, max_pixels: int) -> None:
 
 
 def limit_memory(pixels: int) -> None:
-    """Limit the address space of this process to its present size and what decoding ``pixels`` may add; Linux only."""
+    """Limit the address space of this process to its present size plus the need of decoding ``pixels``; Linux only."""
     if sys.platform == "linux":
         held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         _, most = resource.getrlimit(resource.RLIMIT_AS)
@@ -57,7 +59,7 @@ def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
         factory, accept = Image.OPEN[each]
         try:
             accepted = accept is None or accept(data[:16])
-            if accepted and not isinstance(accepted, str):  # A text says what is missing.
+            if accepted and not isinstance(accepted, str):  # A string says what is missing.
                 return factory(io.BytesIO(data), "")
         # The file has another format, or its header is damaged.
         except (SyntaxError, IndexError, TypeError, struct.error):
@@ -80,7 +82,7 @@ def check_jbig(data: bytes, *, max_pixels: int) -> None:
 
 
 def check_webp(data: bytes, *, max_pixels: int) -> None:
-    """Raise ImageError if a WebP header (RFC 9649) states too many pixels; its reader makes two canvases to open it."""
+    """Raise ImageError if a WebP header (RFC 9649) states too many pixels; opening it would allocate two canvases."""
     kind, body = data[12:16], data[20:30]
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(body) < 10:
         return
@@ -96,7 +98,7 @@ def check_webp(data: bytes, *, max_pixels: int) -> None:
 
 
 def check_jpeg_xl(data: bytes, *, max_pixels: int) -> None:
-    """Raise ImageError if a JPEG XL header is damaged or states too many pixels; its decoder decodes at once."""
+    """Raise ImageError if a JPEG XL header is damaged or states too many pixels; opening the file would decode it."""
     start = _jpeg_xl_codestream(data)
     if len(start) < _JPEG_XL_HEADER or not start.startswith(b"\xff\x0a"):
         raise ImageError("damaged or truncated JPEG XL: its header cannot be read")
@@ -117,7 +119,7 @@ def check_jpeg_xl(data: bytes, *, max_pixels: int) -> None:
 
 
 def _jpeg_xl_codestream(data: bytes) -> bytes:
-    """Return the first bytes of the codestream, which is the file or lies in boxes of ISO/IEC 14496-12."""
+    """Return the first bytes of the codestream, which is the whole file or lies in boxes of ISO/IEC 14496-12."""
     if not data.startswith(b"\0\0\0\x0cJXL "):
         return data[:_JPEG_XL_HEADER]
     found, position = b"", 0
@@ -127,7 +129,8 @@ def _jpeg_xl_codestream(data: bytes) -> bytes:
         if length == 1:
             (length,), header = struct.unpack_from(">Q", data, position + 8), 16
         end = position + length if length else len(data)
-        # The codestream is whole, or in parts, of which the first may have four bytes. A part begins with its number.
+        # A box holds the whole codestream (jxlc), or a part after its number (jxlp). The first part may have four
+        # bytes.
         if kind in (b"jxlc", b"jxlp"):
             start = position + header + 4 * (kind == b"jxlp")
             found += data[start : min(end, start + _JPEG_XL_HEADER)]

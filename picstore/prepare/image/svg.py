@@ -22,17 +22,17 @@ _MAX_BYTES = 32 << 20
 _MAX_DEPTH = 256
 # Bytes at the start of a file in which the first element must begin.
 _PROLOG = 65_536
-_DEFAULT_SIZE = (300.0, 150.0)  # CSS 2.1, 10.3.2: a replaced element without a size
+_DEFAULT_SIZE = (300.0, 150.0)  # pixels; CSS 2.1, 10.3.2: a replaced element without a size
 _UNITS = {"px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
-_MAX_NUMBER = 40  # characters
+_MAX_NUMBER = 40  # characters of a number
 _ENCODINGS = frozenset(("utf-8", "us-ascii", "iso-8859-1", "windows-1252"))
 _PICTURES = tuple(f"data:image/{kind}" for kind in ("png", "jpeg", "jpg", "gif", "webp"))
-# Text is drawn in the font that the document names, else in the first of these that the machine has.
+# Text is drawn in the font that the document names, else in the first of these fonts that the machine has.
 _FONTS = ("Liberation Sans", "DejaVu Sans", "Noto Sans", "Arial", "Helvetica", "FreeSans")
 
 
 class _FirstElement(Exception):
-    """Signal that the parser has reached an element; its text is the local name."""
+    """Signal that the parser has reached the first element; the message is the local name of the element."""
 
 
 def is_svg(data: bytes) -> bool:
@@ -56,10 +56,10 @@ def is_svg(data: bytes) -> bool:
 
 
 def draw(data: bytes, *, max_pixels: int) -> Image.Image:
-    """Draw a document in mode RGBA, and limit the memory of this process for that.
+    """Draw a document in mode RGBA, after limiting the memory of this process.
 
-    ImageError if the document is not well-formed, refers to anything outside itself, declares entities or is too large,
-    or if resvg is missing.
+    Raise ImageError if the document is not well-formed, refers to anything outside itself, declares entities or is too
+    large, or if resvg is missing.
     """
     document, (width, height), has_text = check_document(data, max_pixels=max_pixels)
     resvg = _import_resvg()
@@ -81,14 +81,14 @@ def draw(data: bytes, *, max_pixels: int) -> Image.Image:
 def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int], bool]:
     """Check a document; return its text, its width and height in pixels, and whether it has text to draw.
 
-    ImageError as :func:`draw`.
+    Errors are those of :func:`draw`.
     """
     if len(data) > _MAX_BYTES:
         raise ImageError(f"SVG of {len(data):,} bytes; {_MAX_BYTES:,} are read at most")
     document = _decode_text(data)
     parser = expat.ParserCreate(namespace_separator=" ")
     checker = _Checker(parser)
-    parser.buffer_text = True  # A reference in two pieces would pass.
+    parser.buffer_text = True  # Otherwise a reference that comes in two pieces would pass.
     parser.buffer_size = 4 * len(document) + 1
     parser.StartElementHandler = checker.start_element
     parser.EndElementHandler = checker.end_element
@@ -101,7 +101,7 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
     size, is_complete = _size(checker.root)
     width, height = (max(1, math.floor(min(each, 1e9) + 0.5)) for each in size)
     check_size(width, height, max_pixels=max_pixels)
-    if not is_complete:  # resvg would take the size of the drawn elements.
+    if not is_complete:  # Otherwise resvg would take the size of the drawn elements.
         root = document.encode()[checker.root_offset :].decode()
         document = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{root}</svg>'
     return document, (width, height), checker.has_text
@@ -161,7 +161,7 @@ def _refuse_entity(*_: object) -> None:
 
 
 def _check_address(tag: str, address: str) -> None:
-    """Refuse an address from which an element would load something; a link (``a``) loads nothing."""
+    """Raise ImageError if an element would load something from an address; a link (``a``) loads nothing."""
     address = address.strip()
     allowed = address.startswith("#") or tag == "a"
     if tag in ("image", "feImage"):
@@ -171,7 +171,7 @@ def _check_address(tag: str, address: str) -> None:
 
 
 def _refuse_references(text: str) -> None:
-    """Refuse ``url()`` of anything but ``#name``, and ``@import``."""
+    """Raise ImageError if a string has ``@import``, or ``url()`` of anything except ``#name``."""
     text = text.lower()
     outside = any(not each.lstrip(" \t\r\n\"'").startswith("#") for each in text.split("url(")[1:])
     if outside or "@import" in text:
@@ -182,7 +182,7 @@ def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
     """Compute width and height in pixels from the root's attributes, its viewBox, or CSS's default.
 
     Returns:
-        The size, and whether the root states all of it.
+        The size, and whether the root states enough for resvg to compute it.
 
     Raises:
         ImageError: the root states a length that cannot be read.
@@ -201,7 +201,7 @@ def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
 
 
 def _pixels(length: str, full: float) -> float | None:
-    """Convert a length to pixels, with a percentage of ``full``; return None for the automatic length."""
+    """Convert a length to pixels, a percentage relative to ``full``; return None for the automatic length."""
     length = length.strip()
     if length in ("", "auto"):
         return None
@@ -215,7 +215,7 @@ def _pixels(length: str, full: float) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    """Convert a text to a number; return None if it is not finite and above 0."""
+    """Convert a string to a number; return None unless the number is finite and above 0."""
     try:
         number = float(text) if len(text) <= _MAX_NUMBER and "_" not in text else math.nan
     except ValueError:
@@ -233,7 +233,7 @@ def _import_resvg() -> Any:
 
 @functools.cache
 def _find_font() -> str:
-    """Find a font of the machine. Without a font, text would be left out in silence."""
+    """Return an installed font; raise ImageError if there is none, because resvg would silently leave out text."""
     resvg = _import_resvg()
     drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><text y="9">{}</text></svg>'
     empty = resvg.svg_to_bytes(svg_string=drawing.format(""))

@@ -16,7 +16,7 @@ from picstore.prepare.image.size_limits import open_by_pillow
 from picstore.storage.annotations import read_objects
 
 _LOSSLESS = ("PNG", "TIFF", "BMP", "GIF")
-# Pillow's modes of masks, whose values are never mixed.
+# Pillow's modes of masks, whose values must not be mixed by resizing.
 _INDEXED = ("1", "L", "P", "I", "I;16", "I;16B")
 _MAGIC = (b"\x89PNG", b"II*\0", b"MM\0*", b"BM", b"GIF8", b"\xff\xd8\xff")
 _CANNOT_FOLLOW = "cannot be turned or resized with its image"
@@ -28,8 +28,8 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
     """Check ``boxes``, ``polygons`` and ``keypoints`` of an extra, and map them to the pixels of the stored image.
 
     Args:
-        extra: any JSON value; all but targets stays as it is.
-        coordinates: map of the image.
+        extra: any JSON value; everything except targets stays unchanged.
+        coordinates: map from the source's pixels to the stored image's.
         annotated: width and height of the annotated image: the upright image, or the raw image if the annotating
             program ignored the orientation. None means the upright image.
 
@@ -61,7 +61,7 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
 
 
 def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> list[list[float]]:
-    """Map keypoints, which count from the center of the first pixel; [0, 0, 0] is unmarked and stays."""
+    """Map keypoints, whose origin is the center of the first pixel; [0, 0, 0] means unmarked and stays."""
     centers = coordinates.map_points(points[:, :2] + 0.5, rotate=rotate) - 0.5
     marked = (points != 0).any(axis=1, keepdims=True)
     rows = np.round(np.where(marked, centers, 0.0), DECIMALS).tolist()
@@ -69,11 +69,11 @@ def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> 
 
 
 def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
-    """Turn and resize an attachment as its image was, if it has the size of the image before that.
+    """Turn and resize an attachment like its image, if it has the size that the image had before.
 
-    An attachment of the file's size before rotation is rotated too. A JPEG may also be smaller than its image by a
-    whole factor. Grey and palette images take the value of the nearest pixel. A mask of the stored image's size, and
-    data that are not a mask, are returned unchanged.
+    An attachment of the file's size before rotation is rotated too. A JPEG may also be smaller than its image by an
+    integer factor. Masks take the value of the nearest pixel. A mask of the stored image's size, and other data of any
+    other size, are returned unchanged.
 
     Args:
         name: name of the attachment, for messages.
@@ -100,7 +100,7 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
 
 
 def _factor(size: tuple[int, int], image: CoordinateMap, kind: str) -> int:
-    """Return by how much an attachment is smaller than its image; 0 if it does not lie on the image's pixels."""
+    """Return the factor by which an attachment is smaller than its image; 0 if its size does not fit the image."""
     if size in (image.upright_size, image.raw_size):
         return 1
     for whole in (image.upright_size, image.raw_size):
@@ -111,7 +111,7 @@ def _factor(size: tuple[int, int], image: CoordinateMap, kind: str) -> int:
 
 
 def _require_follower(opened: Image.Image, image: CoordinateMap, factor: int) -> None:
-    """Raise ImageError for a mask that does not lie on its image, and for frames that would be lost."""
+    """Raise ImageError if the size of a mask does not fit its image, or if frames would be lost."""
     if not factor and _is_mask(opened) and opened.size != image.stored_size:
         raise ImageError(f"{_CANNOT_FOLLOW}: {_sizes(opened.size, image.upright_size)}")
     if factor and opened.format in _LOSSLESS and (frames := getattr(opened, "n_frames", 1)) > 1:
@@ -137,7 +137,7 @@ def _encoded(moved: Image.Image, kind: str) -> bytes:
 
 
 def mask_problem(name: str, data: bytes, size: tuple[int, int]) -> str:
-    """Return a message if an attachment is a mask whose size is not its image's ``size``, else an empty text."""
+    """Return a message if an attachment is a mask whose size is not its image's ``size``, else an empty string."""
     if not data.startswith(_MAGIC):
         return ""
     try:

@@ -2,7 +2,7 @@
 
 A mode of Pillow says less than the tags: it is the same for 12 and 16 bits, for WhiteIsZero and BlackIsZero, and for
 signed and unsigned integers. So Pillow converts only the layouts of ``_is_exact_in_pillow``. For other layouts it only
-decompresses each strip or tile, as if that were a picture of bytes, and NumPy makes samples of the bytes.
+decompresses each strip or tile, as if it were a picture of bytes, and NumPy converts the bytes to samples.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from picstore.errors import ImageError
 from picstore.prepare.image.pixel_conversion import integer_top, largest_usual, scale, strip_boxes
 from picstore.prepare.image.size_limits import check_size
 
-# First bytes of TIFF and BigTIFF files, also by writers that swap the magic number.
+# First bytes of TIFF and BigTIFF files, including files whose writers swapped the magic number.
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"MM*\0", b"II\0*")
 
 _Samples = npt.NDArray[Any]
@@ -50,7 +50,7 @@ _FAX = frozenset({2, 3, 4})
 _BYTE_CODERS = frozenset({_UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000})
 # Compressions for which libtiff ignores a predictor; other programs undo it.
 _WITHOUT_PREDICTOR = frozenset({_UNCOMPRESSED, 32773})
-# Extra samples with which Pillow is exact, by meaning and bits of unsigned samples in one plane.
+# ExtraSamples that Pillow converts exactly, by photometric interpretation and bits of unsigned samples in one plane.
 _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     **{(meaning, bits): ((),) for meaning in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _PALETTE) for bits in (1, 2, 4, 8)},
     **dict.fromkeys(((_BLACK_IS_ZERO, 16), (_CMYK, 8), (_CMYK, 16), (_YCBCR, 8), (_LAB, 8)), ((),)),
@@ -58,9 +58,9 @@ _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     (_RGB, 16): ((), (0,), (_UNASSOCIATED,)),
 }
 _PILLOW_COMPRESSIONS = _BYTE_CODERS | _JPEG | _FAX
-# Bits of a pixel in a file. ImageMagick may take 64 bytes a pixel too.
+# Largest number of bits per pixel in a file. ImageMagick may take 64 bytes per pixel too.
 _MAX_PIXEL_BITS = 512
-_LONG = 4  # type of a value
+_LONG = 4  # TIFF type of 32-bit integers
 _DIRECTORY = struct.Struct("<H" + 9 * "HHII" + "I")
 _REVERSED = bytes(int(f"{each:08b}"[::-1], 2) for each in range(256))
 
@@ -74,7 +74,7 @@ class Layout:
         order: byte order, "<" or ">".
         bits: bits of a sample.
         kind: 1 unsigned, 2 signed, 3 floating point.
-        photometric: meaning of the samples.
+        photometric: PhotometricInterpretation, the meaning of the samples.
         extra: ExtraSamples, the meanings of the samples after the colors.
         planar: whether each sample has a plane of its own.
         compression, predictor, fill_order: as in the tags.
@@ -98,7 +98,7 @@ class Layout:
 
     @property
     def alpha(self) -> int | None:
-        """Position of the first extra sample that is alpha."""
+        """Index in ``extra`` of the first alpha sample; None without alpha."""
         return next((k for k, each in enumerate(self.extra) if each in (_ASSOCIATED, _UNASSOCIATED)), None)
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
 
 
 def read_layout(tags: TiffImagePlugin.ImageFileDirectory_v2, order: Literal["<", ">"]) -> Layout:
-    """Read the layout from the tags; ImageError for tags that contradict each other, or whose meaning is unknown."""
+    """Read the layout from the tags; raise ImageError if tags contradict each other or their meaning is unknown."""
     photometric = _number(tags, _PHOTOMETRIC, 0)
     compression = _number(tags, _COMPRESSION, _UNCOMPRESSED)
     colors = _COLORS.get(photometric)
@@ -162,14 +162,14 @@ def read_layout(tags: TiffImagePlugin.ImageFileDirectory_v2, order: Literal["<",
     kind = _UNSIGNED if kind == _UNDEFINED else kind
     if kind not in _KINDS:
         raise ImageError(f"TIFF: sample format {kind} is unknown")
-    if photometric == _YCBCR and samples == 1:  # the grey of a JPEG
+    if photometric == _YCBCR and samples == 1:  # A grey JPEG.
         photometric, colors = _BLACK_IS_ZERO, 1
     count = samples - colors
     if count < 0 or samples * bits > _MAX_PIXEL_BITS:
         raise ImageError(f"TIFF: {samples} samples a pixel of {bits} bits in {_NAMES[photometric]}")
     extra = _numbers(tags, _EXTRA_SAMPLES, ())[:count]
     if not extra and count == 1 and photometric == _RGB:
-        extra = (_UNASSOCIATED,)  # Pillow's choice.
+        extra = (_UNASSOCIATED,)  # Pillow assumes this too.
     if len(extra) < count:
         raise ImageError(
             f"TIFF: {samples} samples a pixel in {_NAMES[photometric]}; ExtraSamples does not explain them"
@@ -278,7 +278,7 @@ def _decompress(segment: bytes, size: tuple[int, int], compression: int) -> U8:
     places = (_STRIP_OFFSETS, start), (_SAMPLES, 1), (_ROWS, rows), (_STRIP_COUNTS, len(segment))
     entries = [field for tag, value in (*tags, *places) for field in (tag, _LONG, 1, value)]
     header = struct.pack("<2sHI", b"II", 42, 8) + _DIRECTORY.pack(len(entries) // 4, *entries, 0)
-    # Opened in this way, Pillow does not limit the number of pixels.
+    # Unlike ``Image.open``, this class does not limit the number of pixels.
     picture = TiffImagePlugin.TiffImageFile(io.BytesIO(header + segment))
     return np.asarray(picture)
 
@@ -292,8 +292,8 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
     """Convert the bytes of a strip or tile to samples (rows, width, channels), and undo the predictor."""
     samples: _Samples
     if layout.predictor == 3:
-        # Adobe's technote 3: a row has all highest bytes first, and each byte is the difference to the byte one pixel
-        # before it.
+        # Adobe's technote 3: a row has all highest bytes first, and each byte is the difference from the byte one pixel
+        # before.
         differences = rows.reshape(shape[0], -1, shape[2])
         bytes_ = np.cumsum(differences, axis=1, dtype=np.uint8).reshape(shape[0], layout.bits // 8, -1)
         return np.ascontiguousarray(bytes_.swapaxes(1, 2)).view(f">f{layout.bits // 8}").reshape(shape)
@@ -310,7 +310,7 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
 
 
 def _unpack(rows: U8, count: int, bits: int) -> npt.NDArray[np.uint16]:
-    """Unpack ``count`` samples of 1 to 16 bits a row, the highest bit first. Three bytes hold any of them."""
+    """Unpack ``count`` samples of 1 to 16 bits a row, the highest bit first. Any sample lies within three bytes."""
     first = np.arange(count) * bits
     padded = np.pad(rows, ((0, 0), (0, 2)))
     unpacked = np.empty((len(rows), count), np.uint16)
@@ -353,7 +353,7 @@ def _to_image(samples: _Samples, layout: Layout, tags: TiffImagePlugin.ImageFile
 
 
 def _top(samples: _Samples, layout: Layout) -> float:
-    """Choose the value that becomes white."""
+    """Return the value that becomes white."""
     if layout.kind == _UNSIGNED and layout.bits <= 16:
         return (1 << layout.bits) - 1
     strips = (samples[upper:lower] for _, upper, _, lower in strip_boxes(layout.size))
@@ -389,7 +389,7 @@ def _number(tags: TiffImagePlugin.ImageFileDirectory_v2, tag: int, default: int)
 
 
 def _one_of_all(tags: TiffImagePlugin.ImageFileDirectory_v2, tag: int, default: int, name: str, samples: int) -> int:
-    """Return the value that all samples of a pixel have in a tag; ImageError if they differ."""
+    """Return the value of a tag that all samples of a pixel share; raise ImageError if values differ."""
     values = set(_numbers(tags, tag, (default,))[: max(1, samples)])
     if len(values) != 1:
         raise ImageError(f"TIFF: different {name} in one pixel ({', '.join(map(str, sorted(values)))}) are not read")

@@ -35,26 +35,26 @@ from picstore.storage.format.layout import SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 from picstore.storage.format.segment_table import make_entries
 
-# Statuses of an input in the ledger. FAILED and DUPLICATE are the ledger's own.
+# Statuses of an input in the ledger; the module ``ledger`` defines FAILED and DUPLICATE.
 LOSSLESS, REENCODED, INDEXED = "lossless", "reencoded", "indexed"
 
-_START = b"\xff\xd8\xff"  # SOI, and the first byte of another marker
-# EOI. Entropy-coded data cannot hold it (T.81, B.1.1.5).
+_START = b"\xff\xd8\xff"  # SOI, and the first byte of the next marker
+# EOI. Entropy-coded data cannot contain EOI (T.81, B.1.1.5).
 _END = b"\xff\xd9"
 # Coding processes of JPEGs that libjpeg-turbo decodes at any scale.
 _PROCESSES = ("baseline", "extended", "progressive")
-_MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # Looking it up takes 9 us.
+_MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # constant, because the look-up takes 9 µs
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJpeg:
-    """A training JPEG, or the image of an index in place, and how it was made.
+    """Training JPEG, or image of an index in place, and the way in which it was made.
 
     Attributes:
         info: size, sampling and restart segments, for the index of a container (docs/format.md).
         coordinates: map from the source's pixels to the pixels of the training JPEG.
         status: ``LOSSLESS``, ``REENCODED`` or ``INDEXED``.
-        reason: reason to re-encode the image, or for which an indexed image is foreign; else empty.
+        reason: reason why the image was re-encoded, or why an indexed image is foreign; else empty.
     """
 
     jpeg: bytes
@@ -97,7 +97,7 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
                 made[k] = str(error)
                 continue
             if source.rfind(_END, header.length) < 0:
-                made[k] = "damaged JPEG: its end is missing"  # Pillow decides whether it is truncated.
+                made[k] = "damaged JPEG: its end is missing"  # Pillow decides whether the JPEG is truncated.
             elif _fits_unchanged((header.width, header.height), settings):
                 parsed[k] = source, segments, header
     for k, transcoded in zip(parsed, transcode_all(parsed.values()), strict=True):
@@ -161,7 +161,7 @@ def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "
 
 
 def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
-    """Return whether the settings leave a JPEG its size. Otherwise decoding resizes or refuses it."""
+    """Return whether the settings keep the size of a JPEG; otherwise decoding resizes or refuses the image."""
     allowed = max(size) <= MAX_SIDE and size[0] * size[1] <= settings.max_pixels
     return allowed and (settings.resize is None or settings.resize.target(*size) == size)
 
@@ -185,7 +185,7 @@ def index_image(data: bytes, *, settings: EncodeSettings, name: str = "", bounde
 
 
 def _index_jpeg(data: bytes, settings: EncodeSettings) -> TrainingJpeg:
-    """Describe an upright JPEG by its headers and restart markers; ImageError for all others."""
+    """Describe an upright JPEG by its headers and restart markers; raise ImageError for any other image."""
     segments = tuple(iterate_marker_segments(data))
     header = header_from_segments(segments)
     size = header.width, header.height
@@ -199,7 +199,7 @@ def _index_jpeg(data: bytes, settings: EncodeSettings) -> TrainingJpeg:
 
 
 def _find_end(data: bytes, header: Header) -> tuple[ImageInfo, int]:
-    """Find the restart segments and the offset behind EOI; for several scans, the end of the file."""
+    """Return the image info and the offset after EOI; for a JPEG of several scans, the end of the file."""
     if header.process == "progressive" or header.scan_components < len(header.components):
         if data.rfind(_END, header.length) < 0:
             raise ImageError("its end is missing")
@@ -212,14 +212,14 @@ def _find_end(data: bytes, header: Header) -> tuple[ImageInfo, int]:
 
 
 def parse_image_info(jpeg: bytes) -> ImageInfo:
-    """Read the image info of a training JPEG from its headers and restart markers; ImageError if they are damaged."""
+    """Read the image info of a training JPEG from headers and restart markers; raise ImageError if it is damaged."""
     header = parse_header(jpeg)
     starts, ends = find_restart_segments(jpeg, header)
     return make_image_info(header, ends - starts)
 
 
 def make_image_info(header: Header, lengths: I64) -> ImageInfo:
-    """Make the image info of a training JPEG from its header and the lengths of its segments in bytes."""
+    """Build the image info of a training JPEG from its header and the lengths of its segments in bytes."""
     segments = NO_SEGMENTS
     if header.restart_interval and int(lengths.max()) <= _MAX_LENGTH:
         segments = lengths.astype(SEGMENT)
@@ -228,7 +228,7 @@ def make_image_info(header: Header, lengths: I64) -> ImageInfo:
 
 
 def _info_of(made: TranscodedJpeg, status: str) -> ImageInfo:
-    """Make the image info of a JPEG that got restart markers, or was encoded with them."""
+    """Build the image info of a JPEG that got restart markers, or was encoded with restart markers."""
     info = replace(make_image_info(made.header, made.lengths), encode_path=status)
     if made.entry_points is None or not len(info.segments):
         return info

@@ -23,7 +23,7 @@ _SIZES = ("width", "height", "bytes")
 
 
 def compare_classes(one: Dataset, other: Dataset) -> list[ClassCounts]:
-    """Count the images of each class in both datasets. Classes are one by name, or without a name by label.
+    """Count the images of each class in both datasets; classes match by name, or by label if they have no name.
 
     The first dataset's classes come first, by label. Errors: see :meth:`Dataset.record_counts`.
     """
@@ -38,7 +38,7 @@ def compare_classes(one: Dataset, other: Dataset) -> list[ClassCounts]:
 
 
 def _count_classes(dataset: Dataset) -> dict[str, tuple[int | None, int]]:
-    """Map each class to its label and number of images; several labels of one name are joined under the first."""
+    """Map each class to its label and number of images; labels that share a name count under the first."""
     counts = dataset.record_counts()
     counted = Counter(dict(zip(counts.labels.tolist(), counts.counts.tolist(), strict=True)))
     found: dict[str, tuple[int | None, int]] = {}
@@ -99,7 +99,7 @@ def _repeated(hashed: Hashes, distance: int) -> int:
 
 
 def _known(dataset: Dataset) -> dict[str, Array]:
-    """Return the columns of the records whose index entry is sound."""
+    """Return the columns of the records whose index entry is undamaged."""
     facts: Table = dataset.facts()
     facts = facts[facts["id"] != -1]
     return {name: facts[name] for name in (*_SIZES, "sampling")}

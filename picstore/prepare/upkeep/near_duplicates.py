@@ -1,10 +1,10 @@
 """Near-duplicates in a dataset, or of another dataset's images, by perceptual hashes of the stored JPEGs.
 
-Hashes of 64 bits are searched by Hamming distance without comparing all pairs, by multi-index hashing (Norouzi,
-Punjani and Fleet, 2012). A hash consists of three bands of bits. If the bands of two hashes differ in more than r0, r1
-and r2 bits, the hashes differ in r0 + r1 + r2 + 3 or more. So each band has a table from its values to the hashes that
-have them, and a search looks up the values near the query's. For a distance of 6 the radii are 1, 1 and 2, which makes
-300 values of 2**22. A million hashes take 7 s on one core.
+Hashes of 64 bits are searched by Hamming distance without comparing all pairs, by multi-index hashing (Norouzi, Punjani
+and Fleet, 2012). A hash consists of three bands of bits. If the bands of two hashes differ in more than r0, r1 and r2
+bits, the hashes differ in r0 + r1 + r2 + 3 or more. So each band has a table from its values to the hashes with that
+value, and a search looks up all values within the radius of the query's value. For a distance of 6 the radii are 1, 1
+and 2, so a search looks up 300 values. A million hashes take 7 s on one core.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from picstore.storage.dataset import Dataset
 
 # Name of the column of hashes, which are stored as int64.
 COLUMN = "phash"
-# docs/duplicates.md has recall and precision.
+# docs/duplicates.md has the recall and precision of this distance.
 DEFAULT_DISTANCE = 6
 # Largest distance, with radii of 3. A distance of 12 needs a radius of 4, which takes 8,000 more look-ups.
 MAX_DISTANCE = 11
 
 _BITS = 22  # bits of the widest band
-_BANDS = ((0, 21), (21, 21), (42, _BITS))  # lowest bit, number of bits
+_BANDS = ((0, 21), (21, 21), (42, _BITS))  # lowest bit and number of bits of each band
 
-# Tasks for each worker: enough for an even share and for progress. Each task opens the dataset, by two reads.
+# Tasks per worker: enough for even shares and for progress, but few, because each task opens the dataset by two reads.
 _TASKS_A_WORKER = 8
 
 
@@ -63,12 +63,12 @@ def find_duplicates(
 ) -> list[DuplicateGroup]:
     """Group images whose hashes differ in at most ``distance`` bits.
 
-    Each duplicate is within the distance of the image with the lowest id of its group, so all but this image may be
-    deleted.
+    Each duplicate is within the distance of the image with the lowest id of its group, so all images except this one
+    may be deleted.
 
     Args:
-        other: hashes of another dataset. Each group then has one of its images, and the duplicates of that in the first
-            dataset.
+        other: hashes of another dataset. Each group then has an image of the other dataset, and the duplicates of this
+            image in the first dataset.
         distance: largest number of different bits, 0 … 11.
     """
     if not 0 <= distance <= MAX_DISTANCE:
@@ -117,7 +117,7 @@ def hash_containers(task: _HashTask, on_progress: ProgressCallback) -> Hashes:
 
 
 def _joined(parts: Iterable[Hashes]) -> Hashes:
-    """Join hashes in the order of ids, so that a shuffled copy gives the same."""
+    """Join hashes in the order of ids, so that a shuffled copy gives the same result."""
     ids, hashes = (np.concatenate(each) for each in zip(_NONE, *parts, strict=True))
     order = np.argsort(ids, kind="stable")
     return Hashes(ids[order], hashes[order])
@@ -133,7 +133,7 @@ def _hash_container(dataset: Dataset, number: int, on_progress: ProgressCallback
 
 
 def _kept_hashes(dataset: Dataset, number: int) -> Hashes | None:
-    """Take the hashes of a container from the column; return None unless it has all of them."""
+    """Return the hashes of a container from the column, or None unless the column has all of them."""
     if COLUMN not in dataset.columns:
         return None
     ids = dataset.entries(number)["id"].astype(np.int64)
@@ -157,7 +157,7 @@ def _hash_records(dataset: Dataset, number: int) -> Hashes:
 
 
 def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
-    """Find the nearest hash within a distance of each query, and the first of several.
+    """Find the nearest hash within ``distance`` bits of each query; of equally near hashes, the first.
 
     Returns:
         Indices in ``hashes``, and distances, both int64 (queries,). A query without such a hash has the index -1 and
@@ -176,8 +176,8 @@ def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
 def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
     """Group hashes around leaders: a hash without an earlier leader within the distance is a leader itself.
 
-    Any other hash belongs to the nearest leader before it, so it is within the distance of that leader. Chains of near
-    pairs would not promise this. Equal hashes belong to one leader.
+    Every other hash belongs to the nearest earlier leader, and so is within the distance of its leader, which chains of
+    near pairs would not guarantee. Equal hashes have the same leader.
 
     Returns:
         The index of each hash's leader, its own for a leader, and the distance to the leader, both int64 (hashes,).
@@ -191,7 +191,7 @@ def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
 
 
 def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple[I64, I64]:
-    """Search among hashes that all differ."""
+    """Find the nearest of ``hashes``, which are all different, for each query; see ``find_nearest_each``."""
     sorted_hashes, orders = np.empty((3, len(hashes)), np.uint64), np.empty((3, len(hashes)), np.int32)
     starts = np.zeros((3, (1 << _BITS) + 1), np.int32)
     for band, (shift, bits) in enumerate(_BANDS):
@@ -216,7 +216,7 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
     "Tuple((int64[:, ::1], int64[::1])), Tuple((int64, boolean)), UniTuple(int64[::1], 2))"
 )
 def find_nearest_each(queries, tables, nearby, limits, found):
-    """Find the nearest hash of each query; with ``leaders``, among earlier queries that are leaders themselves."""
+    """Find the nearest hash of each query; with ``leaders``, consider only earlier queries that are leaders."""
     hashes, orders, starts, used = tables
     bands, flips = nearby
     distance, leaders = limits
@@ -227,7 +227,7 @@ def find_nearest_each(queries, tables, nearby, limits, found):
             value = np.int64(query >> np.uint64(bands[band, 0])) & ((1 << bands[band, 1]) - 1)
             for flip in flips[: bands[band, 2]]:
                 near = value ^ flip
-                if not used[band, near >> 3] >> (near & 7) & 1:  # This table fits the cache.
+                if not used[band, near >> 3] >> (near & 7) & 1:  # The bit table ``used`` fits the cache.
                     continue
                 for k in range(starts[band, near], starts[band, near + 1]):
                     apart = np.int64(popcount(query ^ hashes[band, k]))

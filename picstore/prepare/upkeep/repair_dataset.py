@@ -54,9 +54,9 @@ class Repaired:
 def repair(where: Where, *, root: Where | None = None, progress: Progress | None = None) -> Repaired:
     """Restore damaged manifest, copy, index and counts, and delete the records that cannot be read.
 
-    Arguments and errors are those of :func:`picstore.repair`. Damage is raised if the manifest and its copy are
-    damaged; or the index, if files have lost the footers and containers to rebuild it from; or a file in ``edits/``; or
-    if more than 2**24 records lie beyond the ends of their files.
+    Arguments and errors are those of :func:`picstore.repair`. Raise Damage if both the manifest and its copy are
+    damaged; if the index is damaged, and files lack both footers and containers to rebuild it; if a file in ``edits/``
+    is damaged; or if more than 2**24 records lie beyond the ends of their files.
     """
     folder = locate_writable(where)
     restored = restore_manifest(folder)
@@ -93,7 +93,7 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
 
 
 def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
-    """Return which records of a container are sound, bool (records,), and what is wrong with the others."""
+    """Return whether each record of a container is undamaged, bool (records,), and the damage of all other records."""
     try:
         container = dataset.containers.read(number)
     except (Damage, NotADataset) as error:  # NotADataset if the file is missing.
@@ -102,7 +102,7 @@ def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
 
 
 def _restore_index(root: WritableLocation, manifest: Manifest) -> bool:
-    """Rebuild the index from the files unless it is sound; return whether it was rebuilt."""
+    """Rebuild the index from the files if it is damaged; return whether it was rebuilt."""
     try:
         read_index(root, manifest)
     except Damage as error:

@@ -2,7 +2,7 @@
 
 ``transpose``: the records of file j of stream s are permuted and become file s of stream j: one read and one write.
 ``uniform``: every record goes to a uniformly drawn file, then every file is permuted: two reads and two writes, and
-every order is equally likely. A task makes one file, which it holds in memory.
+every order is equally likely. Each task writes one file, whose records it holds in memory.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class FileTask:
     """Task to write one file of the result: the records of some containers, permuted.
 
     Attributes:
-        extents: EXTENT (containers,). Their ``file`` is a number in stream ``source_stream`` of ``source``. The
-            containers of a selection, or after many deletions, lie in several files.
+        extents: byte ranges of the containers, EXTENT (containers,); ``file`` counts in stream ``source_stream`` of
+            ``source``. If few records are live, as in a selection, the containers lie in several files.
         deleted: numbers of the omitted records of each extent; empty if no record is omitted.
-        shift: change of ids and labels, for one of several datasets.
+        shift: change of ids and labels, if the source is one of several joined datasets.
     """
 
     source: Root
@@ -81,7 +81,7 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class DealTask:
-    """Task of the first pass of ``uniform``: sort one file's records by target file, one target a container."""
+    """Task of the first pass of ``uniform``: sort one file's records by target file, with one target per container."""
 
     source: FileTask
     files: int
@@ -147,7 +147,7 @@ def shuffle(
 
 
 def _copy_ledger(dataset: Dataset, root: WritableLocation) -> None:
-    """Copy or link the conversion's ledger, because ids stay. Joined datasets have several ledgers: none is copied."""
+    """Copy or link the conversion's ledger, whose ids stay valid; but not the several ledgers of joined datasets."""
     if not isinstance(dataset.path, JoinedFolders) and (ledger := dataset.path / LEDGER).is_file():
         ledger.copy_to(root / LEDGER)
 
@@ -161,9 +161,9 @@ def _copy_columns(dataset: Dataset, root: WritableLocation) -> Edits | None:
 
 
 def _file_tasks(dataset: Dataset, root: WritableLocation, shape: DatasetShape) -> Iterator[FileTask]:
-    """Make a task for each file of a dataset, which writes the same file, permuted.
+    """Yield a task for each file of a dataset, which writes the permuted records to a file of the same number.
 
-    If few of the records are live, as in a selection, a task joins several files of a stream to one of their size.
+    If few records are live, as in a selection, a task joins several files of a stream to one file of the same size.
     """
     rows, counts = dataset.rows, dataset.live.counts
     live_bytes = (rows["size"] * (counts / np.maximum(1, rows["records"]))).sum()
@@ -265,7 +265,7 @@ def deal_file(task: DealTask, on_progress: ProgressCallback) -> tuple[I64, Table
     """Write one file's records sorted by target file, each target's records in separate containers.
 
     Returns:
-        The target file of each written container, int64 (containers,), and its position, EXTENT (containers,).
+        The target file of each written container, int64 (containers,), and its byte range, EXTENT (containers,).
     """
     source = task.source
     records = _load(source, on_progress)

@@ -40,7 +40,7 @@ from picstore.storage.references import ReferencesRoot, find_references_root, re
 
 
 class Verified(NamedTuple):
-    """Result of :func:`verify`: all damage, in the order of the manifest's files, and remarks on other matters."""
+    """Result of :func:`verify`: the manifest; all damage, in the order of the files; and remarks on other faults."""
 
     manifest: Manifest
     findings: list[DamagedPlace]
@@ -52,10 +52,10 @@ class FileCheck:
     """Task to check one file.
 
     Attributes:
-        rows: containers of the file by the dataset's index; None if the index is damaged.
-        deleted: numbers of the deleted records of each container, whose damage loses nothing.
+        rows: rows of the dataset's index for the file's containers; None if the index is damaged.
+        deleted: numbers of the deleted records of each container; damage to these records loses nothing.
         max_pixels: largest number of pixels of an image; None to decode no images.
-        references: files that containers refer to; None if containers hold their images.
+        references: root of the files that containers refer to; None if containers hold their images.
     """
 
     root: Location
@@ -76,7 +76,7 @@ class CheckedFile:
 
     @classmethod
     def join(cls, findings: list[DamagedPlace], ids: list[I64]) -> CheckedFile:
-        """Make the result of a file from its findings and the ids of its containers."""
+        """Build the result of a file from its findings and the ids of each container."""
         return cls(findings, np.concatenate([np.zeros(0, np.int64), *ids]))
 
 
@@ -91,7 +91,7 @@ def verify(
     """Read a whole dataset and list all damage.
 
     Arguments and errors are those of :func:`picstore.verify`. ``decode`` also compares each image's headers and entry
-    points with the index. Damage is raised if the manifest is damaged, because the files are then not known.
+    points with the index. Raise Damage if the manifest is damaged, because the files are then unknown.
     """
     folder = locate(where)
     manifest = read_manifest(folder)
@@ -151,7 +151,7 @@ def _check_counts(
 
 
 def _max_pixels(manifest: Manifest) -> int:
-    """Return the conversion's limit on pixels. With Pillow's, which is lower, large images would count as damage."""
+    """Return the conversion's limit on pixels; with Pillow's lower limit, large images would count as damage."""
     value = (manifest.encode or {}).get("max_pixels")
     return value if isinstance(value, int) else EncodeSettings().max_pixels
 
@@ -159,7 +159,7 @@ def _max_pixels(manifest: Manifest) -> int:
 def _check_edits(
     root: Location, manifest: Manifest, rows: Table | None, findings: list[DamagedPlace]
 ) -> LiveRecords | None:
-    """Check the files of edits, and append their damage; return the live records, None if they are not known."""
+    """Check the files of edits, and append damage to ``findings``; return the live records, or None if unknown."""
     live: LiveRecords | None = None
     edits = manifest.edits or Edits()
     for npy_file in edits.npy_files:
@@ -190,7 +190,7 @@ def _files(
 
 
 def _check_ids(checked: Iterable[CheckedFile]) -> list[DamagedPlace]:
-    """Find ids of several records; ids must tell records apart in ledger, columns, deletions and batches."""
+    """Report ids that several records share, because ledger, columns, deletions and batches identify records by id."""
     ids = np.sort(np.concatenate([np.zeros(0, np.int64), *(each.ids for each in checked)]))
     again = np.unique(ids[1:][ids[1:] == ids[:-1]])
     if not len(again):
@@ -199,7 +199,7 @@ def _check_ids(checked: Iterable[CheckedFile]) -> list[DamagedPlace]:
 
 
 def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
-    """List all damage of one file, and the ids in it."""
+    """List all damage of one file, and the ids of its undamaged records."""
     entry = task.entry
     name = file_name(entry.stream, entry.file)
     findings: list[DamagedPlace] = []
@@ -262,10 +262,10 @@ def _check_recovered(task: FileCheck, findings: list[DamagedPlace], on_progress:
 
 
 def _check_container(container: Container, max_pixels: int | None, deleted: I64) -> list[DamagedPlace]:
-    """List the damage of a container, unless it concerns deleted records alone."""
+    """List the damage of a container, except damage to deleted records alone."""
     live = np.ones(len(container), dtype=np.bool_)
     live[deleted] = False
-    _ = container.extras  # Decompressing lists damage that the CRC does not show.
+    _ = container.extras  # Decompressing adds damage that the CRC does not show.
     lost = int((live & ~container.good).sum())
     if not lost and not container.good.all():
         container.damage.clear()
@@ -279,7 +279,7 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
             problem = _decode_problem(container, k, max_pixels)
         lost = 1 if problem else 0
         if not problem and max_pixels is not None:
-            # Wrong entry points and masks cost no pixels.
+            # Wrong entry points and masks lose no pixels, and so no record.
             problem = _wrong_entry_points(container, k)
             problem = problem or _wrong_mask(container, k)
         if problem:
@@ -289,7 +289,7 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
 
 
 def _wrong_mask(container: Container, k: int) -> str:
-    """Compare the sizes of masks with their image; return the difference, or an empty text."""
+    """Compare the sizes of a record's masks with its image; return the first difference, or an empty string."""
     info = container.info(k)
     found = (
         mask_problem(name, bytes(blob), (info.width, info.height)) for name, blob in container.attachments(k).items()
@@ -298,19 +298,19 @@ def _wrong_mask(container: Container, k: int) -> str:
 
 
 def _wrong_row_checksum(container: Container, k: int) -> str:
-    """Compare a sound image with its row checksums; return the difference, or an empty text."""
+    """Compare an undamaged image with its row checksums; return the difference, or an empty string."""
     table = container.segment_table
     crcs = None if table is None else stored_checksums(container.index, table, k)
     jpeg = container.jpeg(k)
     ends = None if crcs is None else row_ends(container.info(k), len(jpeg))
-    if crcs is None or ends is None:  # Such an image is read whole.
+    if crcs is None or ends is None:  # Images without row checksums are read whole.
         return ""
     row = wrong_row(jpeg, ends, crcs, range(len(ends) - 1))
     return "" if row is None else f"the checksum of {f'tile row {row}' if row >= 0 else 'its header'} is wrong"
 
 
 def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
-    """Compare a decoded image with the index; return the difference, or an empty text."""
+    """Compare a decoded image with the index; return the difference, or an empty string."""
     jpeg, stored = bytes(container.jpeg(k)), container.info(k)
     name, _ = container.locate(int(container.index[k]["offset"]))
     try:
@@ -337,7 +337,7 @@ def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
 
 
 def _wrong_entry_points(container: Container, k: int) -> str:
-    """Compare a sound image with its entry points; return the difference, or an empty text."""
+    """Compare an undamaged image with its entry points; return the difference, or an empty string."""
     if container.segment_table is None or not container.index["flags"][k] & ENTRY_POINTS:
         return ""
     stored = container.info(k).entry_points
