@@ -1,11 +1,11 @@
 """Blur, sharpening, equalization and contrast stretching of an image in place, in numba.
 
-All are torchvision's; the last three are equal to the bit. A Gaussian blur is two passes of symmetric taps with
-reflection at the border. Its weights are computed by exactly rounded operations alone, as in
-``transforms/blur_weights.py`` for a GPU. The horizontal pass writes each row once, as float32, to a ring buffer of as
-many rows as the kernel is tall, which stays in the first- or second-level cache. Each output row is the vertical pass
-over the ring. Sums of the two values with equal weights are multiplied, four pairs at a time, in a loop without
-dependencies, which LLVM vectorizes. Outer taps that together change a value by less than 1/60 grey level are dropped.
+All follow torchvision; the last three equal it bit for bit. A Gaussian blur is two passes of symmetric taps with
+reflection at the border. Only exactly rounded operations compute its weights, as in ``transforms/blur_weights.py`` for
+a GPU. The horizontal pass writes each row once, as float32, to a ring buffer of as many rows as the filter is tall,
+which stays in the first- or second-level cache. The vertical pass over the ring writes each output row. Pairs of values
+with equal weights are added before they are multiplied, four pairs at a time, in a loop without dependencies, which
+LLVM vectorizes. Outer taps that together change a value by less than 1/60 grey level are dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from picstore.kernels.simd import load_native_u64
 from picstore.train.transforms.blur_weights import GROUP, NEGLIGIBLE, first_ratio
 
 _LEVELS = 256
-# One histogram for each byte of a word, because an increment waits for the last increment of the same counter.
+# One histogram for each byte of a word, because an increment waits for the previous increment of the same counter.
 _TABLES = 8
 
 _f32, _i32, _u8, _u64 = np.float32, np.int32, np.uint8, np.uint64
@@ -30,7 +30,7 @@ _first_ratio = device_function(first_ratio)
 
 @device_function
 def half_weights(radius, sigma):
-    """Return weights, float32, of the middle tap and of the taps to one side, padded with zeros to whole groups."""
+    """Return float32 weights of the middle tap and of the taps to one side, padded with zeros to whole groups."""
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
     square = ratio * ratio
@@ -54,7 +54,7 @@ def half_weights(radius, sigma):
 
 @device_function
 def reflected(i, extent):
-    """Reflect an index at the first and the last element, repeatedly."""
+    """Reflect an index at the first and the last element, as often as needed."""
     period = max(2 * (extent - 1), 1)
     i = abs(i) % period
     return period - i if i >= extent else i
@@ -77,7 +77,7 @@ def weighted_sum(flat, low, high, weights, out):
 
 @device_function
 def pad_row(row, padded, margin):
-    """Copy a row to float32, and reflect the row at both ends."""
+    """Copy a row into the middle of ``padded``, float32, and reflect it into ``margin`` values at both ends."""
     middle = padded[margin:]
     for i in range(row.size):
         middle[i] = row[i]
@@ -94,11 +94,11 @@ def _round(line, row):
 
 @kernel("(float64[:, :, ::1], int64, int64, uint8[:, :, ::1])")
 def blur(operands, slot, step, image):
-    """Blur in place.
+    """Blur an image in place.
 
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the number of taps on either side of
-            the middle one, across and down, and the standard deviation in pixels.
+            the middle tap, across and down, and the standard deviation in pixels.
         image: uint8 (3, height, width), C-contiguous, not empty.
     """
     numbers = operands[slot, step]
@@ -132,7 +132,7 @@ def blur(operands, slot, step, image):
 
 @device_function
 def _count_levels(plane, counts):
-    """Add the levels of a plane to a histogram for each byte of a word, int32 (8, 256)."""
+    """Count the levels of a plane in ``counts``, int32 (8, 256), a histogram for each byte of a word."""
     address, words = plane.ctypes.data, plane.size // 8
     for k in range(words):
         word = load_native_u64(_u64(address + 8 * k))
@@ -202,7 +202,7 @@ def _copy_row(row, out):
 
 @device_function
 def _sharpen_row(rows, y, rest, column, out):
-    """Add ``rest`` times the difference from the smoothed row; the first and last pixel stay."""
+    """Blend row ``y`` with its smoothed copy, whose share is ``rest``; the first and last pixel stay."""
     above, row, below = rows[(y - 1) % 3], rows[y % 3], rows[(y + 1) % 3]
     for i in range(row.size):
         column[i] = above[i] + row[i] + below[i]

@@ -23,7 +23,7 @@ _POSITIONS = ThreadBuffer()
 
 _f32, _i32, _u8, _u32, _u64 = np.float32, np.int32, np.uint8, np.uint32, np.uint64
 _LOW, _SHIFT, _HALF = np.uint32(0xFF), np.uint32(BITS), np.uint32(ONE // 2)
-_INSIDE = np.uint32(1 << 24)  # the highest byte is 1 for pixels of the image
+_INSIDE = np.uint32(1 << 24)  # The highest byte is 1 for pixels of the image.
 _PER_ONE, _FRACTION = np.float32(1 / ONE), ONE - 1
 
 
@@ -43,10 +43,10 @@ def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
 
 @device_function
 def _packed(image, numbers):
-    """Interleave the planes into uint32 pixels, red lowest, with a border.
+    """Interleave the planes into uint32 pixels, with red in the lowest byte and with a border.
 
-    The border repeats the image's edge for Pillow's sampling, is the fill for NEAREST, and otherwise zero, without
-    ``_INSIDE``.
+    The border repeats the image's edge for Pillow's sampling, and is the fill for NEAREST; otherwise it is zero, so
+    that it lacks ``_INSIDE``.
     """
     height, width = image.shape[1:]
     packed = np.zeros((height + 2 * _BORDER, width + 2 * _BORDER), np.uint32)
@@ -76,7 +76,7 @@ def _packed(image, numbers):
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_nearest(operands, slot, step, positions, image):
-    """Copy the pixels at positions, in place.
+    """Replace each pixel by the pixel at its position.
 
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds sampling and fill.
@@ -88,7 +88,7 @@ def gather_nearest(operands, slot, step, positions, image):
     pixels = np.empty(width, np.uint32)
     stride = packed.shape[1]
     for y in range(height):
-        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # Elsewhere, numba would free it too early.
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # Above the loop, numba would free ``packed`` early.
         to_x, to_y = positions[0, y], positions[1, y]
         for x in range(width):
             pixels[x] = load_u32(_u64(start + 4 * (to_y[x] * stride + to_x[x])))
@@ -106,7 +106,7 @@ def _channel(pixel, shift):
 
 @inlined
 def _weights(to_x, to_y):
-    """Return 12-bit weights of the four neighbors. Each operation is cast, or numba would continue in 64 bits."""
+    """Return 12-bit weights of the four neighbors; without the casts, numba would continue in 64 bits."""
     fx, fy = _u32(to_x & _FRACTION), _u32(to_y & _FRACTION)
     both = _u32(_u32(fx * fy + _HALF) >> _SHIFT)
     return _u32(_u32(ONE) - fx - fy + both), _u32(fx - both), _u32(fy - both), both
@@ -114,7 +114,7 @@ def _weights(to_x, to_y):
 
 @inlined
 def _sum_of(pixels, shift, weights):
-    """Sum a channel of four neighbors by weights."""
+    """Return the weighted sum of a channel of four neighbors."""
     return _u32(
         _u32(weights[0] * _channel(pixels[0], shift))
         + _u32(weights[1] * _channel(pixels[1], shift))
@@ -138,9 +138,9 @@ def _interpolate_row(neighbors, position, half, rows):
 
 @device_function
 def _blend_border(neighbors, position, fill, y, image):
-    """Blend with the fill the pixels of row ``y`` that have neighbors outside of the image, as torchvision does.
+    """Blend the pixels of row ``y`` that have neighbors outside of the image with the fill, as torchvision does.
 
-    torchvision takes neighbors outside as black, and then blends in the fill: a border pixel is darker than either.
+    torchvision counts such neighbors as black, and then blends in the fill, so that a border pixel is darker than both.
     """
     to_x, to_y = position
     high_x, high_y = (image.shape[2] - 1) * ONE, (image.shape[1] - 1) * ONE
@@ -171,13 +171,13 @@ def _fill_outside(position, extent, fill, rows):
 
 @inlined
 def _fill_levels(numbers):
-    """Return red, green and blue of the fill."""
+    """Return red, green and blue of the fill, 0 for ``NO_FILL``."""
     return _i32(max(numbers[FILL], 0.0)), _i32(max(numbers[FILL + 1], 0.0)), _i32(max(numbers[FILL + 2], 0.0))
 
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_linear(operands, slot, step, positions, image):
-    """Interpolate between the pixels around positions, in place; arguments as for ``gather_nearest``."""
+    """Interpolate each pixel between the 2 × 2 pixels around its position; arguments are as for ``gather_nearest``."""
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
     height, width = image.shape[1:]
@@ -188,7 +188,7 @@ def gather_linear(operands, slot, step, positions, image):
     pillow = numbers[SAMPLING] == PILLOW_BILINEAR
     half = _u32(0) if pillow else _HALF  # Pillow truncates
     for y in range(height):
-        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # Elsewhere, numba would free it too early.
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # Above the loop, numba would free ``packed`` early.
         to_x, to_y = positions[0, y], positions[1, y]
         for x in range(width):
             pixel = start + 4 * ((to_y[x] >> BITS) * stride + (to_x[x] >> BITS))
@@ -219,7 +219,7 @@ def _write_cubic_weights(positions, weights):
 
 @device_function
 def _add_cubic_row(neighbors, across, down, sums):
-    """Add a weighted row of the 4 × 4 neighbors to sums of red, green and blue."""
+    """Add a weighted row of the 4 × 4 neighbors to the sums of red, green and blue."""
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     a, b, c, d = across[0], across[1], across[2], across[3]
     for k in range(3):
@@ -238,7 +238,7 @@ def _truncate(line, row):
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_cubic(operands, slot, step, positions, image):
-    """Interpolate between the 4 × 4 pixels around positions, in place; arguments as for ``gather_nearest``."""
+    """Interpolate each pixel between the 4 × 4 pixels around its position; arguments are as for ``gather_nearest``."""
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
     height, width = image.shape[1:]
@@ -249,7 +249,7 @@ def gather_cubic(operands, slot, step, positions, image):
     stride = packed.shape[1]
     fill = _fill_levels(numbers)
     for y in range(height):
-        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # Elsewhere, numba would free it too early.
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # Above the loop, numba would free ``packed`` early.
         to_x, to_y = positions[0, y], positions[1, y]
         _write_cubic_weights(to_x, across)
         _write_cubic_weights(to_y, down)

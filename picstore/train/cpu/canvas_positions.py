@@ -1,8 +1,8 @@
-"""Positions from which the pixels of a canvas move, in numba: affine and perspective maps, and elastic noise.
+"""Source positions of a canvas's pixels, in numba: affine and perspective maps, and elastic noise.
 
-A position is an integer in units of 2**-12 pixels from the center of the first pixel, or in whole pixels for the
-nearest pixel. LLVM vectorizes the arithmetic in float64: an affine map of 224 × 224 pixels takes 26 µs, a perspective
-map 61 µs.
+A position is an integer in units of 2**-12 pixels from the center of the first pixel or, for ``NEAREST``, the index of
+a pixel. LLVM vectorizes the arithmetic in float64: an affine map of 224 × 224 pixels takes 26 µs, a perspective map
+61 µs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TO_UNIT = np.float32(2.0**-23)
 def _fixed(at, scale, shift, extent):
     """Convert a position to fixed point, clamped to the pixel before the first and the pixel after the last."""
     at = at * scale + shift
-    at = at if at > -scale else -scale  # NaN too
+    at = at if at > -scale else -scale  # NaN becomes -scale too.
     highest = scale * (extent + 1) - 1
     return _i32(np.floor(at if at < highest else highest))
 
@@ -38,10 +38,10 @@ def _scale_and_shift(sampling):
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1])")
 def map_positions(operands, slot, step, positions):
-    """Write the positions of a map of eight coefficients.
+    """Write the source position of each pixel under an affine or perspective map.
 
     Args:
-        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the coefficients and the sampling.
+        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the operands of ``opcodes.WARP``.
         positions: int32 (2, height, width), x and y.
     """
     numbers = operands[slot, step]
@@ -65,14 +65,14 @@ def map_positions(operands, slot, step, positions):
 
 @device_function
 def _fill_uniform(key, first, row):
-    """Write uniform numbers in [-1, 1), multiples of 2**-23, of the counters from ``first`` on."""
+    """Fill a row with random numbers of the counters from ``first`` on: multiples of 2**-23 in [-1, 1)."""
     for i in range(row.size):
         row[i] = _f32(_i32(random_bits(key, first + i) >> _S40)) * _TO_UNIT - _f32(1)
 
 
 @device_function
 def _blurred_rows(key, first, across, rows):
-    """Write the random numbers from ``first`` on, blurred along rows."""
+    """Fill rows with random numbers of the counters from ``first`` on, blurred along rows."""
     width, margin = rows.shape[1], across.size - 1
     numbers, padded = np.empty(width, np.float32), np.zeros(width + 2 * margin, np.float32)
     left, right = np.empty(margin + 1, np.int64), np.empty(margin + 1, np.int64)
@@ -86,7 +86,7 @@ def _blurred_rows(key, first, across, rows):
 
 @device_function
 def _displace(rows, down, numbers, axis, positions):
-    """Blur along columns, and write the positions along an axis."""
+    """Blur the noise along columns, and write the displaced positions along an axis."""
     height, width = rows.shape
     reach = down.size - 1
     above, below = np.empty(reach + 1, np.int64), np.empty(reach + 1, np.int64)
@@ -111,9 +111,8 @@ def displace_positions(operands, key, slot, step, positions):
     """Write the positions of pixels displaced by blurred uniform noise, as in torchvision's ElasticTransform.
 
     Args:
-        operands: float64 (n, k, 12); ``operands[slot, step]`` holds the greatest displacements along x and y, the
-            deviations of the blur across and down, and the sampling.
-        key: uint64 (n, k).
+        operands: float64 (n, k, 12); ``operands[slot, step]`` holds the operands of ``opcodes.ELASTIC``.
+        key: uint64 (n, k), keys of the steps.
         slot, step, positions: as for ``map_positions``.
     """
     numbers = operands[slot, step]

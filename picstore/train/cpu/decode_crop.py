@@ -1,6 +1,6 @@
 """Decoding of crops on the CPU: the part of a slot's image that the views reach.
 
-Pixels lie in memory of the thread, which the next decoding uses again.
+The decoded pixels lie in a buffer of the thread, which the thread's next decoding overwrites.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]] | None:
-    """Decode the reached part of a tiled JPEG, as ``decode_slot``; return None if that is the whole image."""
+    """Decode the reached part of a tiled JPEG like ``decode_slot``; return None if that is the whole image."""
     one, top = slice(slot, slot + 1), int(records.tops[slot])
     tiled = TiledJpegs(records.layouts[one], records.addresses[one], records.sizes[one], ())
     box = boxes_to_cut(records.to_held(reach[None], [slot]), tiled.tilings[:, :2])
@@ -56,7 +56,7 @@ def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, tuple[int, int]] | None:
-    """Decode a box, int64 (1, 4), of one tiled JPEG, as ``decode_slot``; return None if that is the whole image."""
+    """Decode a box, int64 (1, 4), of one tiled JPEG like ``decode_slot``; return None if it is the whole image."""
     if not tiled.sizes[0, 1] or (box == [[0, 0, *tiled.tilings[0, :2]]]).all():
         return None
     found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)
@@ -74,10 +74,10 @@ def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, t
 
 
 def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: int = 1) -> tuple[U8, tuple[int, int]]:
-    """Decode a box of the held rows of tiles of a JPEG, as ``decode_slot``.
+    """Decode a box of a JPEG that may hold only some rows of tiles, like ``decode_slot``.
 
     Args:
-        stream: the headers, and the rows.
+        stream: the headers, and the held rows of tiles.
         tiling: int64 (6,), tiling of the held rows, see ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom in pixels of the held rows.
         lengths: uint16, lengths of the segments.
@@ -93,7 +93,7 @@ def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: in
 
 
 def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str) -> U8:
-    """Decode a file of any format to upright RGB, as ``picstore convert`` does; ImageError for another size.
+    """Decode a file of any format to upright RGB like ``picstore convert``; raise ImageError if the size differs.
 
     The extension of ``name`` identifies formats without a magic number.
     """

@@ -1,7 +1,7 @@
 """Fillers of batches that a GPU decodes: streams cut for nvJPEG, or tiles described for picstore's own decoder.
 
 For picstore's decoder, rows of tiles are copied as they were read; no stream is cut or written. Images of a kind that
-the GPU does not decode are decoded here, in the threads that decode for a CPU.
+the GPU does not decode are decoded here, by the CPU's decoding threads.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _REASONS = {
     WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
     OUTSIDE: "its box does not lie within what was read of it",
 }
-# Batches of a process that bring the CPU's pixels of an image. One would not do: a loop may drop the first batches.
+# Number of a process's first batches with a probe, the CPU's pixels of an image; a loop may drop some of these batches.
 PROBED = 16
 _probed = count()
 
 
 class StreamFiller:
-    """Cut streams and targets of a batch in the making; a :class:`BatchFiller`.
+    """A :class:`BatchFiller` of cut streams and targets.
 
-    The streams lie in one block of memory, ``images``. A chunk of slots has room for its uncut streams.
+    The streams lie in one block of memory, ``images``, where each chunk of slots has room for its uncut streams.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class StreamFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, count)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Cut some streams; return for each stream that must not be decoded the reason, by slot."""
+        """Cut the streams of some slots; return for each slot whose stream must not be decoded the reason."""
         records = self._records
         chosen = [slot for slot in slots if slot not in records.problems and records.sizes[slot, 0]]
         if chosen:
             start, stop = self._starts[[slots.start, slots.stop]].tolist()
             layouts = records.layouts[chosen]
-            # The records keep the containers open.
+            # No owners are given, because the records keep the containers' memory alive.
             tiled = TiledJpegs(layouts, records.addresses[chosen], records.sizes[chosen], ())
             boxes = boxes_to_cut(records.to_held(self._reach[chosen], chosen), layouts[:, :2])
             cuts = cut_batch(tiled, boxes, out=self._data[start:stop])
@@ -91,7 +91,7 @@ class StreamFiller:
         return records.corrupt(wrong)
 
     def _check(self, slot: int) -> dict[int, str]:
-        """Check a slot's headers, by which decoders on devices allocate memory; return what is wrong, by slot."""
+        """Check the headers of a slot's stream, by which device decoders allocate memory; return a problem by slot."""
         start, stop = self._encoded.bounds[slot].tolist()
         width, height = self._encoded.boxes[slot, 2:].tolist()
         if self._records.foreign[slot]:
@@ -104,9 +104,9 @@ class StreamFiller:
 
 
 class SegmentFiller:
-    """Described tiles and targets of a batch in the making; a :class:`BatchFiller`.
+    """A :class:`BatchFiller` of described tiles and targets.
 
-    The first batches of a process bring the CPU's pixels of an image, which are compared with the GPU's.
+    The first batches of a process carry the CPU's pixels of an image, which are compared with the GPU's pixels.
     """
 
     def __init__(
@@ -148,12 +148,12 @@ class SegmentFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, n)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Describe some images; return for each slot without pixels the reason."""
+        """Describe the images of some slots; return for each slot without an image the reason."""
         records = self._records
         self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}
         codes = self._results[slots.start : slots.stop, 0]
-        # A slot without a stream has a code too, as has one of a kind that the GPU does not decode.
+        # Slots without a stream have codes other than 0, and slots with images of a kind that the GPU does not decode.
         chosen = slots if self.targets is not None else (slots.start + np.flatnonzero(codes)).tolist()
         probed = self._choose_probe(codes) if slots.start == 0 else -1
         if probed >= 0:
@@ -174,12 +174,12 @@ class SegmentFiller:
         return records.corrupt(wrong)
 
     def _describe(self, part: slice) -> None:
-        """Run the kernel, and note the held part of each image."""
+        """Describe and copy the tiles of some slots, and note the copied part of each image."""
         records = self._records
         streams = records.addresses, records.sizes, records.layouts, self._boxes, self._factors, records.points
         described = self._segments, self._lengths, self._firsts
         images = self._rows, self._rects, self._results
-        # The records keep the containers open.
+        # The records keep the containers' memory alive.
         describe_tiles((part.start, part.stop), streams, (self._data, self._starts), described, images, self._tables)
         results, rects = self._results[part], self._rects[part]
         good = results[:, 0] == 0
@@ -187,14 +187,14 @@ class SegmentFiller:
         self._encoded.bounds[part, 1] += results[:, 3] * good
         self._encoded.boxes[part] = rects
         self._encoded.boxes[part, 1] += records.tops[part]
-        # The held part begins at the box's first row of tiles, and is a JPEG of the rows that follow.
+        # The copied part begins at the box's first row of tiles, and is a JPEG of the rows that follow.
         top, height = rects[:, 1], records.layouts[part, HEIGHT]
         rows = results[:, 2] // self._per_row[part]
         self._tilings[part, HEIGHT] = np.minimum(rows * records.layouts[part, MCU_HEIGHT], height - top)
         self._boxes[part, 1::2] -= top[:, None]
 
     def _decode(self, slot: int, reason: str) -> None:
-        """Decode an image on the CPU; ImageError if the image is damaged."""
+        """Decode an image on the CPU; raise ImageError if the image is damaged."""
         factor = int(self._factors[slot])
         pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=factor)
         self._segment_tables.pixels[slot] = np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -202,7 +202,7 @@ class SegmentFiller:
         self._encoded.boxes[slot] = left, top, factor * pixels.shape[1], factor * pixels.shape[0]
 
     def _choose_probe(self, codes: I64) -> int:
-        """Return the first slot that the GPU decodes; -1 without such a slot, or if enough batches were probed."""
+        """Return the first slot that the GPU decodes, or -1 if there is none or if enough batches were probed."""
         described = np.flatnonzero(codes == 0)
         return int(described[0]) if len(described) and next(_probed) < PROBED else -1
 

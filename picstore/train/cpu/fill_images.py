@@ -1,4 +1,4 @@
-"""Filler of batches of images on CPU cores: the fused kernel, or stage by stage for other images."""
+"""Filler of batches of images on CPU cores, by the fused kernel or, if that leaves an image out, stage by stage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _View:
 
 
 class ImageFiller:
-    """Images and targets of a batch in the making; a :class:`BatchFiller`.
+    """A :class:`BatchFiller` of images and targets.
 
     Slots are filled in any order by any thread, because a slot depends only on its record and its parameters. A record
     is decoded once, in the box around the reach of all views. All images lie in one block of memory.
@@ -81,11 +81,11 @@ class ImageFiller:
 
     @staticmethod
     def _describe(views: Sequence[Images]) -> StridedImage:
-        """Describe the images of views to the kernel: int64 (views, n, 7)."""
+        """Return the kernel's description of the images of views: int64 (views, n, 7)."""
         return np.stack([strided_images(images) for images in views])
 
     def _plain(self, slots: range) -> list[Images]:
-        """Return memory, uint8, by view, for resampled images before the color pass; the outputs' own if possible."""
+        """Return, by view, uint8 memory for resampled images before the color pass, the outputs' memory if possible."""
         outputs = [view.images[slots.start : slots.stop] for view in self._views]
         if self._in_place:
             return outputs
@@ -110,7 +110,7 @@ class ImageFiller:
             run_color(view.params.program, view.first + slot, image, out, self._dtype)
 
     def _fill_others(self, slots: range, plain: Sequence[Images]) -> dict[int, str]:
-        """Fill stage by stage the slots that the fused kernel left; return what is wrong with streams, by slot."""
+        """Make the images that the fused kernel left out, stage by stage; return problems of streams by slot."""
         records = self._records
         missing = np.flatnonzero(~self._fused.done[slots.start : slots.stop]) + slots.start
         chosen = [slot for slot in missing.tolist() if slot not in records.problems]
@@ -131,9 +131,9 @@ class ImageFiller:
 
 
 def _allocate(geometries: Sequence[Geometry], output: OutputSpec, n: int, blocks: BufferPool) -> list[ViewImages]:
-    """Allocate arrays (count, n, 3, H, W) or lists of (3, H, W), of all groups, in one block of memory.
+    """Return, by group, arrays (count, n, 3, H, W) or lists of arrays (3, h, w), all in one block of memory.
 
-    Fresh pages for each batch would cost a tenth of the time to fill the batch.
+    The block comes from a pool, because fresh pages for each batch would take a tenth of the time to fill the batch.
     """
     dtype = output.numpy_dtype
     values = [3 * int(geometry.size.prod(axis=1).sum()) for geometry in geometries]

@@ -1,7 +1,7 @@
 """The fused kernel: decodes and resamples a chunk of upright images in one call, without Python in between.
 
-With a call for each stage of each image, Python took 70 of 670 µs, which threads cannot share. Rows of an image with
-one view are decoded as the resampling needs them, so that they stay in the cache. Slanted images, damaged images, and
+With a call for each stage of each image, Python took 70 of 670 µs, in one thread at a time. Rows of an image with one
+view are decoded as the resampling needs them, so that they stay in the cache. Slanted images, damaged images, and
 streams that picstore's decoder refuses go through the stages one by one.
 """
 
@@ -31,7 +31,7 @@ from picstore.train.transforms.padding_and_edges import CONSTANT
 
 
 def can_fuse(geometry: Geometry) -> Bools:
-    """Return the images that the kernel tries, bool (n,). Tests replace this function to turn the kernel off."""
+    """Return whether the kernel tries each image: bool (n,). Tests replace this function to turn the kernel off."""
     plain: Bools = geometry.upright & ~geometry.shows_edges & (geometry.border == CONSTANT)
     chosen: Bools = plain & (geometry.size > 0).all(axis=1)
     return chosen
@@ -43,7 +43,7 @@ class FusedKernel:
     Args:
         geometries: geometries of each group of views.
         reach: int64 (n, 4), the joint reach of all views of each slot.
-        factors, foreign: int64 and bool (n,), divisors of sides, and images that are not upright JPEGs.
+        factors, foreign: int64 (n,), factors by which decoding divides sides; bool (n,), False for upright JPEGs.
 
     Attributes:
         done: bool (n,), the slots whose views ``run`` has made.
@@ -63,7 +63,7 @@ class FusedKernel:
         )
 
     def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> bool:
-        """Make the images of some slots, without the GIL; return whether the kernel has made all of these.
+        """Make the images of some slots, without the GIL; return whether the kernel has made all images.
 
         ``targets`` has a row for each view of each slot, view after view.
         """
@@ -83,7 +83,7 @@ class FusedKernel:
         return bool(self.done[slots.start : slots.stop].all())
 
 
-# Kernels that ``run_fused`` calls by their addresses: compiled apart, at the same time, and once.
+# Kernels that ``run_fused`` calls by address, so that they are compiled only once, and at the same time.
 DECODING = open_box, open_stream, decode_rows
 STAGES = *DECODING, resample_box
 _open_box, _open_stream, _decode, _resample = (caller(stage.signature) for stage in STAGES)
@@ -111,18 +111,18 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
     """Decode each chosen image once, and resample all views.
 
     Args:
-        slots: the first slot, the last + 1, and the slot of the first target.
+        slots: the first slot, the last slot + 1, and the slot of the first target.
         marks: bool (n,), which images to make; bool (n,), set for each image that is made.
         streams: addresses, sizes and layouts of the streams in memory, as ``jpeg.cut.TiledJpegs`` has them; width and
-            height of the stored images, and how many of their rows of pixels lie above the first in memory.
-        geometry: boxes to cut (n, 4), and by how much decoding divides sides (n,); for all views, view after view,
+            height of the stored images, and the number of their pixel rows above the first row in memory.
+        geometry: boxes to cut (n, 4), and factors by which decoding divides sides (n,); for all views, view after view,
             boxes to resample, clips, flips, interpolations, antialias and fill.
         workspace: the decoder's arrays, and a buffer of pixels.
         targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, view after view.
         stages: addresses of ``STAGES``.
 
     Returns:
-        The slot for which the buffer of pixels was too small, otherwise the last + 1.
+        The slot for which the buffer of pixels was too small, otherwise the last slot + 1.
     """
     chosen, done = marks
     addresses, sizes, layouts, image_sizes, tops = streams
@@ -167,7 +167,7 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
 
 @device_function
 def _open_image(stages, stream, box, factor, workspace, rect):
-    """Open the part of an image that a box needs, or the whole image; fill ``rect`` like ``open_box``."""
+    """Open the part of an image that a box needs, or the whole image; ``rect`` and result are as for ``open_box``."""
     addresses, sizes, layout, size, top = stream
     if box[0] > 0 or box[1] > 0 or box[2] < size[0] or box[3] < size[1]:
         part = box - top * (np.arange(4) % 2)

@@ -36,7 +36,7 @@ def is_jpeg(blob: bytes | memoryview) -> bool:
 
 
 def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> U8:
-    """Make the image target of one image.
+    """Return the image target of one image.
 
     Args:
         name: name of the attachment.
@@ -67,7 +67,7 @@ def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: in
 
 
 def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
-    """Return by how much an attachment is smaller than the record's image."""
+    """Return the integer by which the sides of the record's image are longer than the attachment's."""
     scale = max(1, round(source[0] / size[0]))
     if all(side in (whole // scale, -(-whole // scale)) for side, whole in zip(size, source, strict=True)):
         return scale
@@ -78,7 +78,7 @@ def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
 def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, int]) -> Geometry:
     """Return the geometry of one image in source and output pixels that are ``scale`` times as large.
 
-    The nearest pixel is never taken, because whole pixels of the larger image may be half pixels here.
+    Interpolation is at least bilinear, because whole pixels of the larger image may be half pixels here.
     """
     chosen = Geometry.concatenate([geometry], [slot])
     low, high = chosen.clip[:, :2] // scale, -(-chosen.clip[:, 2:] // scale)
@@ -94,7 +94,7 @@ def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, 
 
 
 def make_mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
-    """Make the mask target of one image by nearest-neighbor interpolation: uint8 or int64 (H, W), 0 outside."""
+    """Return the mask target of one image by nearest-neighbor interpolation: uint8 or int64 (H, W), 0 outside."""
     mask = open_mask(name, blob, *geometry.source_size[slot].tolist())
     width, height = geometry.size[slot].tolist()
     out = np.empty((height, width), dtype=mask.dtype)
@@ -103,7 +103,7 @@ def make_mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int
 
 
 def open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> Array:
-    """Decode a mask of a given size to uint8, uint16 or int32 (height, width); ImageError for other files."""
+    """Decode a mask to uint8, uint16 or int32 (height, width); raise ImageError if it is not a mask of this size."""
     try:
         with _open_image(blob) as image:
             _check_mask(name, image, width, height)
@@ -119,14 +119,14 @@ def open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> A
 
 
 def _open_image(blob: bytes | memoryview) -> ImageFile.ImageFile:
-    """Read the header of an image; SyntaxError for other formats."""
+    """Read the header of an image; raise SyntaxError if the format is none of ``_MASK_FORMATS``."""
     # Few datasets have masks, and Pillow takes 40 ms of the time to the first batch.
     from PIL import BmpImagePlugin, GifImagePlugin, PngImagePlugin, TiffImagePlugin
 
     from picstore.prepare.image.mend_files import leave_out_metadata
 
     data = leave_out_metadata(bytes(blob)).data
-    # The classes are called directly, because ``Image.open`` has a limit of pixels of its own, 179 million.
+    # The classes are called directly, because ``Image.open`` refuses images of more than 179 million pixels.
     png, tiff = PngImagePlugin.PngImageFile, TiffImagePlugin.TiffImageFile
     for opened in (png, tiff, BmpImagePlugin.BmpImageFile, GifImagePlugin.GifImageFile):
         with contextlib.suppress(SyntaxError):
@@ -142,7 +142,7 @@ def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:
 
 
 def _check_tiff(name: str, data: bytes) -> None:
-    """Raise ImageError for a TIFF whose values Pillow would return inverted or in the wrong byte order."""
+    """Raise ImageError if Pillow would return the values of a TIFF inverted or in the wrong byte order."""
     from picstore.prepare.image.tiff import read_layout, read_tags  # imported late: few masks are TIFFs
 
     layout = read_layout(read_tags(data), "<" if data.startswith(b"II") else ">")

@@ -56,16 +56,16 @@ def stream_kernels(plans: Sequence[TransformPlan]) -> list[Any]:
 
 
 def segment_kernels(plans: Sequence[TransformPlan]) -> list[Any]:
-    """List the kernels that describe tiles to a GPU, and that decode the first image and images the GPU refuses."""
+    """List the kernels that describe tiles to a GPU, and that decode probes and images that the GPU refuses."""
     return [*_gathering(plans), choose_boxes, measure_tiles, describe_tiles, cut_all, *DECODING]
 
 
 def needed_kernels(plans: Sequence[TransformPlan], output: OutputSpec) -> list[Any]:
-    """List the kernels that make images with these transforms on the CPU, by drawing parameters of 256 images."""
+    """List the kernels that make images with these transforms on the CPU, found by drawing ``_DRAWS`` parameters."""
     found = {*_gathering(plans), run_fused, *STAGES}
     for plan in plans:
         for group in plan.groups:
-            with contextlib.suppress(UsageError):  # A transform may refuse such images.
+            with contextlib.suppress(UsageError):  # A transform may refuse images of these sizes.
                 geometry, program = _draw(group)
                 found |= {*_of_geometry(geometry, output), *_of_color(program, output)}
     return list(found)

@@ -38,7 +38,7 @@ _D3, _D5, _D7, _D9 = np.float32(-1 / 6), np.float32(1 / 120), np.float32(-1 / 50
 
 @inlined
 def random_bits(key, counter):
-    """``rng.bits``: uint64 of a key and an int64 counter."""
+    """Return ``rng.bits`` of a key and an int64 counter: uint64."""
     z = _u64(key) + _GOLDEN * _u64(counter + 1)
     z = (z ^ (z >> _S30)) * _M1
     z = (z ^ (z >> _S27)) * _M2
@@ -57,7 +57,7 @@ def _random_words(key, first, uniform, angle, choice):
 
 @device_function
 def _split(bits, exponent):
-    """Split bits of float32 into exponents and, in place, bits of mantissas from sqrt(1/2) to sqrt(2)."""
+    """Split float32 bits into exponents and, in place, the bits of mantissas from sqrt(1/2) to sqrt(2)."""
     for j in range(bits.size):
         shifted = _i32(bits[j] - _ROOT)
         exponent[j] = _f32(_i32(shifted >> _BITS))
@@ -105,7 +105,7 @@ def _add(row, normals, mean, deviation, clip):
     for i in range(row.size):
         level = _f32(row[i]) + np.trunc(mean + deviation * normals[i])
         level = min(max(level, _ZERO), _TOP) if clip else level
-        row[i] = _u8(_i32(level))  # A level that is not clipped wraps around.
+        row[i] = _u8(_i32(level))  # An unclipped level wraps around.
 
 
 @kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, uint8[:, :, ::1])")
@@ -115,7 +115,7 @@ def add_noise(operands, key, slot, step, image):
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds mean and deviation in grey levels,
             and 1 to clip levels or 0 to wrap them around.
-        key: uint64 (n, k).
+        key: uint64 (n, k), keys of the steps.
         image: uint8 (3, height, width), C-contiguous.
     """
     numbers = operands[slot, step]

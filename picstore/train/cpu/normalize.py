@@ -52,7 +52,7 @@ def _normalize(levels, mean, deviation, line):
 
 
 def bit_patterns(values: F32, dtype: OutputDtype) -> Array:
-    """Convert float32 (n,) to bit patterns: uint8 (n,) without the fraction for UINT8, uint32 (n,) for floats."""
+    """Convert float32 (n,) to bit patterns of a dtype: truncated uint8 (n,) for UINT8, uint32 (n,) for floats."""
     if dtype == OutputDtype.UINT8:
         return values.astype(np.uint8)
     patterns = values.view(np.uint32)

@@ -24,7 +24,7 @@ from picstore.train.transforms.opcodes import (
 )
 
 _CHUNK = 1024  # pixels: 16 KB of float32 with the grey levels
-_UNKNOWN = -1.0  # mean grey level
+_UNKNOWN = -1.0  # mean grey level that has not been computed
 
 _f32, _i32 = np.float32, np.int32
 _ZERO, _ONE, _TWO, _FOUR, _SIX, _TOP = (np.float32(number) for number in (0, 1, 2, 4, 6, 255))
@@ -36,7 +36,7 @@ _TO_BYTE = np.float32((256 - 1e-3) / 255)  # torchvision's to_dtype to uint8
 
 @device_function
 def _grey(chunk, grey):
-    """Write whole grey levels of the chunk's pixels."""
+    """Fill ``grey`` with the whole grey levels of the chunk's pixels."""
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(grey.size):
         grey[i] = np.floor(_RED * red[i] + _GREEN * green[i] + _BLUE * blue[i])
@@ -125,7 +125,7 @@ def _permute(chunk, first, second):
 
 @device_function
 def _read(image, begin, chunk):
-    """Read pixels from ``begin`` on; the last chunk keeps old values after the last pixel."""
+    """Copy the image's pixels from ``begin`` on to a chunk, which keeps old values after the image's last pixel."""
     for c in range(3):
         row, source = chunk[c], image[c][begin : begin + _CHUNK]
         for i in range(source.size):

@@ -1,6 +1,6 @@
 """Rendering of one decoded image or mask by a geometry.
 
-An upright image is one antialiased resampling (``kernels/resample.py``). A slanted one is an interpolation
+An upright image is one antialiased resampling (``kernels/resample.py``). A slanted image is an interpolation
 (``warp.py``, ``warp_taps.py``): nearest for nearest and box, bilinear, or bicubic for bicubic and Lanczos. If a slanted
 image is minified with antialiasing, the filter of upright images first resamples the visible part to the output's
 scale.
@@ -22,7 +22,7 @@ from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices, vector_length
 
-_TOLERANCE = 1e-6  # tolerance of rounding
+_TOLERANCE = 1e-6  # allowance for rounding errors
 
 
 def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int], factor: int, out: U8) -> None:
@@ -102,7 +102,7 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
 def _with_border(
     pixels: Array, geometry: Geometry, slot: int, origin: tuple[int, int]
 ) -> tuple[Array, tuple[int, int]]:
-    """Extend an image or mask by the visible part of its border mode; return pixels and new origin."""
+    """Extend an image or mask by the visible part of its border; return pixels and their origin in source pixels."""
     (left, top, right, bottom), (width, height) = geometry.window[slot].tolist(), geometry.source_size[slot].tolist()
     if left >= right or top >= bottom:
         return pixels, origin
@@ -113,7 +113,7 @@ def _with_border(
 
 
 def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int) -> tuple[U8, F64, I64]:
-    """Resample the visible part of an image to the output's scale; returns pixels, matrix and clip."""
+    """Resample the visible part of an image to the output's scale; return its pixels, and matrix and clip for it."""
     height, width = pixels.shape[:2]
     low, high = np.maximum(reach[:2], 0), np.minimum(reach[2:], (width, height))
     if (low >= high).any():
@@ -126,7 +126,7 @@ def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int
     resample(pixels, box, np.concatenate([low, high]), planes, interpolation=interpolation)
     scale = (high - low) / size
     matrix = (matrix - np.stack([np.zeros(2), np.zeros(2), low], axis=1)) / scale[:, None]
-    # If the clip ends beyond the resampled part, it ends beyond the image, or the output does not reach its end.
+    # A clip that ends beyond the resampled part ends beyond the image, or where the output does not reach.
     left_top = np.floor((clip[:2] - low) / scale)
     right_bottom = np.ceil((clip[2:] - low) / scale)
     clip = np.concatenate([left_top, right_bottom]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Execution of color programs on the CPU: the pixels of one image, step by step, as ``color_program.py`` composed."""
+"""Execution of color programs, which ``color_program.py`` composes, on the CPU: one image after another, in steps."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
 def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: OutputDtype) -> None:
     """Run the steps of image ``slot``, without the GIL: a kernel for each run of pointwise steps and each other step.
 
-    Python takes 2 µs, and 1 µs for each kernel.
+    Python's share is 2 µs, and 1 µs for each kernel.
 
     Args:
         program, slot: color program of the batch, and number of the image.
         image: uint8 (3, H, W), C-contiguous; overwritten. May be ``out`` itself, and then have any strides if the
             program is empty.
-        out: (3, H, W), any strides, uint8, float32 or, as its bits, 16-bit integers; ``image`` or separate memory.
+        out: (3, H, W), any strides: uint8, float32, or 16-bit floats or their bits; ``image`` or separate memory.
         dtype: dtype of the bits of ``out``.
 
     Raises:
@@ -94,7 +94,7 @@ def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> Non
 
 
 def _erase(program: ColorProgram, slot: int, step: int, dtype: OutputDtype, out: Array) -> None:
-    """Overwrite a box by NumPy, which needs no kernel for each dtype and layout."""
+    """Overwrite a box with NumPy, which needs no kernel for each dtype and layout."""
     left, top, right, bottom = program.operands[slot, step, :4].astype(np.int64).tolist()
     box = out[:, max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
     if program.opcode[slot, step] == opcodes.ERASE:

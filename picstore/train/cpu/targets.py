@@ -1,8 +1,8 @@
 """Targets of an image: boxes, keypoints, polygons, masks and smaller images, moved like the image's pixels.
 
-docs/formats.md, "Targets", defines the fields of a record. All are checked here again, because a dataset may come from
-anybody; an invalid extra or mask is an ImageError, which the loader treats as damage. Results are arrays, which
-``batch.make_tensors`` converts to ``tv_tensors``.
+docs/formats.md, "Targets", defines the fields of a record. The fields are checked here again, because a dataset may
+come from anybody; an invalid extra or mask is an ImageError, which the loader treats as damage. Results are arrays,
+which ``batch.make_tensors`` converts to ``tv_tensors``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from picstore.train.transforms.transform_plan import TARGETS
 # An object is dropped if a side of its box has fewer output pixels than this after clipping.
 MIN_SIDE = 1.0
 
-_TOLERANCE = 1e-6  # pixels of rounding
+_TOLERANCE = 1e-6  # pixels allowed for rounding errors
 
 
 def empty_targets(output: OutputSpec, n: int) -> list[GroupTargets] | None:
-    """Make room for the targets of n slots, by group; return None if the output has no targets."""
+    """Return empty targets of n slots, by group, or None if the output has no targets."""
     if not output.targets:
         return None
     return [[[{} for _ in range(n)] for _ in range(group.count)] for group in output.groups]
@@ -46,14 +46,14 @@ def add_targets(
     names: Sequence[str],
     params: Sequence[TransformParams],
 ) -> dict[int, str]:
-    """Make the targets of a slot's views, by group; return what is wrong with the targets, by slot."""
+    """Add the targets of a slot's views to ``targets``; return the problem by slot, or {} if there is none."""
     try:
         extra, blobs = parse_extra(records.extras[slot]), records.attachments[slot]
         first = True
         for group, parameters in zip(targets, params, strict=True):
             for number, view in enumerate(group):
                 row = number * len(records) + slot
-                # A training may change the extra of one view.
+                # Each view has its own extra, because a training loop may change one.
                 if not first and "extra" in names:
                     extra = parse_extra(records.extras[slot])
                 view[slot], first = make_target(names, extra, blobs, parameters.geometry, row), False
@@ -67,7 +67,7 @@ def add_targets(
 def make_target(
     names: Sequence[str], extra: Any, masks: Mapping[str, bytes | memoryview], geometry: Geometry, slot: int
 ) -> dict[str, Any]:
-    """Make the targets of one image.
+    """Return the targets of one image.
 
     A box becomes the upright box around its moved corners, clipped to the output. An object whose box is then smaller
     than ``MIN_SIDE`` is dropped with all its fields, even if boxes are not requested. No object is dropped if the extra
@@ -75,7 +75,7 @@ def make_target(
 
     Args:
         names: fields of the extra, or attachments that are masks or JPEGs, see ``check_targets``.
-        extra, masks: the record's extra, None without objects, and image files by attachment.
+        extra, masks: the record's extra, None without objects, and image files by the attachment's name.
         geometry, slot: geometry of the batch, and number of the image.
 
     Returns:
@@ -86,7 +86,7 @@ def make_target(
           ``visibility``, int64 (k, m). Points that are not marked or lie outside have visibility 0 and x = y = 0;
           objects with fewer points are padded with such points.
         - ``polygons``: for each object a list of float32 (p, 2), clipped to the output; an outline outside is left out.
-        - ``index``: int64 (k,), with any of the above: numbers of the objects in the extra.
+        - ``index``: int64 (k,), with any of the above: indices of the remaining objects in the extra.
         - ``extra``: the unchanged extra.
         - an attachment: a mask (H, W) by nearest neighbor, 0 outside, uint8, or int64 for more than 8 bits; a JPEG as
           uint8 (3, h, w), see ``make_image``; None if the record lacks the attachment.
@@ -137,7 +137,7 @@ def _object_targets(names: Sequence[str], objects: Objects, geometry: Geometry, 
 
 
 def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
-    """Move boxes (k, 4) to the output and clip; boxes outside become empty or NaN."""
+    """Map boxes (k, 4) to the output, and clip them; boxes outside of the output become empty or NaN."""
     low, high = _visible_rect(geometry, slot)
     boxes = np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
     corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
@@ -155,7 +155,7 @@ def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
 
 
 def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry, slot: int) -> tuple[F32, I64]:
-    """Return points float32 (k, m, 2) and visibility int64 (k, m) of the objects ``index``."""
+    """Return keypoints in the output, float32 (k, m, 2), and visibility, int64 (k, m), of the objects ``index``."""
     chosen = [keypoints[k] for k in index] if keypoints else [np.zeros((0, 3))] * len(index)
     most = max(map(len, keypoints or chosen), default=0)
     table = np.zeros((len(chosen), most, 3))
@@ -172,13 +172,13 @@ def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry,
 
 
 def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> list[list[F32]]:
-    """Move the outlines of each object, clipped to the visible rectangle, the edges and the output."""
+    """Map the outlines of each object to the output, clipped to the visible rectangle, the edges and the output."""
     lengths = [len(outline) for outlines in polygons for outline in outlines]
     if not lengths:
         return [[] for _ in polygons]
     shown = np.concatenate([_rect_edges(*_visible_rect(geometry, slot)), geometry.edges[slot]])
     output = _rect_edges(np.zeros(2), geometry.size[slot])
-    # Most outlines are whole or outside; one calculation finds these.
+    # Most outlines lie wholly inside or wholly outside; one calculation for all outlines finds them.
     points = np.concatenate([outline for outlines in polygons for outline in outlines])
     moved = geometry.points_to_output(slot, points)
     outside = ~np.concatenate([_inside(points, shown), _inside(moved, output)], axis=1)
@@ -201,7 +201,7 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
 
 
 def _visible_rect(geometry: Geometry, slot: int) -> tuple[I64, I64]:
-    """Return left and top, right and bottom of the clip within the source; edges may hide more."""
+    """Return (left, top) and (right, bottom) of the clip within the source image; edges may hide more."""
     clip = geometry.clip[slot]
     return np.maximum(clip[:2], 0), np.minimum(clip[2:], geometry.source_size[slot])
 

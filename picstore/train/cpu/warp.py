@@ -27,7 +27,7 @@ _TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITIO
 
 @device_function
 def visible_run(edges, y, width, least):
-    """Return the first and last + 1 of a row's pixels whose centers lie at least ``least`` inside of every edge."""
+    """Return first and last + 1 of the pixels in row ``y`` whose centers lie at least ``least`` inside every edge."""
     low = 0.0
     high = width - 1.0
     for k in range(edges.shape[0]):
@@ -61,7 +61,7 @@ def _narrow(start, step, low, high, first, last):
 
 @inlined
 def _interpolated(top, bottom, bits, weights):
-    """Interpolate a channel, at ``bits`` of the two left neighbors and at ``bits`` - 24 of the right ones."""
+    """Interpolate a channel that begins at bit ``bits`` of the left neighbors, ``bits`` - 24 of the right neighbors."""
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (
         weights[0] * (_u32(top >> left) & low)
@@ -107,7 +107,7 @@ def level_at(source, x, y, c, fill):
 
 @inlined
 def _row_start(step, shift, offset, y, width):
-    """Return the first position of a row's pixels along an axis, the difference, and whether both fit into int64.
+    """Return the first position of a row along an axis, the step from pixel to pixel, and whether both fit into int64.
 
     Positions are in steps of 2**-32 pixels. Half of 2**-12 pixels is added, so that truncation to 12 bits rounds.
     """
@@ -129,7 +129,7 @@ def _border_position(first, by, gentle, at, x, low, high):
 
 @device_function
 def _warp_border(source, matrix, clip, fill, line, y, run, axes):
-    """Interpolate any pixels: the clip's border is repeated outside the clip; ``fill`` is taken outside the image."""
+    """Interpolate any pixels: outside of the clip, repeat the clip's border; outside of the image, take ``fill``."""
     (first_x, by_x, gentle_x), (first_y, by_y, gentle_y) = axes
     for x in range(run[0], run[1]):
         at_x = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
@@ -255,7 +255,7 @@ def _copy_element(at, size, fill, to):
 
 @kernel("(Tuple((int64[::1], int64)), float64[:, ::1], int64[::1], float64[:, ::1], uint64, int64[::1])")
 def warp_nearest(mask, matrix, clip, edges, fill, target):
-    """Copy the mask's elements under the centers of output pixels; ``fill`` outside of clip, mask or edges.
+    """Copy the mask's elements under the centers of output pixels; write ``fill`` outside of clip, mask or edges.
 
     Args:
         mask: ``strided_image`` of (h, w), and the bytes of an element: 1, 2, 4 or 8.

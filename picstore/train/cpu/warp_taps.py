@@ -20,8 +20,8 @@ from picstore.train.cpu.warp import level_at, visible_run
 _i32, _u8, _u64 = np.int32, np.uint8, np.uint64
 
 
-# Functions for one pixel take numbers only: numba counts the references of arrays that it passes, by atomic operations
-# that take ten times as long as the pixel.
+# Functions for one pixel take no arrays, because numba would count an array's references with atomic operations, which
+# take ten times as long as the pixel.
 @device_function
 def _cubic_taps(position, a):
     """Return the first of four neighbors along an axis, and the four weights."""
@@ -49,7 +49,7 @@ def _cubic_sum(pixel, stride, across, down):
 
 @inlined
 def _position(matrix, clip, x, y, axis):
-    """Return a position along an axis, at most 2 pixels outside of the clip, so that it does not exceed an integer."""
+    """Return a position along an axis, clamped to 2 pixels around the clip, so that it fits into an integer."""
     at = matrix[axis, 0] * (x + 0.5) + matrix[axis, 1] * (y + 0.5) + matrix[axis, 2]
     return min(max(at, clip[axis] - 2.0), clip[axis + 2] + 2.0)
 
@@ -68,7 +68,7 @@ def _nearest_row(source, matrix, clip, fill, line, y, run):
 
 @device_function
 def _copy_neighbors(source, clip, fill, corner, square):
-    """Copy 4 × 4 pixels, of which some lie outside of the clip or the image."""
+    """Copy 4 × 4 pixels from ``corner`` on, some of which lie outside of the clip or the image."""
     for v in range(4):
         for u in range(4):
             x, y = min(max(corner[0] + u, clip[0]), clip[2] - 1), min(max(corner[1] + v, clip[1]), clip[3] - 1)
