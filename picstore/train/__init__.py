@@ -1,4 +1,4 @@
-"""Internal: training: order → prefetch → decode → augment → batch. The only package of picstore that imports torch."""
+"""Internal: training, as order → prefetch → decode → augment → batch; picstore's only package that imports torch."""
 
 from importlib.util import find_spec
 

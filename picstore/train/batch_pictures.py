@@ -15,7 +15,7 @@ from picstore.storage.record_pictures import class_name
 
 # Percentiles of values that become black and white.
 _STRETCHED = (1, 99)
-_TOP = 2  # Classes named for a mixed label.
+_TOP = 2  # Number of classes named for a mixed label.
 
 
 def make_tiles(
@@ -28,7 +28,7 @@ def make_tiles(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
 ) -> list[Tile]:
-    """Make a tile of each image, with label, id and target; see :func:`levels_of` for ``mean`` and ``std``."""
+    """Return a tile of each image, with label, id and target; see :func:`levels_of` for ``mean`` and ``std``."""
     to_levels, captions = levels_of(images, mean, std), make_captions(labels, ids, classes, count=len(images))
     return [
         Tile(to_levels(image), caption, **({} if targets is None else _marks_of(targets[k], classes)))
@@ -43,7 +43,7 @@ def make_captions(labels: torch.Tensor, ids: torch.Tensor, classes: Sequence[str
 
 
 def are_images(images: Any) -> bool:
-    """Return whether the values are still images of three channels after the callables."""
+    """Return whether the results of a loader's callables are still images of three channels."""
     return isinstance(images, (torch.Tensor, list)) and (not len(images) or images[0].ndim == 3 == len(images[0]))
 
 
@@ -52,8 +52,8 @@ def levels_of(
 ) -> Callable[[Any], U8]:
     """Return the function that converts an image of the batch to uint8 (H, W, 3).
 
-    Floats are multiplied by ``std``, and ``mean`` is added. Without these, floats outside of 0 … 1 are stretched so
-    that one percent of the values of each channel become black, and one percent white.
+    Floats are multiplied by ``std``, and ``mean`` is added. Without mean and std, floats outside of 0 … 1 are stretched
+    so that one percent of the values of each channel become black, and one percent white.
     """
     if (mean is None) != (std is None):
         raise UsageError("give both mean and std, as given to Normalize, or none")
@@ -90,7 +90,7 @@ def _shown_label(label: torch.Tensor, classes: Sequence[str]) -> str:
 
 
 def _marks_of(target: Any, classes: Sequence[str]) -> dict[str, Any]:
-    """Return what a target draws over its image, as arguments of ``Tile``."""
+    """Return the marks that a target draws over its image, as arguments of ``Tile``."""
     marks: dict[str, Any] = {}
     if target.get("boxes") is not None:
         marks["boxes"] = np.asarray(target["boxes"], np.float64)

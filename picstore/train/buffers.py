@@ -1,4 +1,4 @@
-"""Memory that is used again: pools, a working buffer for each thread, and memory shared with other processes."""
+"""Memory for reuse: pools, a working buffer for each thread, and memory shared with other processes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ import numpy as np
 
 from picstore.arrays import U8, Array
 
-# Blocks have a multiple of this many bytes. Containers differ by a few images, so that most blocks fit most of them.
+# Block sizes are multiples of this many bytes. Containers differ by a few images, so most blocks fit most containers.
 _GRANULE = 1 << 16
-_MIN_BYTES = 1 << 20  # Least bytes of a thread's buffer.
-# Free blocks that are kept: for the batches ahead, for two that the consumer has, and for what a GPU takes at once.
+_MIN_BYTES = 1 << 20  # Least size of a thread's buffer.
+# Number of free blocks to keep: for the batches ahead, two batches of the consumer, and those a GPU takes at once.
 KEPT_BATCHES = 9
 
 
@@ -34,7 +34,7 @@ def allocate_private(size: int) -> U8:
 
 
 def anonymous_memory(size: int) -> int:
-    """Return a descriptor of ``size`` bytes of memory without a name."""
+    """Return the file descriptor of ``size`` bytes of memory without a name."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("picstore")
     else:
@@ -45,7 +45,7 @@ def anonymous_memory(size: int) -> int:
 
 
 class Mapping:
-    """Mapped memory. ``np.asarray`` makes uint8 arrays of it, each of which keeps it mapped.
+    """Mapped memory. ``np.asarray`` returns a uint8 array in the memory, which stays mapped while any array exists.
 
     Attributes:
         locked: whether CUDA has page-locked it.
@@ -76,10 +76,10 @@ _MAP_FIXED = 0x10
 
 
 def map_memory(descriptor: int, size: int) -> Mapping:
-    """Map shared memory until the last array of it goes, without a descriptor.
+    """Map shared memory until its last array is freed, without holding a file descriptor.
 
-    Before Python 3.13, ``mmap.mmap`` holds a descriptor of its own: 500 batches that a user keeps were as many as a
-    process may have.
+    Before Python 3.13, ``mmap.mmap`` holds a descriptor of its own, so that 500 batches in a user's hands reached the
+    limit of a process.
 
     Raises:
         OSError: the system has no more memory or mappings (65,530 on Linux).
@@ -96,9 +96,9 @@ def map_memory(descriptor: int, size: int) -> Mapping:
 
 
 def make_private(mapping: Mapping) -> None:
-    """Replace shared memory by private memory of the same content and at the same address.
+    """Replace shared memory by private memory with the same content at the same address.
 
-    mremap moves the pages at once, so that other threads read one or the other. What another thread writes meanwhile
+    mremap moves all pages at once, so that other threads read either memory. Writes of other threads in the meantime
     may be lost.
 
     Raises:
@@ -132,7 +132,7 @@ def allocate_mapped(size: int) -> U8:
 def round_coarsely(size: int) -> int:
     """Round a size up by at most a quarter, so that blocks of a few sizes fit batches of any size.
 
-    CUDA page-locks each new block. Of 280 batches of 26 to 38 MB, 35 had a new block, and 17 with rounded sizes.
+    CUDA page-locks each new block. Of 280 batches of 26 to 38 MB, 35 needed a new block, or 17 with rounded sizes.
     """
     step = 1 << max(size.bit_length() - 3, 0)
     return -(-size // step) * step
@@ -147,11 +147,11 @@ def find_mapping(array: Array) -> Mapping | None:
 
 
 class BufferPool:
-    """Blocks of memory, each of which is used again as soon as nothing refers to its last contents.
+    """Pool of memory blocks, each of which is reused as soon as nothing refers to its previous contents.
 
-    With malloc, the memory that several threads take and give back in turn grows to half as much again as is in use (93
-    MiB for 64), and fresh pages for each container make reading six times slower than a copy of the container. At most
-    ``max_free`` free blocks are kept, a number that can be changed at any time.
+    With malloc, memory that several threads allocate and free in turn grows to one and a half times the memory in use
+    (93 MiB for 64 MiB), and fresh pages for each container make reading six times slower than a copy of the container.
+    At most ``max_free`` free blocks are kept; this number can be changed at any time.
     """
 
     def __init__(self, max_free: int, *, allocate: Callable[[int], U8] = allocate_private) -> None:
@@ -162,7 +162,7 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def borrow(self, size: int) -> memoryview:
-        """Return memory of ``size`` bytes and any content, which goes back to the pool with its last view."""
+        """Return ``size`` bytes of memory with any content, which return to the pool when their last view is freed."""
         with self._lock:
             while self._returned:
                 insort(self._free, self._returned.pop(), key=len)
@@ -173,7 +173,7 @@ class BufferPool:
                 if self._free:
                     self._free.pop()  # Replace a block that is too small.
                 block = self._allocate(-(-size // _GRANULE) * _GRANULE)
-        # All views of this array keep it alive; when the last one goes, so does the array, and the block is free.
+        # Every view keeps this array alive. When the last view is freed, so is the array, and the block returns.
         borrowed = block[:size]
         weakref.finalize(borrowed, self._give_back, block).atexit = False
         return borrowed.data
@@ -186,27 +186,27 @@ class BufferPool:
         if self._retired and (address := block.ctypes.data) in self._retired:
             self._retired.discard(address)
             return
-        # A finalizer may run in the thread that holds the lock, so this only appends, which is atomic.
+        # This finalizer may run in the thread that holds the lock, so it only appends, which is atomic.
         if len(self._free) + len(self._returned) < self.max_free:
             self._returned.append(block)
 
 
 @dataclass(frozen=True, slots=True)
 class BufferPools:
-    """The pools that all epochs of a loader use: for containers, and for the images of batches."""
+    """Pools that all epochs of a loader use: for containers, and for the images of batches."""
 
-    # The budget limits the containers.
+    # As good as unlimited, because the loader's budget limits the containers.
     containers: BufferPool = field(default_factory=lambda: BufferPool(1 << 20))
     batches: BufferPool = field(default_factory=lambda: BufferPool(KEPT_BATCHES))
 
     @classmethod
     def for_batches(cls, *, mapped: bool) -> BufferPools:
-        """Return pools; if ``mapped``, the memory of batches can be page-locked."""
+        """Return pools. If ``mapped``, the memory of batches can be page-locked."""
         return cls(batches=BufferPool(KEPT_BATCHES, allocate=allocate_mapped)) if mapped else cls()
 
 
 class ThreadBuffer(threading.local):
-    """A growing buffer for each thread: fresh pages for every image would cost a fifth of the decoding."""
+    """Growing buffer of each thread, because fresh pages for every image would take a fifth of the decoding time."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, dtype=np.uint8)
@@ -238,7 +238,7 @@ def share_array(start: int, array: Array) -> SharedArray:
 
 
 def map_array(memory: U8, shared: SharedArray) -> Array:
-    """Make a described array in the memory of its block."""
+    """Return the array that ``shared`` describes, in the memory of its block."""
     array: Array = np.ndarray(shared.shape, np.dtype(shared.dtype), memory.data, shared.offset, shared.strides)
     return array
 
@@ -246,7 +246,7 @@ def map_array(memory: U8, shared: SharedArray) -> Array:
 def socket_of(connection: Connection) -> socket.socket:
     """Duplicate a connection as a socket, which the caller closes.
 
-    The socket blocks: with a timeout of ``socket.setdefaulttimeout``, both would stop waiting for data.
+    The socket blocks, because a timeout of ``socket.setdefaulttimeout`` would apply to the connection too.
     """
     line = socket.socket(fileno=os.dup(connection.fileno()))
     line.setblocking(True)
@@ -256,7 +256,7 @@ def socket_of(connection: Connection) -> socket.socket:
 def has_hung_up(error: Exception) -> bool:
     """Return whether a connection's error says that the other side has ended or closed the connection.
 
-    If that happens in the middle of a message, ``Connection.recv`` raises an OSError without a number.
+    If the other side ends in the middle of a message, ``Connection.recv`` raises an OSError without a number.
     """
     return isinstance(error, EOFError | ConnectionError) or (isinstance(error, OSError) and error.errno is None)
 
@@ -282,6 +282,6 @@ def receive_descriptor(connection: Connection) -> int:
         data, descriptors, *_ = socket.recv_fds(line, 1, 1)
     if not data:
         raise EOFError
-    if not descriptors:  # The kernel had no number for it.
+    if not descriptors:  # The kernel had no number left.
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return descriptors[0]

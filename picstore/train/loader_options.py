@@ -1,4 +1,4 @@
-"""Options of Loader, DataMux and MapDataset: their names, types and ranges, and what to write for refused ones."""
+"""Options of Loader, DataMux and MapDataset: names, types and ranges, and what to write in place of others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from picstore.train.transforms.arguments import checked_integer, is_number
 
 _MAX_RANKS = 1 << 20
 
-# Arguments of torch's DataLoader that a loader does not have, and what to do instead. Their defaults are accepted.
+# Arguments of torch's DataLoader that a loader does not have, and what to do instead. Default values are accepted.
 _OF_DATALOADER = {
     "num_workers": "threads=N sets the number of decoding threads, one a core by default; processes=N divides them "
     "among N processes; workers=N is of engine='ray'",
@@ -48,7 +48,7 @@ _AROUND = "give it to the DataLoader that takes the dataset"
 
 
 def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:
-    """Raise UsageError that names the arguments of torch's DataLoader and ``transforms``; TypeError for others."""
+    """Raise UsageError if arguments are torch's DataLoader's or ``transforms``, and TypeError if they are unknown."""
     others = _OF_DATALOADER if of != "MapDataset" else dict.fromkeys((*_OF_DATALOADER, *_SHARED), _AROUND)
     instead = {"transforms": "its name is transform=", **others}
     for name in sorted(given.keys() - instead):
@@ -60,7 +60,7 @@ def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:
         raise UsageError(f"picstore.{of} has no " + "\n  no ".join(f"{name}: {instead[name]}" for name in refused))
 
 
-# Checks the value of an argument with a name, and returns it in Python's own type.
+# Function that checks the value of an argument with a name, and returns the value in Python's own type.
 _Check: TypeAlias = Callable[[Any, str], Any]
 
 
@@ -132,9 +132,9 @@ def _gap(value: Any, _: str) -> float | None:
 
 
 class LoaderOptions(TypedDict, total=False):
-    """Options of :class:`picstore.DataMux`, which describes them. A TOML configuration may hold any of them.
+    """Options of :class:`picstore.DataMux`, which describes them. A configuration may hold those that TOML expresses.
 
-    Annotations hold the check of each option by itself. Options without one are checked by what takes them. Plans,
+    An annotation holds the check of the option by itself. An option without a check is checked where it is used. Plans,
     outputs and pipelines check how options fit together.
     """
 
@@ -198,7 +198,7 @@ def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:
 
 
 def images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
-    """Return the given size and the number of such parts in a global batch; UsageError if both sizes are given."""
+    """Return the given size, and the number of such batches in a global batch; raise UsageError if both are given."""
     if batch_size is not None and global_batch_size is not None:
         text = f"batch_size is {batch_size} and global_batch_size {global_batch_size}"
         raise UsageError(f"{text}; give the images of a rank's batch or of all ranks' batches")
@@ -206,7 +206,7 @@ def images_given(batch_size: int | None, global_batch_size: int | None, world_si
 
 
 def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
-    """Return the records of a batch; UsageError unless ``aug_repeats`` divides its images."""
+    """Return the number of records in a batch; raise UsageError unless ``aug_repeats`` divides the number of images."""
     if batch_size is None:
         raise UsageError("give batch_size, images in a batch, or global_batch_size, in all ranks' batches together")
     if batch_size % aug_repeats:
@@ -218,20 +218,20 @@ def check_main_guard() -> None:
     """Refuse to pickle a loader for a worker if the main script has no guard.
 
     From Python 3.14 on, and on macOS always, workers of a DataLoader import the main script instead of being forked. A
-    script without a guard starts workers again there, which Python refuses, and all that arrives here is a lost
-    connection.
+    script without a guard would start workers in the worker, which Python refuses, and this process would only see a
+    lost connection.
 
     Raises:
-        UsageError: workers are being started, and the script nowhere asks for the name that it runs under.
+        UsageError: workers are being started, and the script mentions neither ``__name__`` nor ``parent_process``.
     """
     main = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
-    package = spec is not None and spec.name.endswith("__main__")  # Multiprocessing does not import these.
+    package = spec is not None and spec.name.endswith("__main__")  # Multiprocessing does not import a package.
     if get_spawning_popen() is None or path is None or package or sys.flags.interactive:
         return
     try:
         text = Path(path).read_bytes()
-    except OSError:  # It has moved, or lies in an archive.
+    except OSError:  # The script has moved, or lies in an archive.
         return
     if b"__name__" not in text and b"parent_process" not in text:
         raise UsageError(f'workers import {path}, which starts them: put what it runs under if __name__ == "__main__":')

@@ -1,4 +1,4 @@
-"""Configurations of a mux: three words for each dataset, as PicPoc's, or TOML with options and transforms.
+"""Configurations of a mux: three words for each dataset, as in PicPoc, or TOML with options and transforms.
 
 seed = 1                                        # any option of DataMux
 schedule = [{ step = 10_000, counts = { cats-shuffled = 50 } }]   # counts from a step on
@@ -43,9 +43,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # Counts of some sources by name, or of all.
+Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # Counts of some sources by name, or of all sources.
 
-# TOML's type of a value for each type of an option.
+# Type of a value in TOML, for each type of an option.
 _TOML_TYPES = {bool: bool, int: int, float: float, str: str, Sequence[str]: list}
 _DTYPES = {name: getattr(torch, name) for name in ("uint8", "float16", "bfloat16", "float32")}
 _MEMORY_FORMATS = {name: getattr(torch, name) for name in ("contiguous_format", "channels_last")}
@@ -54,20 +54,20 @@ _CHOICES = {"dtype": _DTYPES, "memory_format": _MEMORY_FORMATS}
 
 @dataclass(frozen=True, slots=True)
 class MuxEntry:
-    """One dataset of a mux: ``count`` records of ``path`` in each batch, ``base`` added to their labels."""
+    """Dataset of a mux: ``count`` records of ``path`` in each batch, with ``base`` added to the labels."""
 
     path: Path | Dataset
     base: int
     count: int
     name: str = ""  # Name in a schedule.
-    transform: tuple[UserTransform, ...] | None = None  # None for the mux's own.
+    transform: tuple[UserTransform, ...] | None = None  # None for the mux's transforms.
     where: str | None = None  # Condition in SQL on records.
     root: str | None = None  # Folder of an index's images.
 
 
 @dataclass(frozen=True, slots=True)
 class MuxConfig:
-    """A configuration: datasets, transforms of datasets without their own, :class:`LoaderOptions`, and schedule."""
+    """Configuration: datasets, the transforms of datasets without any, :class:`LoaderOptions`, and the schedule."""
 
     entries: tuple[MuxEntry, ...]
     transform: tuple[UserTransform, ...] = ()
@@ -76,9 +76,9 @@ class MuxConfig:
 
 
 def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None = None) -> MuxSchedule:
-    """Make the schedule of a mux from a configuration, or from the steps and counts that are ``given``.
+    """Build the schedule of a mux from a configuration, or from the steps and counts that are ``given``.
 
-    UsageError for a step or counts that cannot be used.
+    Raise UsageError if a step or counts cannot be used.
     """
     names = [entry.name for entry in config.entries]
     steps, counts = [0], [[entry.count for entry in config.entries]]
@@ -112,10 +112,10 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
 
 
 def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]]) -> MuxConfig:
-    """Read a configuration, TOML if its name ends in .toml, otherwise PicPoc's; UsageError if it cannot be used.
+    """Read a configuration, TOML if its name ends in .toml, otherwise PicPoc's; raise UsageError if it is not valid.
 
-    Relative paths in it are looked for beside the file, then in the working directory. Open datasets, each with base
-    label and count, can be given instead of a file.
+    Relative paths in the configuration are looked for beside the file, then in the working directory. Open datasets,
+    each with base label and count, can be given instead of a file.
     """
     if not isinstance(path, (str, os.PathLike)):
         if not path:
@@ -132,7 +132,7 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
 
 
 def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
-    """Read a TOML configuration that may have no datasets; UsageError for one that cannot be used."""
+    """Read a TOML configuration that may have no datasets; raise UsageError if it is not valid."""
     return _from_toml(Path(path), needs_source=False)
 
 
@@ -144,7 +144,7 @@ def _read_text(config: Path) -> str:
 
 
 def _given(triple: Any) -> MuxEntry:
-    """Check an open dataset that is given with base label and count."""
+    """Return the entry of an open dataset that is given with base label and count."""
     if not isinstance(triple, Sequence) or len(triple) != 3 or not isinstance(triple[0], Dataset):
         raise UsageError(
             f"the mux: {reprlib.repr(triple)}; give (picstore.Dataset, base label, count) for each dataset"
@@ -227,7 +227,7 @@ def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:
 
 
 def _option(name: str, value: Any, config: Path) -> Any:
-    """Check an option by its type in :class:`LoaderOptions`, and return torch's object for the name of one."""
+    """Check an option by its type in :class:`LoaderOptions`, and convert the name of a dtype or memory format."""
     options = get_type_hints(LoaderOptions)
     if name not in options:
         raise UsageError(f"{config} has {name!r}; possible are source, transform, {', '.join(options)}")

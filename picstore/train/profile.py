@@ -35,7 +35,7 @@ from picstore.train.transforms.transform_plan import UserTransform, plan_transfo
 
 FUSED_STAGES = ("decode", "augment")
 STAGES = ("read", "plan", *FUSED_STAGES)
-# Batches before the clock starts, while kernels are loaded, pages are fresh, and each lane reads a container.
+# Number of batches before the clock starts, while kernels load, pages are fresh, and each lane reads a container.
 _WARM_UP = 8
 
 
@@ -63,7 +63,7 @@ class Report(Result):
     Attributes:
         microseconds: time of each stage for an image in one thread.
         images: number of images that were measured.
-        bytes: bytes of their containers.
+        bytes: size of the containers that were read for these images.
         threads: number of the loader's threads.
         rate: images/s of the loader.
         stats: statistics of the loader for these images.
@@ -89,7 +89,7 @@ class Report(Result):
 
     @property
     def verdict(self) -> str:
-        """A sentence about what bounds the loader: a stage, the disk or Python."""
+        """Sentence about the bottleneck of the loader: a stage, the disk or Python."""
         work = {name: self.microseconds[name] for name in STAGES if name != "read"}
         slowest = max(work, key=lambda name: work[name])
         fraction = work[slowest] / sum(work.values())
@@ -184,7 +184,7 @@ def _time_stages(
 
 
 def _time_stages_of_fill(records: BatchRecords, params: TransformParams, output: OutputSpec, clock: Clock) -> None:
-    """Time decoding and augmenting separately, with the kernels that the fused one calls."""
+    """Time decoding and augmenting separately, with the kernels that the fused kernel calls."""
     slots, geometry, dtype = range(len(records)), params.geometry, OutputDtype.from_dtype(output.dtype)
     factors = np.where(records.foreign, 1, joint_factors([geometry], len(records), output.reducing_gap))
     reach = align_reach(geometry.reach, factors)

@@ -33,10 +33,10 @@ class SingleBatch:
 def read_records(
     request: BatchRequest, sources: Sequence[TrainingSource], *, max_pixels: int = MAX_PIXELS, replace: bool = False
 ) -> BatchRecords:
-    """Read the records of a batch alone, of large images only the rows of tiles that the transforms need.
+    """Read each record of a batch alone, of large images only the rows of tiles that the transforms need.
 
     Args:
-        request: the batch. Parts of it that share a container have different epochs.
+        request: requests of the batch; requests that share a container have different epochs.
         replace: read the containers of damaged records whole, so that other records take their places as in a loader.
 
     Raises:
