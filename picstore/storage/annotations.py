@@ -18,17 +18,17 @@ from picstore.arrays import F64, I64
 from picstore.errors import ImageError, UsageError
 
 FIELDS = ("boxes", "box_labels", "polygons", "keypoints")
-# Pixels on either side of zero: far beyond any image, and float32 still counts in ones.
+# Greatest distance of a coordinate from zero, in pixels: far beyond any image, and float32 still holds all integers.
 MAX_COORDINATE = 1 << 24
-# Objects of an image, and outlines of all its objects. An extra of 16 MiB could hold a million objects, of 10 to 100 µs
-# each, and compresses to 1 KB. Photographs of crowds have 25,000 people.
+# Greatest number of objects of an image, and of outlines of all its objects. An extra of 16 MiB could hold a million
+# objects, which take 10 to 100 µs each, and compress to 1 KB. Photographs of crowds have 25,000 people.
 MAX_OBJECTS = 1 << 15
-# Objects times the most points of an object: the size of the table of keypoints.
+# Greatest size of the table of keypoints: number of objects times the most points of an object.
 MAX_KEYPOINTS = 1 << 20
 OWN = "own"  # picstore's form, in all target fields
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 _NORMALIZED = "-normalized"
-# Decimals of coordinates computed from normalized ones, whose last digits would show the error of floats.
+# Decimals of coordinates computed from normalized coordinates; further digits would show rounding errors of floats.
 _DECIMALS = 3
 _FORM = re.compile(r"(boxes):(xyxy|xywh|cxcywh)(-normalized)?|(polygons|keypoints)(:normalized)?")
 
@@ -38,10 +38,10 @@ class Objects:
     """Target fields of one extra; None for a missing field.
 
     Attributes:
-        count: number of objects, k; every present field has one value an object.
+        count: number of objects, k; every present field has one value per object.
         boxes: float64 (k, 4), left, top, right, bottom in pixels, counted from the corner of the image.
         labels: int64 (k,), the field ``box_labels``.
-        polygons: for each object its outlines, float64 (p, 2) of x, y counted as boxes are.
+        polygons: for each object its outlines, float64 (p, 2) of x, y, counted like boxes.
         keypoints: for each object float64 (m, 3) of x, y, visibility; (0, 0) is the center of the first pixel.
     """
 
@@ -53,7 +53,7 @@ class Objects:
 
 
 def parse_extra(extra: bytes) -> Any:
-    """Parse a record's extra; None for an empty extra, ImageError if the extra is not JSON."""
+    """Parse a record's extra; return None for an empty extra, raise ImageError if the extra is not JSON."""
     try:
         return json.loads(extra) if extra else None
     except (ValueError, RecursionError) as error:
@@ -61,9 +61,9 @@ def parse_extra(extra: bytes) -> Any:
 
 
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
-    """Read the objects of an extra, any JSON value; no objects if it is not a JSON object or has no target fields.
+    """Return the objects of an extra, any JSON value; none if the extra is not an object or has no target fields.
 
-    Of target fields that are not in ``fields``, only the length is checked. ImageError for a malformed field.
+    Of target fields that are not in ``fields``, only the length is checked. Raise ImageError if a field is malformed.
     """
     if not isinstance(extra, dict):
         return Objects()
@@ -133,7 +133,7 @@ def _points(value: Any, k: int) -> F64:
 
 
 def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
-    """Convert a list of numbers, or of rows of shape ``row``, to float64 (n, *row); ImageError for a malformed list."""
+    """Convert a list of numbers, or of rows of shape ``row``, to float64 (n, *row); raise ImageError if malformed."""
     if value == []:
         return np.zeros((0, *row))
     try:
@@ -163,7 +163,7 @@ def _shown(value: Any) -> str:
 
 
 def check_targets(text: str) -> str:
-    """Return the forms of ``--targets`` without white space; UsageError for an unknown form.
+    """Return the forms of ``--targets`` without white space; raise UsageError if a form is unknown.
 
     Forms are separated by commas: ``boxes:xywh``, ``boxes:cxcywh-normalized``, ``polygons``, ``keypoints:normalized``.
     """
@@ -181,13 +181,13 @@ def check_targets(text: str) -> str:
 
 
 def target_fields(forms: str) -> dict[str, str]:
-    """Return the forms by field; an empty form stands for coordinates in pixels."""
+    """Return the form of each field; an empty form stands for coordinates in pixels."""
     found = dict(form.partition(":")[::2] for form in forms.split(","))
     return {**found, "box_labels": ""} if "boxes" in found else found
 
 
 def in_own_form(extra: dict[str, Any], forms: str, size: tuple[int, int]) -> dict[str, Any]:
-    """Convert the targets of an extra to corners in pixels; malformed values stay, so that the check refuses them.
+    """Convert the targets of an extra to corners in pixels; malformed values stay, for :func:`read_objects` to refuse.
 
     ``forms`` come from :func:`check_targets`; ``size`` is width and height of the upright image.
     """
@@ -228,7 +228,7 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
-    """Scale x and y of a list of points; keypoints count from the center of the first pixel, and all-zero ones stay."""
+    """Scale x and y of a list of points; keypoints count from the first pixel's center, and all-zero keypoints stay."""
     if not _are_numbers(flat) or len(flat) % step or (step == 3 and not any(flat)):
         return flat
     shift = 0.5 if step == 3 else 0.0

@@ -1,8 +1,8 @@
 """Local cache of containers of distant datasets: a folder of bounded size, shared by processes without locks.
 
-An entry is one container, written under a temporary name and renamed, so it is whole or absent. The reader checks the
-bytes of :meth:`Cache.read` like any container's, and discards an entry that fails. One more entry holds the facts of
-all records, which otherwise take the indexes of all containers.
+An entry is one container, written under a temporary name and renamed, so that the entry is whole or absent. The reader
+checks the bytes of :meth:`Cache.read` like any container's bytes, and discards an entry that fails. One more entry
+holds the facts of all records, which otherwise are read from the indexes of all containers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LISTINGS_PER_LIMIT = 32
 _ACTIVE_SECONDS = 600
 # Seconds to wait before listing the folder of a full cache again.
 _FULL_SECONDS = 60
-# Age in seconds of a temporary file that counts as left by a killed process.
+# Age in seconds from which a temporary file counts as left by a killed process.
 _ABANDONED_SECONDS = 3600
 
 logger = logging.getLogger("picstore")
@@ -46,17 +46,17 @@ logger = logging.getLogger("picstore")
 @dataclass(frozen=True, slots=True)
 class _Entry:
     dataset: str
-    used: float  # seconds
+    used: float  # time of the last use, in seconds
     size: int
     path: Path
 
 
 @dataclass(slots=True)
 class _Room:
-    """Bytes that this process may write, for all threads that read containers; a fork begins with its own.
+    """Bytes that this process may write, for all threads that read containers; each process has its own room.
 
     Attributes:
-        budget: bytes to write before the folder is listed.
+        budget: bytes that may be written before the folder is listed again.
         writing: bytes of entries that threads are writing, which no listing shows.
     """
 
@@ -66,27 +66,27 @@ class _Room:
 
 
 class Cache:
-    """The containers of one dataset in a shared folder.
+    """Cache of one dataset's containers in a shared folder.
 
     A full cache evicts entries of datasets that are no longer read, the least recently used first. A dataset that is
     being read keeps its entries, and its other containers are not cached: epochs read containers in random orders, and
     a cache of half the dataset that replaced its oldest entries would hold 15 % of the requested containers, not 50 %.
 
     The limit holds for all datasets in the folder. Each process counts the bytes it writes and lists the folder again
-    after 1/32 of the limit, so n processes together may exceed the limit by n - 1 times that for a while. UsageError if
-    the folder cannot be made, or the limit is not a size.
+    after 1/32 of the limit, so n processes may exceed the limit by n - 1 times this share for a while. Raise UsageError
+    if the folder cannot be created, or the limit is not a size.
 
     Args:
         dataset: uuid of the dataset's containers.
-        root: location of the dataset. A stranger's dataset may copy another one's manifest and index, and so the uuid,
-            with other images under the CRCs of the same headers; it shares no entries, since it lies elsewhere.
+        root: location of the dataset. A stranger's dataset may copy another dataset's manifest and index, and so the
+            uuid, with other images; the two datasets share no entries, because their locations differ.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | str, dataset: str, root: Location) -> None:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
         self._own = self.folder / f"{dataset}-{_digest(root)}"
-        self._rooms: dict[int, _Room] = {}  # one for each process
+        self._rooms: dict[int, _Room] = {}  # by process id
         self._full_until = 0.0
         self._warned = False
         try:
@@ -97,7 +97,7 @@ class Cache:
             ) from error
 
     def read(self, ref: ContainerRef, size: int, *, allocate: Allocate) -> memoryview | None:
-        """Read the cached bytes of a container, unchecked; None if the container is not cached."""
+        """Read the cached bytes of a container, unchecked; return None if the container is not cached."""
         path = self._path(ref)
         try:
             if path.stat().st_size != size:
@@ -112,11 +112,11 @@ class Cache:
         return buffer
 
     def read_facts(self, size: int) -> memoryview | None:
-        """Map the cached facts of all records, ``size`` bytes; None if missing, or if the CRC fails."""
+        """Map the cached facts of all records, ``size`` bytes; return None if they are missing or fail their CRC."""
         try:
             with (self._own / _FACTS).open("rb") as file:
                 mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError):  # no file, or an empty one
+        except (OSError, ValueError):  # no file, or an empty file
             return None
         sound = len(mapped) == size + _CRC and crc32c(mapped[:size]) == int.from_bytes(mapped[size:], "little")
         return mapped[:size] if sound else None
@@ -126,7 +126,7 @@ class Cache:
         self._store(self._own / _FACTS, memoryview(facts + crc32c(facts).to_bytes(_CRC, "little")))
 
     def store(self, ref: ContainerRef, buffer: memoryview) -> None:
-        """Write a sound container to the cache. A failure, as on a full disk, is logged once and ignored."""
+        """Write a sound container to the cache; log the first failure, such as a full disk, and ignore failures."""
         self._store(self._path(ref), buffer)
 
     def _store(self, path: Path, buffer: memoryview) -> None:
@@ -172,10 +172,10 @@ class Cache:
             raise
 
     def _evict(self, size: int, *, writing: int) -> int:
-        """Evict entries to make room for ``size`` bytes beside ``writing`` bytes; return the bytes to write."""
+        """Evict entries to make room for ``size`` bytes beside ``writing`` bytes; return the new budget in bytes."""
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
-        # The system's clock may be set back: an entry of the future counts as old as one of the past.
+        # The system's clock may have been set back: an entry of the future counts as old as an entry of the past.
         now = time.time()
         active = {self._own.name, *(each.dataset for each in entries if abs(now - each.used) <= _ACTIVE_SECONDS)}
         held = writing + sum(entry.size for entry in entries)
@@ -205,5 +205,5 @@ class Cache:
 
 
 def _digest(root: Location) -> str:
-    """Abbreviate a location to a name of 64 bits; paths may hold bytes that are not UTF-8."""
+    """Return a name of 64 bits for a location, whose path may hold bytes that are not UTF-8."""
     return hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -27,12 +27,12 @@ _MAX_RANGES = (1 << 63) // _ID_RANGE
 
 @dataclass(frozen=True, slots=True)
 class RecordShift:
-    """Change of a dataset's ids and labels from the stored ones.
+    """Change from a dataset's stored ids and labels to its ids and labels in a joined dataset.
 
     Attributes:
         first_id: number added to ids.
         labels: the labels that replace 0, 1, …; empty if labels stay.
-        ids_end: a number above any stored id, so that the ids of datasets stay apart; None for no limit.
+        ids_end: bound that all stored ids must be below, so that ids of datasets differ; None for no limit.
     """
 
     first_id: int = 0
@@ -43,7 +43,7 @@ class RecordShift:
         return bool(self.first_id or self.labels)
 
     def after(self, earlier: RecordShift) -> RecordShift:
-        """Combine an ``earlier`` shift and this one."""
+        """Return the shift that has the effect of the ``earlier`` shift followed by this shift."""
         labels = earlier.labels or tuple(range(len(self.labels)))
         mapped = self.map_labels(np.array(labels, np.int64)).tolist()
         return RecordShift(earlier.first_id + self.first_id, tuple(mapped), earlier.ids_end)
@@ -51,7 +51,7 @@ class RecordShift:
     def apply(self, container: Container) -> None:
         """Shift the records of a container that was just unpacked; damaged index entries stay unchanged.
 
-        UsageError for an id that is not below ``ids_end``, since another dataset's record may have the shifted id.
+        Raise UsageError if an id is not below ``ids_end``, because another dataset's record may have the shifted id.
         """
         index = container.index
         sound = np.ones(len(index), np.bool_)
@@ -71,7 +71,7 @@ class RecordShift:
         container.index = container.held = index
 
     def map_labels(self, labels: I64) -> I64:
-        """Shift labels; a label without a class, such as −1, stays."""
+        """Return the shifted labels; a label without a class, such as −1, stays."""
         if not self.labels:
             return labels
         named = (labels >= 0) & (labels < len(self.labels))
@@ -82,10 +82,11 @@ NO_SHIFT = RecordShift()
 
 
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
-    """Compute each dataset's shift of ids and labels in the joined dataset.
+    """Return each dataset's shift of ids and labels in the joined dataset.
 
-    ``ids_ends`` has a number above all ids of each dataset, ``names`` the names in messages. UsageError if only some
-    datasets have names of classes, two classes have the same name, attachments differ, or ids need more than 63 bits.
+    ``ids_ends`` holds a number above all ids of each dataset; ``names`` are the datasets' names in messages. Raise
+    UsageError if only some datasets have names of classes, two classes have the same name, attachments differ, or ids
+    need more than 63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:
@@ -108,7 +109,7 @@ def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequenc
 
 
 def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
-    """List the classes of all datasets, joined by name, in the order in which they first come."""
+    """Return the classes of all datasets, joined by name, in the order of their first occurrence."""
     joined = JoinedNames()
     for manifest in manifests:
         joined.add(manifest.classes)
@@ -116,7 +117,7 @@ def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
 
 
 def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordShift]) -> tuple[Edits, FileBytes]:
-    """Join the columns of datasets by name; UsageError for columns of one name that differ in kind or shape.
+    """Join the columns of datasets by name; raise UsageError if columns of one name differ in kind or shape.
 
     Values for ids without a record are left out if the shifted ids would belong to another dataset.
     """
@@ -151,7 +152,7 @@ def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
 def join_manifests(
     manifests: Sequence[Manifest], rows: Table, deleted: Array, columns: tuple[Edits, FileBytes]
 ) -> tuple[Manifest, FileBytes]:
-    """Make the manifest of several datasets as one, and the .npy files of its edits.
+    """Return the manifest of several datasets that are read as one, and the .npy files of its edits.
 
     ``rows`` are the containers of all datasets, ``deleted`` the numbers in stored order of all deleted records.
     """

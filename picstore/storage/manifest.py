@@ -1,6 +1,6 @@
 """The manifest ``picstore.json``: fields, JSON text, uuid, and reading (docs/format.md, "Manifest").
 
-``manifest_writer`` writes and replaces it, together with its copy.
+``manifest_writer`` writes and replaces the manifest and its copy.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from picstore.storage.format.layout import (
 from picstore.storage.location.resolve import COPY, EDITS, INDEX, MANIFEST, UNFINISHED, Location, Where, locate
 from picstore.storage.manifest_fields import UUID, MalformedJson, check_edited, check_plain, check_referring
 
-_RESUMABLE = ("convert", "index")  # verbs
+_RESUMABLE = ("convert", "index")  # verbs with --resume
 _CHECKS = {FORMAT_VERSION: check_plain, EDITED_VERSION: check_edited, REFERENCES_VERSION: check_referring}
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file as the manifest lists it; ``crc32c`` is the CRC of the footer."""
+    """File of a dataset as the manifest lists it; ``crc32c`` is the CRC of the file's footer."""
 
     stream: int
     file: int
@@ -46,7 +46,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Files that an index refers to: path or URL of the folder, and number of images that are not upright JPEGs."""
+    """Folder of an index's images, as path or URL, and the number of images that are not upright JPEGs."""
 
     root: str
     foreign: int
@@ -56,7 +56,7 @@ class References:
 class Manifest:
     """The description of a dataset; docs/format.md defines each field.
 
-    ``edits`` is None for an unedited dataset, ``references`` for a dataset that holds its images.
+    ``edits`` is None if the dataset is unedited, ``references`` is None if the dataset holds its images.
     """
 
     uuid: str
@@ -89,13 +89,13 @@ class Manifest:
 
 
 def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
-    """Set the uuid of a manifest, which its fields and the index's rows determine; empty edits become None.
+    """Set a manifest's uuid, which the manifest's fields and the index's rows determine; empty edits become None.
 
-    UsageError for a field of another type or range than a manifest can hold.
+    Raise UsageError if a field has a type or range that a manifest cannot hold.
     """
     edits = None if manifest.edits == Edits() else manifest.edits
     bare = replace(manifest, uuid="", edits=edits)
-    # A round trip through JSON gives tuples and keys the same uuid before writing as after reading.
+    # A round trip through JSON makes the uuid of tuples and keys the same before writing as after reading.
     body = json.loads(json.dumps(_body(bare)))
     try:
         return _parse_fields({**body, "uuid": _content_uuid(body, rows)}, bare.format_version)
@@ -115,7 +115,7 @@ def _content_uuid(body: dict[str, Any], rows: Table) -> str:
 
 
 def uuid_of_containers(manifest: Manifest, rows: Table) -> str:
-    """Compute the uuid without tombstones and columns, so that a cache stays valid when they change."""
+    """Return the manifest's uuid without tombstones and columns, so that a cache stays valid when they change."""
     if manifest.edits is None:
         return manifest.uuid
     return with_uuid(replace(manifest, edits=Edits(index=manifest.edits.index)), rows).uuid
@@ -126,7 +126,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Turn the fields into JSON values, without fields of later format versions that are not set."""
+    """Return the fields as JSON values, without unset fields of later format versions."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:
@@ -153,9 +153,9 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
     """Read and check the manifest of the latest version, or of the version with the uuid ``version``.
 
     Raises:
-        Unfinished: a conversion or shuffle has not ended here.
+        Unfinished: a conversion or shuffle into this folder has not ended.
         NotADataset: there is no manifest, or the file belongs to another program.
-        UsageError: there is no such version.
+        UsageError: the version does not exist.
         UnsupportedVersion: a later picstore wrote the manifest.
         Damage: the manifest is cut off, edited by hand or damaged.
     """
@@ -180,7 +180,7 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
 def read_manifest_file(path: Location) -> Manifest:
     """Read a manifest from ``picstore.json``, the copy, or the file of an earlier version.
 
-    NotADataset for a missing file; other errors: see :func:`parse_manifest`.
+    Raise NotADataset if the file is missing or too large; other errors: see :func:`parse_manifest`.
     """
     try:
         raw = path.read_all(MAX_MANIFEST)
@@ -192,8 +192,8 @@ def read_manifest_file(path: Location) -> Manifest:
 def parse_manifest(raw: bytes, path: Location) -> Manifest:
     """Parse and check the text of a manifest, read from the file ``path``.
 
-    NotADataset for another program's JSON, UnsupportedVersion for a manifest of a later picstore, Truncated for JSON
-    that is not whole, Corrupt if the CRC or a field is wrong.
+    Raise NotADataset if another program wrote the JSON, UnsupportedVersion if a later picstore wrote the manifest,
+    Truncated if the JSON is not whole, and Corrupt if the CRC or a field is wrong.
     """
     try:
         document = json.loads(raw)
@@ -202,7 +202,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
     if not isinstance(document, dict) or document.get("format") != "picstore":
         raise NotADataset(f"{path} is not a picstore manifest; {path.parent} belongs to another program")
     version = document.get("format_version")
-    if type(version) is not int:  # true is not 1
+    if type(version) is not int:  # true equals 1, but is not an integer
         raise Corrupt("the manifest has no format_version", file=str(path))
     check_version(version, str(path), known=tuple(_CHECKS), read_by=document.get("read_by"))
     stored = document.pop("crc32c", None)
@@ -216,7 +216,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
 
 
 def holds_crc(raw: bytes) -> bool:
-    """Return whether the text is a JSON object with the CRC of its other fields, as manifests of all versions are."""
+    """Return whether the text is a JSON object whose CRC fits its other fields, as in manifests of all versions."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
@@ -225,7 +225,7 @@ def holds_crc(raw: bytes) -> bool:
 
 
 def _parse_fields(document: dict[str, Any], version: int) -> Manifest:
-    """Check the fields against their table and make a Manifest; MalformedJson for a wrong field."""
+    """Check the fields against their table and return a Manifest; raise MalformedJson if a field is wrong."""
     _CHECKS[version](document)
     fields = dict(document)
     fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
@@ -245,7 +245,7 @@ def _remedy(path: Location) -> str:
 
 
 def _absence(root: Location) -> NotADataset:
-    """Make the error of a missing manifest, which says why it is missing and what to do."""
+    """Return the error for a missing manifest, which says why the manifest is missing and what to do."""
     if not root.is_folder():
         if root.is_file():
             return NotADataset(f"{root} is a file; a picstore dataset is a directory")
@@ -261,20 +261,20 @@ def _absence(root: Location) -> NotADataset:
 
 
 def _unfinished_verb(root: Location) -> str | None:
-    """Return the unfinished verb that began to make the dataset; None without one."""
+    """Return the verb whose run in this folder is unfinished; None if no run is unfinished."""
     if not (root / UNFINISHED).is_folder():
         return None
     try:
         return str(json.loads((root / UNFINISHED / "job.json").read_all(MAX_MANIFEST))["verb"])
     except (PicstoreError, ValueError, RecursionError, KeyError, TypeError):
-        return "convert"  # killed while it wrote the job
+        return "convert"  # killed while writing the job
 
 
 def read_index(root: Where, manifest: Manifest) -> Table:
-    """Read the index of a manifest and check both: ``layout.INDEX_ROW`` (containers,) in stored order.
+    """Read a manifest's index and check both: ``layout.INDEX_ROW`` (containers,) in stored order.
 
-    The uuid is compared with the content. Code that uses a uuid as the name of a content, such as a cache or an
-    earlier version, must have read the index before.
+    The uuid is compared with the content. Code that uses the uuid as a name of the content, such as a cache or an
+    earlier version, must read the index first.
 
     Raises:
         Damage, UnsupportedVersion: the index is missing, damaged, or of another dataset, version or later picstore.

@@ -1,6 +1,6 @@
 """Types and bounds of the manifest's fields, in one table (docs/format.md, "Manifest"; docs/manifest.schema.json).
 
-A JSON file may hold any type anywhere. A check raises MalformedJson, which names the wrong value, or returns nothing.
+A JSON file may hold any type anywhere. A check raises MalformedJson, which names the wrong value, or returns None.
 Checks recurse as deep as the table does; free values are walked without recursion.
 """
 
@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 from picstore.storage.format.layout import MAX_ATTACHMENTS, MAX_FILE
 from picstore.storage.location.resolve import EDITS, INDEX
 
-# Levels of free values, since copying, printing and comparing them recurses.
+# Greatest depth of free values, because copying, printing and comparing them recurses.
 MAX_DEPTH = 32
 
 Check: TypeAlias = Callable[[Any], None]
 
 
 class MalformedJson(ValueError):
-    """A value has another type, range or set of members than the table says; ``path`` leads to it, outermost last."""
+    """A value has a wrong type, range or set of members; ``path`` leads to the value, outermost part last."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -41,7 +41,7 @@ def abbreviate(value: Any) -> str:
 
 
 def integer(least: int | None = None, most: int | None = None) -> Check:
-    """Check for an integer in a range; true and false are not integers."""
+    """Return a check for an integer in a range; true and false are not integers."""
     expected = "an integer" if least is None else f"an integer from {least:,} to {most:,}"
 
     def check(value: Any) -> None:
@@ -52,7 +52,7 @@ def integer(least: int | None = None, most: int | None = None) -> Check:
 
 
 def text(pattern: str | None = None, expected: str = "text") -> Check:
-    """Check for a string; all of it matches the pattern, if there is one."""
+    """Return a check for a string that matches the whole pattern, if a pattern is given."""
     matches = re.compile("(?s).*" if pattern is None else pattern).fullmatch
 
     def check(value: Any) -> None:
@@ -63,7 +63,7 @@ def text(pattern: str | None = None, expected: str = "text") -> Check:
 
 
 def optional(inner: Check) -> Check:
-    """Check for null, or for a value that passes another check."""
+    """Return a check for null, or for a value that passes another check."""
 
     def check(value: Any) -> None:
         if value is not None:
@@ -73,7 +73,7 @@ def optional(inner: Check) -> Check:
 
 
 def list_of(inner: Check, most: int | None = None) -> Check:
-    """Check for a list whose items pass a check."""
+    """Return a check for a list whose items pass a check."""
 
     def check(value: Any) -> None:
         if not isinstance(value, list) or (most is not None and len(value) > most):
@@ -84,7 +84,7 @@ def list_of(inner: Check, most: int | None = None) -> Check:
 
 
 def closed_object(members: Mapping[str, Check]) -> Check:
-    """Check for an object with exactly the given members."""
+    """Return a check for an object with exactly the given members."""
 
     def check(value: Any) -> None:
         if not isinstance(value, dict):
@@ -98,7 +98,7 @@ def closed_object(members: Mapping[str, Check]) -> Check:
 
 
 def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | None = None) -> Check:
-    """Check for an object with the required members; unknown ones are free, at most 32 levels of finite numbers."""
+    """Return a check for an object with the required members; unknown members are finite and at most 32 levels deep."""
     known = {**(possible or {}), **required}
 
     def check(value: Any) -> None:

@@ -1,8 +1,8 @@
 """Writing of the manifest: publish a new dataset, replace the manifest after an edit, or restore it from its copy.
 
 Files, index and edits are complete before the manifest names them (docs/format.md, "Copy of the manifest"). The copy is
-written first, then ``picstore.json``, which alone makes a version valid. An interruption between the two leaves a newer
-copy, never an older one, which would bring deleted records back. A lock excludes other edits meanwhile.
+written first, then ``picstore.json``, which alone makes a version valid. An interruption between the writes leaves a
+newer copy, never an older copy, which would bring deleted records back. A lock excludes other edits meanwhile.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from picstore.storage.manifest import (
 )
 from picstore.storage.record_counts import RecordCounts, write_counts
 
-_LOCK_WAIT = 60.0  # seconds; edits hold the lock for some writes
-DAMAGED = f"{MANIFEST}.damaged"  # a damaged manifest that its copy has replaced
+_LOCK_WAIT = 60.0  # seconds; an edit holds the lock only during some writes
+DAMAGED = f"{MANIFEST}.damaged"  # damaged manifest, kept after its copy has replaced it
 
 
 def publish_dataset(
     root: Where, summaries: Sequence[FileSummary], *, counts: RecordCounts | None = None, **fields: Any
 ) -> Manifest:
-    """Write the index of some files and the counts of their records, then the manifest, which makes a dataset.
+    """Write the files' index and the counts of their records, then the manifest, which makes the files a dataset.
 
     ``counts`` are None if unknown. ``fields`` are the fields of :class:`Manifest` that the files do not determine:
-    ``streams``, ``container_size``, ``classes`` …. Conflict if another dataset has appeared.
+    ``streams``, ``container_size``, ``classes`` …. Raise Conflict if another dataset has appeared.
     """
     root = locate_writable(root)
     rows = index_rows(summaries)
@@ -78,10 +78,10 @@ def publish_dataset(
 def append_rows(
     manifest: Manifest, old: Table, summaries: Sequence[FileSummary], **fields: Any
 ) -> tuple[Manifest, bytes]:
-    """Make the manifest of a dataset with files appended, and the bytes of the new index.
+    """Return the manifest of a dataset with files appended, and the bytes of the new index.
 
-    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are further fields that change. The
-    appended files have higher numbers than the present ones.
+    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are further fields to change. The
+    appended files must have higher numbers than the present files.
     """
     numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
     if numbers:
@@ -99,14 +99,14 @@ def append_rows(
 def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
     """Replace the manifest of a dataset, and keep the replaced manifest under its uuid as an earlier version.
 
-    ``counts`` count the new version's records, None if unknown. Conflict if the dataset now has another uuid than
+    ``counts`` count the new version's records, None if unknown. Raise Conflict if the dataset's uuid is no longer
     ``origin``; other errors: see :func:`edit_lock`.
     """
     with edit_lock(root):
         try:
             raw = (root / MANIFEST).read_all(MAX_MANIFEST)
         except NotADataset:
-            read_manifest(root)  # its error says why the manifest is missing
+            read_manifest(root)  # raises an error that says why the manifest is missing
             raise
         old = parse_manifest(raw, root / MANIFEST)
         if old.uuid == manifest.uuid:
@@ -119,16 +119,16 @@ def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts
 
 
 def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write the counts of a finished dataset that lacks them or has wrong ones, unless ``counts`` are None.
+    """Write counts for a finished dataset whose counts are missing or wrong, unless ``counts`` are None.
 
-    UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
+    Raise UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
     """
     with contextlib.nullcontext() if manifest.edits is None else edit_lock(root):
         _write_counts(root, manifest, counts)
 
 
 def _write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write the counts of a version if they are known and count all records; a damaged record has no known label."""
+    """Write a version's counts if they are known and include all records; a damaged record has no known label."""
     if counts is not None and counts.records == manifest.images_left:
         write_counts(root, manifest, counts)
 
@@ -139,7 +139,7 @@ def _file_entries(summaries: Sequence[FileSummary]) -> tuple[FileEntry, ...]:
 
 
 def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:
-    """Make the manifest of containers and files, with counts and uuid."""
+    """Return the manifest of containers and files, with counts and uuid."""
     counted = Manifest(
         uuid="",
         images=sum(entry.records for entry in files),
@@ -153,9 +153,9 @@ def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manife
 
 
 def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Write the copy of a first manifest, then the manifest, whose files exist already.
+    """Write the copy of a dataset's first manifest, then the manifest; the manifest's files must exist.
 
-    Conflict if another manifest has appeared.
+    Raise Conflict if another manifest has appeared.
     """
     raw = manifest_file(manifest)
     if not (root / MANIFEST).is_file():
@@ -167,9 +167,9 @@ def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
 
 
 def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> None:
-    """Write the copy, then the manifest, whose files exist already, if the present manifest has the bytes ``old``.
+    """Write the copy, then replace the manifest of bytes ``old``; the new manifest's files must exist.
 
-    Conflict if it has other bytes.
+    Raise Conflict if the present manifest has other bytes.
     """
     raw = manifest_file(manifest)
     (root / COPY).write(raw)
@@ -179,7 +179,7 @@ def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> 
 
 
 def changed_meanwhile(root: Location) -> Conflict:
-    """Make the error of an edit that another one has overtaken."""
+    """Return the error for an edit that came after another process's edit."""
     return Conflict(f"{root} was edited since it was opened; open it again and repeat the change")
 
 
@@ -193,7 +193,7 @@ def copy_manifest(root: WritableLocation) -> None:
 def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
     """Make a dataset unfinished: remove the copy, then the manifest, so that no copy outlives the manifest.
 
-    Conflict if the dataset now has another manifest.
+    Raise Conflict if the dataset now has another manifest.
     """
     with edit_lock(root):
         if read_manifest(root) != manifest:
@@ -208,7 +208,8 @@ def edit_lock(root: WritableLocation) -> Iterator[None]:
     """Lock a dataset in a folder against other edits during an edit; in a store, edits are conditional writes.
 
     The lock is on ``edits/lock``, an empty file that is never replaced. Partial files of killed edits are removed.
-    UsageError if another process holds the lock for a minute, there are no locks, or ``edits/`` is a symbolic link.
+    Raise UsageError if another process holds the lock for a minute, the file system has no locks, or ``edits/`` is a
+    symbolic link.
     """
     busy = f"{root} is being edited by another process"
     with (own_edits_folder(root) / LOCK).lock(busy, wait=_LOCK_WAIT, create=True):
@@ -217,7 +218,7 @@ def edit_lock(root: WritableLocation) -> Iterator[None]:
 
 
 def check_copy(root: Location, manifest: Manifest) -> None:
-    """Compare copy and manifest; NotADataset for a missing copy, Damage for a damaged or different one."""
+    """Raise NotADataset if the manifest's copy is missing, and Damage if the copy is damaged or differs."""
     path = root / COPY
     try:
         copy = read_manifest_file(path)
@@ -245,7 +246,7 @@ def restore_manifest(root: WritableLocation) -> Restored:
     A damaged manifest is kept as ``picstore.json.damaged``.
 
     Raises:
-        Unfinished: a conversion or shuffle has not ended here; a copy alone never makes it a dataset.
+        Unfinished: a conversion or shuffle into this folder has not ended; a copy alone never makes a dataset.
         NotADataset: there is no dataset, or ``picstore.json`` belongs to another program and there is no copy.
         UnsupportedVersion: a later picstore wrote the manifest.
         Damage: the manifest is damaged, and there is no sound copy.

@@ -1,9 +1,9 @@
-"""References of an index: the folder of the files, permission to read there, and the reading of the bytes.
+"""References of an index: the folder of the files, permission to read in this folder, and reading the files' bytes.
 
-An index from elsewhere could name any folder of this machine, or a store to which obstore signs in. So it reaches files
-only in its own folder, unless the user gives the root or has made the index, as `picstore index` notes in a file of the
-user's (docs/index-in-place.md). Reading turns a container of references into a container of the images, in memory.
-Every image is checked by its CRC-32C from indexing, so a changed source file is damage that names the file.
+An index from elsewhere could name any folder of this machine, or a store to which obstore signs in. So an index reaches
+files only in its own folder, unless the user gives the root or has made the index; `picstore index` notes that in the
+user's state folder (docs/index-in-place.md). Reading turns a container of references into a container of the images, in
+memory. Every image is checked by its CRC-32C from indexing, so a changed source file is damage that names the file.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from picstore.storage.location.resolve import (
 )
 from picstore.storage.manifest import Manifest, read_manifest
 
-# The notes' path in the folder of the user's state.
+# Path of the notes in the user's state folder.
 _NOTES = Path("picstore") / "indexes"
-# Stretches that are at most this many bytes apart are read by one request, which costs a store as much as a megabyte;
-# but most of the bytes between images are not needed.
+# Ranges at most this many bytes apart are read by one request. A request costs a store as much as a megabyte, but the
+# limit is lower because most of the bytes between images are not needed.
 _NEAR = 1 << 18
 
 logger = logging.getLogger("picstore")
@@ -50,13 +50,13 @@ logger = logging.getLogger("picstore")
 
 @dataclass(frozen=True, slots=True)
 class ReferencesRoot:
-    """The folder of an index's files; if ``confined``, no link may lead out of the folder."""
+    """Folder of an index's files; if ``confined``, no link may lead out of the folder."""
 
     folder: Location
     confined: bool = False
 
     def file(self, path: str) -> Location:
-        """Return the file at a path below the root; Corrupt if a link leads out of a confined root."""
+        """Return the file at a path below the root; raise Corrupt if a link leads out of a confined root."""
         file = self.folder / path
         if self.leads_out(str(file)):
             raise Corrupt("a link leads out of the folder of the index", str(file))
@@ -70,9 +70,9 @@ class ReferencesRoot:
 def find_references_root(
     where: Location, manifest: Manifest, root: Where | ReferencesRoot | None = None
 ) -> ReferencesRoot | None:
-    """Find the root of an index without contacting it; None for a dataset that holds its images.
+    """Return the root of an index; None for a dataset that holds its images.
 
-    ``root`` is the folder given by the user; by default the folder that the index names.
+    ``root`` is the folder that the user gave; by default the folder that the index names.
 
     Raises:
         NotADataset: the root does not exist.
@@ -94,7 +94,7 @@ def find_references_root(
 
 
 def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
-    """Find the root that an index names; a relative one lies below the index."""
+    """Return the root that an index names; a relative path counts from the index's folder."""
     if is_relative(stated):
         folder = where.absolute() / stated
         if isinstance(folder, Folder):
@@ -120,7 +120,7 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 def indexed_folder(where: Where) -> tuple[Location, ...]:
-    """Return the folder of a local index's images if it is outside of the index; else nothing."""
+    """Return the folder of a local index's images if the index names it absolutely; else an empty tuple."""
     location = locate(where)
     if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
         return ()
@@ -153,7 +153,7 @@ def _noted() -> set[str]:
 
 
 def _notes() -> Path:
-    """Path of the notes, in the user's state folder (XDG Base Directory Specification, 0.8)."""
+    """Return the path of the notes in the user's state folder (XDG Base Directory Specification, 0.8)."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / _NOTES
 
 
@@ -166,7 +166,7 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """An image or attachment of record ``number``, and its beginning in the new payload."""
+    """Image or attachment of record ``number``; ``begin`` is its offset in the new payload."""
 
     number: int
     begin: int
@@ -174,7 +174,7 @@ class _Blob:
 
     @property
     def end(self) -> int:
-        """The end in the new payload."""
+        """End of the image or attachment in the new payload."""
         return self.begin + self.reference.length
 
 
@@ -187,9 +187,9 @@ def read_references(
 
     Args:
         stored: the whole container of the index.
-        limit: most bytes of all images and attachments together.
+        limit: maximum total bytes of all images and attachments.
         wanted: bool (n,), the records to read; all by default. Other records get an empty image.
-        allocate: makes the memory of the images.
+        allocate: allocates the memory of the images.
 
     Raises:
         Corrupt: the references name more than ``limit`` bytes.
@@ -211,7 +211,7 @@ def read_references(
 
 
 def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> Container:
-    """Describe the images that a container refers to; each image is read and checked on first use.
+    """Return a container of the images that a container refers to; each image is read and checked when it is used.
 
     Arguments and errors: see :func:`read_references`.
     """
@@ -230,7 +230,7 @@ def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> C
 def _resolve(
     stored: Container, root: ReferencesRoot, limit: int, wanted: Bools | None = None
 ) -> tuple[Container, list[_Blob]]:
-    """Parse the references and lay out a payload; index and attachment table get the new offsets and checksums."""
+    """Parse the references and lay out a payload; put offsets and checksums into index and attachment table."""
     found = replace(stored, good=stored.good.copy(), damage=list(stored.damage), causes=dict(stored.causes))
     starts = np.column_stack((stored.index["offset"], stored.attached["offset"])).astype(np.int64)
     lengths = np.column_stack((stored.index["length"], stored.attached["length"])).astype(np.int64)
@@ -261,7 +261,7 @@ def _resolve(
 
 
 def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tuple[str, int]]:
-    """Make a function that finds file and offset of a byte of the payload."""
+    """Return a function that returns file and offset of a byte of the payload."""
     begins = [blob.begin for blob in blobs]
 
     def origin(offset: int) -> tuple[str, int]:
@@ -274,7 +274,7 @@ def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tu
 def _read_blobs(
     root: ReferencesRoot, path: str, blobs: Sequence[_Blob], payload: memoryview
 ) -> list[tuple[_Blob, Damage]]:
-    """Read byte ranges of a file into the payload; return the lost ranges, each with a cause."""
+    """Read images and attachments of a file into the payload; return the lost blobs, each with its cause."""
     name = str(root.folder / path)
     pieces = [(blob.reference.offset, payload[blob.begin : blob.end]) for blob in blobs]
     try:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 PARTIAL = ".partial"  # suffix of a file that is being written
 MAX_LINE = 1 << 24  # bytes; longer lines of text come in parts
 
-Range: TypeAlias = "tuple[int, int]"  # the first byte, and the last + 1
+Range: TypeAlias = "tuple[int, int]"  # offsets of the first byte, and of the last byte + 1
 Buffer: TypeAlias = bytes | bytearray | memoryview
-# An offset in a file, and writable memory for the bytes from there on.
+# An offset in a file, and writable memory for the bytes from that offset on.
 Piece: TypeAlias = "tuple[int, memoryview]"
 Allocate: TypeAlias = "Callable[[int], memoryview]"  # number of bytes → writable memory
 
@@ -26,29 +26,29 @@ _COPY_CHUNK = 8 << 20  # bytes
 
 
 def fresh(size: int) -> memoryview:
-    """Allocate ``size`` bytes of memory of Python."""
+    """Allocate ``size`` bytes in a new bytearray."""
     return memoryview(bytearray(size))
 
 
 def first_of_runs(begins: I64, ends: I64, near: int) -> I64:
-    """Find which of some stretches of a file begin a run, whose stretches are read at once.
+    """Return the indices of the byte ranges of a file that begin a run; the ranges of a run are read at once.
 
-    ``begins`` ascend. A stretch that begins at most ``near`` bytes after all stretches before it belongs to their run.
+    ``begins`` ascend. A range that begins at most ``near`` bytes after the end of all previous ranges continues a run.
     """
-    import numpy as np  # locations load without it
+    import numpy as np  # locations must load without NumPy
 
     return np.flatnonzero(np.append(True, begins[1:] - np.maximum.accumulate(ends)[:-1] > near)[: len(begins)])
 
 
 class Entry(NamedTuple):
-    """An entry of a folder: the name, and whether the entry is a folder too."""
+    """Entry of a folder: its name, and whether the entry is a folder itself."""
 
     name: str
     is_folder: bool
 
 
 class AtomicWriter(Protocol):
-    """Writer of a file: ``close`` makes the file appear, durable; ``abandon`` before ``close`` discards it."""
+    """Writer of a file: ``close`` publishes the file durably; ``abandon`` before ``close`` discards the file."""
 
     def write(self, data: Buffer) -> None: ...
 
@@ -83,8 +83,8 @@ class Location(Root):
     """A folder or file that is read.
 
     Raises:
-        NotADataset: reading, or ``size``, of a missing file.
-        PicstoreError: access is refused, or the store cannot be reached. This is not Damage, since nothing is known
+        NotADataset: a missing file is read, or its ``size`` requested.
+        PicstoreError: access is refused, or the store cannot be reached. This is not Damage, because nothing is known
             of the bytes.
     """
 
@@ -104,25 +104,25 @@ class Location(Root):
 
     @abstractmethod
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
-        """Read parts of the file, each to memory of its own; an object store sends them side by side.
+        """Read parts of the file, each into its own memory; from an object store, concurrently.
 
-        A store reads parts that are at most ``near`` bytes apart by one request. Messages call the file ``file``.
-        Truncated if the file ends before the last part.
+        Parts of an object that are at most ``near`` bytes apart take one request. Messages call the file ``file``.
+        Raise Truncated if the file ends before the end of a part.
         """
 
     def read_cached(self, pieces: Sequence[Piece]) -> bool:
-        """Read parts of the file, as :meth:`read_pieces` does, if the system holds all of them in memory.
+        """Read parts of the file, as :meth:`read_pieces` does, if the system holds all parts in memory.
 
-        Otherwise the disk begins to fetch them, so that reading several files afterwards waits for all at once.
+        Otherwise the disk begins to fetch the parts, so that later reads of several files wait for all files at once.
 
         Returns:
-            Whether they were read; if not, the pieces may have any content. Always False in a store.
+            Whether the parts were read; if not, their memory may have any content. Always False in a store.
         """
         return False
 
     @abstractmethod
     def read_all(self, limit: int) -> bytes:
-        """Read the whole file; TooLarge, before anything is allocated, if it has more than ``limit`` bytes."""
+        """Read the whole file; raise TooLarge, before allocating memory, if it has more than ``limit`` bytes."""
 
     @abstractmethod
     def lines(self) -> Iterator[bytes]:
@@ -133,7 +133,7 @@ class Location(Root):
 
     @abstractmethod
     def size(self) -> int:
-        """Size of the file in bytes."""
+        """Return the size of the file in bytes."""
 
     @abstractmethod
     def is_file(self) -> bool:
@@ -141,7 +141,7 @@ class Location(Root):
 
     @abstractmethod
     def is_folder(self) -> bool:
-        """Return whether this is a folder; in an object store, whether any object lies below."""
+        """Return whether this is a folder; in an object store, whether any object lies below it."""
 
     def exists(self) -> bool:
         """Return whether this is a file or folder."""
@@ -153,14 +153,14 @@ class Location(Root):
 
     @abstractmethod
     def entries(self) -> list[Entry]:
-        """List the direct entries of the folder, by name; UsageError for a file, NotADataset if nothing is there."""
+        """List the folder's direct entries by name; raise UsageError if this is a file, NotADataset if missing."""
 
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:
-        """Iterate over all files below, in any order: relative name, with slashes, and size in bytes."""
+        """Iterate over all files below this folder, in any order: relative name with slashes, and size in bytes."""
 
     def is_odd(self, name: str) -> bool:
-        """Return whether the store's client refuses the name of a file that was listed below."""
+        """Return whether the store's client refuses the name of a file that was listed below this folder."""
         return False
 
     def link_to(self, target: WritableLocation) -> bool:
@@ -190,13 +190,13 @@ class WritableLocation(Location):
 
     @abstractmethod
     def write_new(self, data: bytes) -> bool:
-        """Write the file, whole, unless one exists; of several callers at once one gets True, the others False."""
+        """Write the whole file unless it exists; of several concurrent callers, one gets True, all others False."""
 
     @abstractmethod
     def replace(self, data: bytes, *, expected: bytes) -> bool:
-        """Write the file if it holds ``expected``; False, and nothing written, if it holds other bytes or is missing.
+        """Write the file and return True if it holds ``expected``; else, or if the file is missing, return False.
 
-        In an object store this is one conditional request. In a folder the caller holds a lock.
+        In an object store, the write is one conditional request. In a folder, the caller must hold a lock.
         """
 
     @abstractmethod
@@ -209,14 +209,14 @@ class WritableLocation(Location):
 
     @abstractmethod
     def sweep(self) -> None:
-        """Remove incomplete files that killed processes left in this folder and in the folders of it."""
+        """Remove incomplete files that killed processes left in this folder and in its direct subfolders."""
 
     @abstractmethod
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
         """Lock this file, at most until the process ends; a store locks nothing.
 
-        With ``create``, a missing file is made. UsageError with the message ``busy`` if another process holds the lock
-        for ``wait`` seconds, UsageError if the file system has no locks, Conflict if the file was removed meanwhile.
+        With ``create``, a missing file is created. Raise UsageError with the message ``busy`` if another process holds
+        the lock for ``wait`` seconds, UsageError if there are no locks, Conflict if the file was removed meanwhile.
         """
 
 

@@ -1,4 +1,4 @@
-"""Files of this machine that appear whole and durable, or not at all."""
+"""Local files that appear whole and durable, or not at all."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from picstore.storage.location.abstract_location import PARTIAL, Buffer
 
 
 def partial_path(path: Path) -> Path:
-    """Make a unique temporary name beside ``path``."""
+    """Return a unique temporary path beside ``path``."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
 
 
 class AtomicFile:
-    """Writer under a unique temporary name, which ``close`` syncs and renames.
+    """Writer of a file under a unique temporary name; ``close`` syncs and renames the file.
 
-    Two processes that write the same file, if one was taken for dead, thus do not write into each other's file. The
-    temporary file is locked until it has its final name, so ``sweep`` removes only dead processes' files.
+    Two processes that write the same file, because one was taken for dead, thus do not write into each other's file.
+    The temporary file is locked until it has its final name, so that ``sweep`` removes only files of dead processes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class AtomicFile:
         self._out.write(data)
 
     def flush(self) -> None:
-        """Write the buffered bytes, which a fork would otherwise write a second time as it ends."""
+        """Write the buffered bytes, because a forked process would otherwise write them a second time when it ends."""
         if not self._ended and not self._out.closed:
             with contextlib.suppress(OSError):  # the next write raises the error
                 self._out.flush()
@@ -55,13 +55,13 @@ class AtomicFile:
         sync_folder(self._path.parent)
 
     def close_new(self) -> bool:
-        """Make the file appear unless a file of its name exists; return whether it appeared."""
+        """Publish the file unless a file of its name exists; return whether the file was published."""
         self._sync()
         try:
-            os.link(self._partial, self._path)  # fails where the name is taken, unlike a renaming
+            os.link(self._partial, self._path)  # unlike renaming, fails if the name is taken
         except FileExistsError:
             return False
-        except OSError:  # no hard links here
+        except OSError:  # the file system has no hard links
             return self._close_alone()
         else:
             sync_folder(self._path.parent)
@@ -106,7 +106,7 @@ os.register_at_fork(before=_flush_all)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its missing parents, durable."""
+    """Create a folder and its missing parents durably."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -125,7 +125,7 @@ def sync_folder(path: Path) -> None:
 def sync(descriptor: int) -> None:
     """Make writes to a file, or renames in a folder, durable.
 
-    On macOS, fsync leaves data in the memory of the disk. F_FULLFSYNC writes that too, but some file systems lack it.
+    On macOS, fsync leaves data in the disk's cache. F_FULLFSYNC writes the cache too, but some file systems lack it.
     """
     if hasattr(fcntl, "F_FULLFSYNC"):
         with contextlib.suppress(OSError):

@@ -101,7 +101,7 @@ class Folder(WritableLocation):
                         return False
             finally:
                 os.close(descriptor)
-        except OSError:  # the read that follows raises it
+        except OSError:  # the read that follows raises the error
             return False
         return True
 
@@ -130,7 +130,7 @@ class Folder(WritableLocation):
         return self.path.is_dir()
 
     def exists(self) -> bool:
-        return self.path.exists()  # also for a pipe
+        return self.path.exists()  # True for a pipe too
 
     def entries(self) -> list[Entry]:
         try:
@@ -179,7 +179,7 @@ class Folder(WritableLocation):
         return AtomicFile(self.path)
 
     def copy_to(self, target: WritableLocation) -> None:
-        """Link the file where the file system can, since no file of a dataset is ever modified; else copy it."""
+        """Link the file if the file system can, because files of datasets are never modified; else copy the file."""
         if not self.link_to(target):
             WritableLocation.copy_to(self, target)
 
@@ -210,7 +210,7 @@ class Folder(WritableLocation):
 
     def sweep(self) -> None:
         for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"*/*{PARTIAL}")):
-            # Errors mean that its writer has locked or renamed the file, or that picstore did not write it.
+            # Errors mean that the file's writer has locked or renamed it, or that picstore did not write the file.
             with contextlib.suppress(OSError), os.fdopen(open_regular(path)[0], "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
@@ -220,7 +220,7 @@ class Folder(WritableLocation):
         if create:
             make_folder(self.path.parent)
         try:
-            # The file is opened for writing, because NFS turns flock into a lock of bytes, which needs that.
+            # The file is opened for writing, because NFS turns flock into a lock of bytes, which needs a writable file.
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o666)
         except FileNotFoundError as error:
             raise Conflict(f"{self} was removed by another process; run the command again") from error
@@ -228,7 +228,7 @@ class Folder(WritableLocation):
             raise UsageError(f"{self} cannot be locked, {error.strerror}; make it writable") from error
         try:
             self._flock(descriptor, busy, time.monotonic() + wait)
-            # The file may have been removed by the lock's last holder. A lock on a removed file excludes nobody.
+            # The lock's previous holder may have removed the file. A lock on a removed file excludes nobody.
             if not self.path.exists() or not os.path.samestat(os.fstat(descriptor), self.path.stat()):
                 raise Conflict(f"{self} was removed by another process; run the command again")
             yield
@@ -236,7 +236,7 @@ class Folder(WritableLocation):
             os.close(descriptor)
 
     def _flock(self, descriptor: int, busy: str, deadline: float) -> None:
-        """Lock an open file; UsageError(busy) if others hold the lock until ``deadline``, of time.monotonic()."""
+        """Lock an open file; raise UsageError(busy) if it is still locked at ``deadline``, of time.monotonic()."""
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -254,7 +254,7 @@ class Folder(WritableLocation):
 
 
 def _read_without_waiting(descriptor: int, memory: memoryview, offset: int) -> bool:
-    """Read bytes of a file if they are in memory; return whether they were, False if the file system cannot tell."""
+    """Read bytes of a file if the system has them in memory; return whether it has, False if it cannot tell."""
     try:
         return os.preadv(descriptor, [memory], offset, os.RWF_NOWAIT) == len(memory)
     except OSError:

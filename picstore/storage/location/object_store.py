@@ -32,24 +32,24 @@ from picstore.storage.location.redact import has_credentials, redact
 from picstore.storage.location.resumed_download import Retries, Unreachable, persist, wait
 from picstore.storage.location.s3_listing import Page, is_odd, list_s3
 
-# Bytes of a part of an upload. S3 takes 10,000 parts, so an object may have 78 GiB.
+# Bytes of a part of an upload. S3 allows 10,000 parts, so an object may have 78 GiB.
 PART_SIZE = 8 << 20
-# Parts of an object to send at once. A worker of convert writes 16 objects: 32 parts, 256 MiB.
+# Number of parts of an object to send at once. A worker of convert writes 16 objects at once: 32 parts, 256 MiB.
 _CONCURRENT_PARTS = 2
 # Most bytes of an object that is written on a condition: a manifest or a job.
 _MAX_CONDITIONAL = 1 << 30
-# Variables that name another endpoint. obstore knows the first and the last. Google's own libraries name the second
-# for an emulator, which is used without signing in.
+# Environment variables that name another endpoint. obstore reads the variables of "s3" and "az". Google's libraries use
+# the variable of "gs" for an emulator, which needs no signing in.
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 
 
 class _Abandoned(Exception):
-    """The iterator of parts raises this to abort the upload."""
+    """Error that the iterator of parts raises to abort the upload."""
 
 
 class SentParts:
-    """Parts of an object during an upload: ``size`` and ``crc`` of the parts so far, ``ended`` after the last one."""
+    """Parts of an object during an upload: ``size`` and ``crc`` of the parts so far; ``ended`` after the last part."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
@@ -59,7 +59,7 @@ class SentParts:
         self.ended = False
 
     def all_unsent(self) -> bool:
-        """Return whether the parts can be iterated over again, since at most one was taken."""
+        """Return whether the parts can be iterated over again, because at most one part was taken."""
         return self._count < 2 and not self.ended
 
     def __iter__(self) -> Iterator[bytes]:
@@ -75,9 +75,9 @@ class SentParts:
 
 
 class MultipartUpload:
-    """Writer that uploads parts in a thread as they fill; an object of less than one part takes one request.
+    """Writer that uploads each full part in a thread; an object of less than one part takes one request.
 
-    ``put`` writes the object from its bytes, or from parts; an error of their iterator must abort the upload.
+    ``put`` writes the object from its bytes, or from an iterator of parts, whose error must abort the upload.
     """
 
     def __init__(self, put: Callable[[bytes | Iterator[bytes]], None]) -> None:
@@ -117,7 +117,7 @@ class MultipartUpload:
             self._thread.join()
 
     def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
-        """Queue a part for the thread, and wait while the queue is full; returns at once if the thread has failed."""
+        """Queue a part for the thread, and wait while the queue is full; if the thread has failed, raise or return."""
         while True:
             if self._error is not None:
                 if report:
@@ -134,7 +134,7 @@ class MultipartUpload:
     def _upload(self) -> None:
         try:
             self._put(self._queued_parts())
-        except BaseException as error:  # the next call raises it in the writing thread
+        except BaseException as error:  # the next call raises the error in the writing thread
             self._error = error
 
     def _queued_parts(self) -> Iterator[bytes]:
@@ -146,16 +146,16 @@ class MultipartUpload:
 
 @dataclass(frozen=True, slots=True)
 class Bucket(RemoteFile, WritableLocation):
-    """A location in an object store.
+    """Location in an object store.
 
-    ``scheme`` is "s3", "gs" or "az"; ``key`` is the common prefix of the names of the objects here.
+    ``scheme`` is "s3", "gs" or "az"; ``key`` is an object's name, or the common prefix of a folder's objects.
     """
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Bucket:
         """Parse a URL, given as its scheme and the ``rest`` after ``scheme://``.
 
-        UsageError if it names no bucket, or holds credentials, which would stand in manifests and messages.
+        Raise UsageError if the URL names no bucket, or holds credentials, which manifests and messages would show.
         """
         if has_credentials(f"{scheme}://{rest}"):
             url = redact(f"{scheme}://{rest}")
@@ -186,9 +186,9 @@ class Bucket(RemoteFile, WritableLocation):
         return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
 
     def files(self) -> Iterator[tuple[str, int]]:
-        """Iterate over the objects below; if an answer is cut short, listing continues behind the last name."""
-        last = ""  # the greatest name
-        # Names of empty objects. Objects that mark folders have keys with a slash more, so they may be listed again.
+        """Iterate over the objects below this location; if an answer is cut short, go on after the greatest key."""
+        last = ""  # the greatest key so far
+        # Keys of empty objects. Objects that mark folders have keys with a further slash, so they may be listed again.
         empty: set[str] = set()
         rule = obstore_file.retries(patient=False)
         waits, alive = rule.waits(rule.deadline()), time.monotonic()
@@ -213,16 +213,16 @@ class Bucket(RemoteFile, WritableLocation):
                 pages = self._pages(last)
 
     def _pages(self, after: str) -> Iterator[list[tuple[str, int]]]:
-        """List keys and sizes once, behind a key."""
+        """Yield pages of the keys after ``after`` and their sizes, without retries."""
         client = self._client_of(NO_RETRIES)
         with self._translated(str(self)):
-            if is_odd(self.key):  # obstore lists another folder then
+            if is_odd(self.key):  # obstore would list another folder
                 raise OddKey(f"{self} cannot be listed")
             for page in library().list(client, prefix=self.key or None, offset=after or None, chunk_size=1000):
                 yield [(found["path"], int(found["size"])) for found in page]
 
     def _pages_with_odd_keys(self, error: OddKey, *, after: str = "", delimiter: str = "") -> Iterator[Page]:
-        """List a folder of S3 by botocore, since obstore cannot; raise ``error`` for other stores."""
+        """List a folder of S3 by botocore, because obstore cannot; raise ``error`` if the store is not S3."""
         if self.scheme != "s3":
             raise error
         prefix = f"{self.key}/" if self.key else ""
@@ -233,7 +233,7 @@ class Bucket(RemoteFile, WritableLocation):
         return is_odd(name)
 
     def write(self, data: bytes | Iterator[bytes]) -> None:
-        """Write the object, of parts several at a time; an error of their iterator aborts the upload."""
+        """Write the object from bytes, or from parts, several at a time; an error of the iterator aborts the upload."""
         if isinstance(data, bytes):
             self._ask(lambda client: library().put(client, self.key, data), patient=True)
             return
@@ -243,7 +243,7 @@ class Bucket(RemoteFile, WritableLocation):
         except (Unreachable, NotADataset):
             if parts.all_unsent():  # the answer to the first request was cut short
                 self._upload(parts)
-            # Perhaps only the answer to the last request was cut short, and the upload has ended.
+            # Perhaps only the answer to the final request was cut short, and the upload is complete.
             elif not (parts.ended and self._holds(parts)):
                 raise
 
@@ -278,7 +278,7 @@ class Bucket(RemoteFile, WritableLocation):
         try:
             self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:
-            # If the answer was lost, the repeated request fails because the first one succeeded.
+            # If the answer was lost, the repeated request fails because the first request succeeded.
             with contextlib.suppress(NotADataset):
                 return self.read_all(_MAX_CONDITIONAL) == data
             return False
@@ -305,15 +305,15 @@ class Bucket(RemoteFile, WritableLocation):
                     self._delete([key])
 
     def _delete(self, keys: list[str]) -> None:
-        """Delete objects, in some stores a thousand by one request; others raise NotADataset for a missing one."""
+        """Delete objects, in some stores a thousand per request; other stores raise NotADataset if one is missing."""
         if keys:
             self._ask(lambda client: library().delete(client, keys))
 
     def sweep(self) -> None:
-        """Do nothing, since objects appear only when they are complete."""
+        """Do nothing, because objects appear only when they are complete."""
 
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Return a context that locks nothing, since no lock of a store ends with its process."""
+        """Return a context that locks nothing, because a store has no locks that end with a process."""
         return contextlib.nullcontext()
 
     def _connect(self, rule: Retries) -> Any:

@@ -1,8 +1,8 @@
 """Files and folders that obstore reads: of object stores, web servers and the Hugging Face hub (docs/objects.md).
 
 ``resumed_download`` retries reads, and ``_ask`` all other requests, except uploads of several parts, whose requests
-obstore retries. This module makes the clients of obstore on first use and keeps them. Locations are only URLs, so they
-survive pickling and forking.
+obstore retries. This module creates obstore's clients on first use and keeps the clients. Locations hold only URLs, so
+they survive pickling and forking.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MAX_REQUESTS = 10  # requests for parts of one file, side by side
+_MAX_REQUESTS = 10  # number of concurrent requests for parts of one file
 CREDENTIALS_HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -54,28 +54,28 @@ _ENDPOINT_HINTS = {
 }
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 # Failures that another attempt does not mend: answers of 4xx except for a timeout and too many requests, answers that
-# contradict HTTP, and TLS (names of rustls' errors, with its reason for refusing a certificate).
+# contradict HTTP, and TLS (names of rustls' errors, with the reason for refusing a certificate).
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
 _ODD_KEY = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"', re.DOTALL)
 _TLS = re.compile(
     r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
 )
-# Codings that change the bytes of an answer. "identity" does not, nor "aws-chunked", which some clients store.
+# Codings that change the bytes of an answer; "identity" does not, nor does "aws-chunked", which some clients store.
 _COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress"})
 NO_RETRIES = Retries(0)
-# Clients by process, bucket and rule. A forked process does not use its parent's.
+# Clients by process, bucket and rule. A forked process does not use its parent's clients.
 _clients: dict[tuple[int, str, Retries], Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile(Location):
-    """A file or folder that obstore reads.
+    """File or folder that obstore reads.
 
     Attributes:
-        scheme: of the URL, such as "s3".
+        scheme: scheme of the URL, such as "s3".
         bucket: a bucket, a container of Azure, a host and port, or a repository of the hub.
         key: the path in the bucket, without a slash at its end.
-        expected: version that the file must have whenever it is read, as :meth:`pin` finds it; empty for any.
+        expected: version that the file must have whenever it is read, set by :meth:`pin`; empty for any version.
     """
 
     scheme: str
@@ -86,7 +86,7 @@ class RemoteFile(Location):
     @classmethod
     @abstractmethod
     def parse(cls, scheme: str, rest: str) -> Self:
-        """Parse a URL, given as ``scheme`` and the ``rest`` after ``scheme://``; UsageError if it is malformed."""
+        """Parse a URL, given as ``scheme`` and the ``rest`` after ``scheme://``; raise UsageError if malformed."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}" + (f"/{self.key}" if self.key else "")
@@ -124,7 +124,7 @@ class RemoteFile(Location):
                 pass
 
     def _read_run(self, run: Sequence[Piece], file: str) -> None:
-        """Read pieces, in order of their offsets, by one request."""
+        """Read pieces, which are sorted by offset, with one request."""
         begin, end = run[0][0], max(offset + len(memory) for offset, memory in run)
         download = self._download_all_of(begin, end - begin, file=file)
         if len(run) == 1:
@@ -136,7 +136,7 @@ class RemoteFile(Location):
             memory[:] = buffer[offset - begin :][: len(memory)]
 
     def _download_all_of(self, offset: int, size: int, *, file: str) -> Download:
-        """Begin to read ``size`` bytes at ``offset``; Truncated if the object ends before the last byte."""
+        """Begin to read ``size`` bytes at ``offset``; raise Truncated if the object ends before the last byte."""
         try:
             download = self._download(file, offset, offset + size, patient=True)
             there = download.end - offset
@@ -148,7 +148,7 @@ class RemoteFile(Location):
         return download
 
     def _download(self, file: str, begin: int = 0, end: int | None = None, *, patient: bool = False) -> Download:
-        """Begin to read the object or a part of it; Changed if the object has another version than expected."""
+        """Begin to read the object or a part of it; raise Changed if the object does not have the expected version."""
 
         def get(range_: Range | None) -> Any:
             with self._translated(file):
@@ -205,7 +205,7 @@ class RemoteFile(Location):
     def _ask(self, request: Callable[[Any], T], *, patient: bool = False) -> T:
         """Send a request; send it again if the store fails or an answer is cut short.
 
-        obstore repeats requests by itself, but not if the body of an answer is cut short, so its client sends once.
+        obstore can repeat requests too, but not if the body of an answer is cut short, so its client sends once.
         """
         client, rule = self._client_of(NO_RETRIES), retries(patient=patient)
 
@@ -228,7 +228,7 @@ class RemoteFile(Location):
         return path[len(self.key) + 1 :] if self.key else path
 
     def _client_of(self, rule: Retries) -> Any:
-        """Return this process's client that repeats requests by a rule; make it on first use."""
+        """Return this process's client that repeats requests by a rule; create the client on first use."""
         bucket = f"{self.scheme}://{self.bucket}"
         client = _clients.get((os.getpid(), bucket, rule))
         if client is None:
@@ -239,11 +239,11 @@ class RemoteFile(Location):
 
     @abstractmethod
     def _connect(self, rule: Retries) -> Any:
-        """Make a client that repeats requests by a rule."""
+        """Return a new client that repeats requests by a rule."""
 
     @contextlib.contextmanager
     def _translated(self, file: str) -> Iterator[None]:
-        """Translate errors of the library to picstore's."""
+        """Translate errors of the library to picstore's errors."""
         errors = library().exceptions
         try:
             yield
@@ -282,7 +282,7 @@ class RemoteFile(Location):
                 f"{file}: the server's {refused}; check {_ENDPOINT_HINTS[self.scheme]}, the clock of this machine, and "
                 "the authorities that it trusts (SSL_CERT_FILE)"
             )
-        # Without credentials, obstore asks this address for them, as a cloud's machines do.
+        # Without credentials, obstore asks this address for credentials, as a cloud's machines do.
         if "169.254.169.254" in text:
             return Unreachable(f"{file}: there are no credentials; {self._credentials}")
         if "Content-Length Header missing" in text:
@@ -297,11 +297,11 @@ class RemoteFile(Location):
 
     @abstractmethod
     def _missing(self, file: str, text: str) -> NotADataset:
-        """Make the error of a missing file; ``text`` is the library's message."""
+        """Return the error for a missing file; ``text`` is the library's message."""
 
     @abstractmethod
     def _unconditional(self, file: str) -> PicstoreError:
-        """Make the error of a server without conditional requests or ranges."""
+        """Return the error for a server without conditional requests or ranges."""
 
 
 class OddKey(UsageError):
@@ -313,10 +313,10 @@ class ConditionFailed(PicstoreError):
 
 
 def retries(*, patient: bool) -> Retries:
-    """Choose the rule of retries: 10, or if ``patient`` as many as 3 minutes allow, so that a store may restart.
+    """Return the rule of retries: 10 retries; if ``patient``, as many as 3 minutes allow, so that a store may restart.
 
-    Work begins with requests that are not patient, so that a wrong setting fails soon: 10 retries with waits of base 2
-    are over after 3 s.
+    Work begins with requests that are not patient, so that a wrong setting fails soon: 10 retries, whose waits have
+    base 2, are over after 3 s.
     """
     return Retries(1000, base=3) if patient else Retries(10)
 

@@ -1,8 +1,8 @@
 """Import of obstore, on first use and again after a fork.
 
-obstore makes one runtime, whose threads run its requests. A forked process has the runtime without the threads, so its
-requests would wait forever. obstore cannot make a second runtime, so a forked process loads the compiled module again,
-from a copy that has no runtime yet. This takes 40 ms and 15 MB.
+obstore creates one runtime, whose threads run all requests. A forked process has the runtime without the threads, so
+requests would wait forever. obstore cannot create a second runtime, so a forked process loads the compiled module
+again, from a copy that has no runtime yet. Loading takes 40 ms and 15 MB.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from types import ModuleType
 from picstore.errors import missing_extra
 
 _PACKAGE, _COMPILED = "obstore", "obstore._obstore"
-# The package, by process.
+# The imported package, by process id.
 _loaded: dict[int, ModuleType] = {}
-# One lock for each process, since a thread may hold the parent's lock while another thread forks.
+# A lock for each process, because a thread may hold the parent's lock while another thread forks.
 _locks: dict[int, threading.Lock] = {}
 # File from which the compiled module was first loaded; empty before.
 _files: list[Path] = []
 
 
 def library() -> ModuleType:
-    """Import the package ``obstore`` for this process; MissingDependency if it is not installed."""
+    """Import the package ``obstore`` for this process; raise MissingDependency if it is not installed."""
     process = os.getpid()
     if process not in _loaded:
         with _locks.setdefault(process, threading.Lock()):
@@ -69,7 +69,7 @@ def _replace_compiled(file: Path) -> None:
 
 @contextlib.contextmanager
 def _copied(file: Path) -> Iterator[str]:
-    """Copy a file, in memory where the system can, since folders for temporary files may forbid running code."""
+    """Yield the path of a file's copy, in memory if possible, because temporary folders may forbid running code."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile(suffix=file.suffix) as copy:
             copy.write(file.read_bytes())

@@ -13,14 +13,12 @@ from picstore.storage.location.resolve import Location, Where, locate
 
 
 def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal: bool = False) -> None:
-    """Refuse a destination that is a source, lies in a source, or holds one, before anything is read or written.
+    """Raise UsageError if the destination is a source, lies in a source, or holds a source.
 
     A dataset in a folder of images would be a class of the next conversion, and move the labels of all classes that
-    sort after it. Local folders are compared by device and inode too, so that links, ``..``, bind mounts and another
-    spelling on a case-insensitive file system are the same folder. Folders behind links directly in a source are part
-    of the source.
-
-    ``may_be_equal`` allows the destination to be a source itself. UsageError if destination and a source overlap.
+    sort after that class. Local folders are compared by device and inode too, so that links, ``..``, bind mounts and
+    another spelling on a case-insensitive file system are the same folder. Folders behind links directly in a source
+    are part of the source. ``may_be_equal`` allows the destination to be a source itself.
     """
     out = locate(destination)
     for source in map(locate, sources):

@@ -1,18 +1,18 @@
-"""Removal of credentials from messages: passwords in URLs, queries that sign a request, and secrets that are set."""
+"""Removal of credentials from messages: passwords in URLs, queries that sign a request, values of secret variables."""
 
 from __future__ import annotations
 
 import os
 import re
 
-# Servers choose the texts of errors, so each expression takes linear time: after any number of characters, none looks
-# for a further one.
+# Servers choose the messages of errors, so each expression must take linear time: none looks for a further character
+# after any number of characters.
 _USER = re.compile(r"(://)[^/\s@\"']*@")
 _QUERY = re.compile(r"\?[^\s\"'<>)]*")
 _SIGNED = re.compile(r"(sig|signature|token|credential)=", re.IGNORECASE)
-# Names of variables with secret values, as the tools of all clouds use them.
+# Names of environment variables with secret values, as the tools of all clouds use them.
 _SECRET = re.compile(r"(AWS|AZURE|GOOGLE|GCP|HF)_.*(SECRET|TOKEN|KEY|PASSWORD|SAS)|GOOGLE_SERVICE_ACCOUNT_KEY")
-_PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")  # names of keys, and of files that hold keys
+_PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")  # variables with names of keys, or of files that hold keys
 _MIN_SECRET = 8  # characters; shorter values occur in messages as words
 
 
@@ -31,5 +31,5 @@ def has_credentials(url: str) -> bool:
 
 
 def _without_query(found: re.Match[str]) -> str:
-    """Remove a query that has a parameter, since it may sign a request and so grant access; questions stay."""
+    """Remove a query with a parameter, because it may sign a request and so grant access; other question marks stay."""
     return "?…" if "=" in found[0] else found[0]

@@ -1,4 +1,4 @@
-"""Regular files and folders of this machine; pipes, sockets and devices are told apart before anything waits."""
+"""Regular files and folders of this machine; pipes, sockets and devices are recognized before a call could wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class NotRegular(OSError):
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder or a link to one; False for links that form a circle."""
+    """Return whether an entry is a folder or a link to a folder; False if links form a circle."""
     try:
         return entry.is_dir()
     except OSError:
@@ -21,17 +21,17 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def kind_of(mode: int) -> str:
-    """Name the kind of a named pipe, a socket or a device, given its ``st_mode``."""
+    """Return in words whether a file is a named pipe, a socket or a device, given its ``st_mode``."""
     if stat.S_ISFIFO(mode):
         return "a named pipe"
     return "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def version_of(status: os.stat_result) -> str:
-    """Describe the version of a local file: size, times of the last change, and the name of this machine.
+    """Describe the version of a local file: size, modification time, change time, and the name of this machine.
 
     The change time (ctime) reveals changes that keep size and modification time, such as a file that ``mv`` or
-    ``cp -p`` put in its place. Inode numbers would too, but several FUSE file systems give a file another number later.
+    ``cp -p`` put in its place. Inode numbers would too, but several FUSE file systems change a file's number later.
     """
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {platform.node()}"
 
@@ -39,7 +39,7 @@ def version_of(status: os.stat_result) -> str:
 def is_version(status: os.stat_result, version: str) -> bool:
     """Return whether a file still has the version that :func:`version_of` described.
 
-    On another machine, whose copy of the file may have another change time, size and modification time decide.
+    On another machine, whose copy of the file may have another change time, only size and modification time count.
     """
     size, modified, changed, machine = version.split(" ", 3)
     same = (status.st_size, status.st_mtime_ns) == (int(size), int(modified))
@@ -47,7 +47,7 @@ def is_version(status: os.stat_result, version: str) -> bool:
 
 
 def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Open a regular file for reading; return descriptor and size. OSError for anything else, without waiting.
+    """Open a regular file for reading; return descriptor and size. Raise OSError for others, without waiting.
 
     Opening a named pipe would wait forever for its writer, and devices have no end.
     """

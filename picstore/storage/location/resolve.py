@@ -1,8 +1,8 @@
 """Locations from paths and URLs, and the names of a dataset's files.
 
-A :class:`Location` is a local folder or file (``local.Folder``), one of an object store (``object_store.Bucket``), or
-a read-only one on a web server or the Hugging Face hub (``WebFile`` and ``HubFile`` of ``web_and_hub``). All code that
-reads or writes a dataset's files uses locations.
+A :class:`Location` is a folder or file: local (``local.Folder``), in an object store (``object_store.Bucket``), or
+read-only on a web server or the Hugging Face hub (``WebFile`` and ``HubFile`` of ``web_and_hub``). All code that reads
+or writes a dataset's files uses locations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from picstore.storage.location.obstore_file import RemoteFile
 from picstore.storage.location.redact import redact
 from picstore.storage.location.web_and_hub import HubFile, WebFile
 
-# Names of ``abstract_location`` that other modules import from here.
+# Names of ``abstract_location`` that other modules import from this module.
 __all__ = ["Allocate", "Location", "Root", "WritableLocation", "fresh"]
 
 MANIFEST = "picstore.json"
@@ -46,9 +46,9 @@ _SCHEMES: dict[str, type[RemoteFile]] = {
     "hf": HubFile,
 }
 _URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # pathlib turns two slashes into one
-# Calls that take longer than this on average wait for a disk or a network.
+# Calls that take more seconds than this on average are taken to wait for a disk or a network.
 _WAITING_SECONDS = 0.001
-# Calls at a time: enough to hide 20 ms each, few enough for any store.
+# Number of calls at a time: enough to hide 20 ms per call, and few enough for any store.
 _MAX_REQUESTS = 16
 
 
@@ -60,7 +60,7 @@ def file_name(stream: int, file: int) -> str:
 def locate(where: Where) -> Location:
     """Resolve a path, or a URL such as ``s3://bucket/train``, ``https://…`` or ``hf://datasets/…``, to a location.
 
-    UsageError for another kind of URL, or one without a bucket; MissingDependency if a library for it is missing.
+    Raise UsageError if the URL is malformed or its scheme unknown, MissingDependency if its library is missing.
     """
     if isinstance(where, Location):
         return where
@@ -75,7 +75,7 @@ def locate(where: Where) -> Location:
 
 
 def locate_writable(where: Where) -> WritableLocation:
-    """Resolve a path or URL to a location to write; UsageError for a web server or the hub, which are only read."""
+    """Resolve a path or URL to a writable location; raise UsageError for a web server or hub, which are read-only."""
     location = locate(where)
     if isinstance(location, WritableLocation):
         return location
@@ -102,9 +102,9 @@ def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Alloca
 
 
 def map_concurrently(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Map with 16 calls at a time if calls wait for a disk or a network; at most 64 results are held.
+    """Map with 16 calls at a time if calls wait for a disk or a network; hold at most 64 results.
 
-    Calls that do not wait run one after the other, which is faster: 0.1 ms a file footer, against 0.3 ms in threads.
+    Calls that do not wait run one after the other, which is faster: 0.1 ms per file footer, against 0.3 ms in threads.
     """
     waiting = iter(items)
     taken = 0.0

@@ -1,7 +1,7 @@
 """Reading of an object's bytes by ranges, with retries: if an answer is cut short, the rest is requested.
 
 obstore repeats requests, but continues a half-read answer only if the store gives an ETag. So this module repeats
-reads, by one rule for requests and answers.
+reads, with one rule for requests and answers.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ logger = logging.getLogger("picstore")
 
 # Seconds without an answer of a store before the user is told.
 TELL_AFTER = 10.0
-# Seconds between two messages of a process, since all its readers wait for the same store.
+# Seconds between two messages of a process, because all its readers wait for the same store.
 _TELL_AGAIN = 60.0
 _told = -math.inf  # time.monotonic() of the last message
 
-# Bytes to take of an answer at once. Pieces as they arrive have 8 KiB, and 8 MiB of them take 10 ms of Python.
+# Bytes to take from an answer at once. Pieces arrive with 8 KiB, and 8 MiB of such pieces take 10 ms of Python.
 _PIECE = 1 << 20
 
 
 class Unreachable(PicstoreError):
-    """The store does not answer, or breaks off; a later attempt may succeed."""
+    """The store does not answer, or breaks off an answer; a later attempt may succeed."""
 
 
 class OutOfRange(PicstoreError):
@@ -42,11 +42,11 @@ class OutOfRange(PicstoreError):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Rule of retries after random waits; each wait lies between ``first`` and ``base`` times the wait before.
+    """Rule of retries after random waits; each wait lies between ``first`` and ``base`` times the previous wait.
 
     Attributes:
         most: number of retries.
-        seconds: time after which no failure is followed by a retry.
+        seconds: time after which failures are no longer retried.
         first, longest: bounds of a wait, in seconds.
     """
 
@@ -70,7 +70,7 @@ class Retries:
             wait = min(self.longest, random.uniform(self.first, self.base * wait))  # noqa: S311
 
     def config(self) -> dict[str, Any]:
-        """Make obstore's configuration of the same rule."""
+        """Return obstore's configuration for the same rule."""
         backoff = {
             "init_backoff": timedelta(seconds=self.first),
             "max_backoff": timedelta(seconds=self.longest),
@@ -80,7 +80,7 @@ class Retries:
 
 
 def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | None = None) -> T:
-    """Call ``request`` until it does not raise Unreachable, after each of the ``waits``, in seconds.
+    """Call ``request`` until it does not raise Unreachable; between calls, wait the seconds of ``waits``.
 
     ``since`` is ``time.monotonic()`` of the store's last sign of life; now by default.
     """
@@ -95,7 +95,7 @@ def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | 
 def wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
     """Wait before a retry; raise ``failure`` if it is too late for a retry.
 
-    A store that gave nothing for :data:`TELL_AFTER` seconds is logged, at most once a minute in a process.
+    Log that a store gave no bytes for :data:`TELL_AFTER` seconds, at most once a minute per process.
     """
     global _told
     seconds = next(waits, None)
@@ -109,16 +109,16 @@ def wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
 
 
 class Download:
-    """The bytes of an object from ``begin`` to ``end``, or of all of it.
+    """Bytes of an object from ``begin`` to ``end``, or of the whole object.
 
     Args:
-        get: makes one request, for a range or for everything, and returns obstore's answer.
+        get: sends one request, for a range or the whole object, and returns obstore's answer.
         stream: iterates over the body of an answer in pieces of a least size.
         file: name of the object in messages.
 
     Attributes:
         meta: ``size``, ``e_tag``, ``last_modified`` and ``version`` of the object.
-        end: the last byte + 1; less than was requested if the object ends before.
+        end: offset of the last byte + 1; less than requested if the object ends before.
 
     Raises:
         OutOfRange: the object has no byte at ``begin``.
@@ -162,22 +162,22 @@ class Download:
                 failure = error
             if self._at == self.end:
                 return
-            if self._at > before:  # waits are for stores that give nothing
+            if self._at > before:  # waits are for stores that give no bytes
                 self._waits = self._retries.waits(self._until)
                 self._alive = time.monotonic()
             self._resume(failure)
-            # Take every byte, so that each further answer brings the end nearer, however early it is cut.
+            # Take single bytes too, so that each further answer brings the end nearer, however early the answer is cut.
             least = 1
 
     def fill(self, memory: memoryview) -> None:
-        """Read all bytes into ``memory``, which has their size."""
+        """Read all bytes into ``memory``, which must have the same size."""
         at = 0
         for piece in self:
             memory[at : at + len(piece)] = piece
             at += len(piece)
 
     def _resume(self, failure: Unreachable) -> None:
-        """Request the rest of the bytes; raise ``failure`` if it is too late for that."""
+        """Request the rest of the bytes; raise ``failure`` if it is too late for a retry."""
         wait(self._waits, failure, self._alive)
         try:
             self._answer = persist(lambda: self._get((self._at, self.end)), self._waits, since=self._alive)

@@ -1,4 +1,4 @@
-"""Listing of S3 buckets by botocore, for pages that obstore refuses because of one key among them."""
+"""Listing of S3 buckets by botocore, for pages that obstore refuses because of one of their keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
     Raises:
         MissingDependency: botocore is not installed.
         Unreachable: the store fails, or an answer is cut short.
-        PicstoreError: the store refuses.
+        PicstoreError: the store refuses the request.
     """
     client = _client(where)
     import urllib3.exceptions
@@ -55,7 +55,7 @@ def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
 
 
 def _client(where: str) -> Any:
-    """Make a client with obstore's settings, from the same variables; neither client reads files in ``~/.aws``."""
+    """Return a client with obstore's settings, from the same variables; neither client reads files in ``~/.aws``."""
     try:
         from botocore import UNSIGNED
         from botocore.config import Config

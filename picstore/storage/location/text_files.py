@@ -1,4 +1,4 @@
-"""Text files of users: UTF-8 without its byte order mark, or UTF-16 and UTF-32 that begin with theirs."""
+"""Text files of users: UTF-8 with or without byte order mark, UTF-16 and UTF-32 that begin with a byte order mark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from picstore.errors import UsageError
 from picstore.storage.location.abstract_location import Buffer
 from picstore.storage.location.resolve import Location
 
-# Most bytes of a file in UTF-16 or UTF-32, since such a file is read whole.
+# Most bytes of a file in UTF-16 or UTF-32, because such a file is read whole.
 MAX_WIDE = 1 << 30
-# Encodings by byte order mark. UTF-32 comes first, since its marks begin with those of UTF-16.
+# Encodings by byte order mark. UTF-32 comes first, because its little-endian mark begins with UTF-16's mark.
 _WIDE = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -21,9 +21,9 @@ _WIDE = {
 
 
 def text_of_file(data: Buffer, errors: str = "strict") -> str:
-    """Decode the bytes of a text file without the byte order mark with which editors of Windows begin files.
+    """Decode the bytes of a text file, without the byte order mark that editors of Windows write.
 
-    ``errors`` is as for ``bytes.decode``; unless it is "strict", wrong bytes of UTF-16 and UTF-32 are replaced.
+    ``errors`` is as for ``bytes.decode``; except for "strict", invalid bytes of UTF-16 and UTF-32 are replaced.
     """
     start = bytes(memoryview(data)[:4])
     for mark, encoding in _WIDE.items():
@@ -40,7 +40,7 @@ def is_wide(data: bytes) -> bool:
 def text_lines(location: Location) -> Iterator[str]:
     """Iterate over the lines of a text file, without line ends; bytes that are not UTF-8 become surrogates.
 
-    UsageError for a file that is not text, since its lines may have no end; NotADataset for a missing file.
+    Raise UsageError if the file is not text, because its lines may have no end, and NotADataset if it is missing.
     """
     for number, line in enumerate(location.lines(), start=1):
         if number == 1 and is_wide(line):

@@ -1,7 +1,7 @@
 """Web servers and the Hugging Face hub as locations that are only read (docs/objects.md).
 
-Both answer range requests, so obstore fetches bytes as from object stores. A dataset needs no listing, since its
-manifest names all files. The hub lists folders; a web server does not.
+Servers and hub answer range requests, so obstore fetches bytes as from object stores. A dataset needs no listing,
+because its manifest names all files. The hub lists folders; a web server does not.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from picstore.storage.location.resumed_download import OutOfRange, Retries, Unre
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# A revision is a branch, a tag or a commit. Only names of conversions and pull requests have slashes.
+# A revision is a branch, a tag or a commit. Only revisions of conversions and pull requests have slashes.
 _REPOSITORY = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class WebFile(RemoteFile):
-    """A location on a web server; ``bucket`` is host and port, ``key`` the path.
+    """Location on a web server; ``bucket`` is host and port, ``key`` the path.
 
-    Listing raises UsageError. Nothing counts as a folder.
+    Listing raises UsageError. No location counts as a folder.
     """
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Self:
-        """Parse a URL as :meth:`RemoteFile.parse` does; UsageError for a URL with a password or a query."""
+        """Parse a URL as :meth:`RemoteFile.parse` does; raise UsageError if it has a password or a query."""
         url = f"{scheme}://{rest}"
         if has_credentials(url) or {"?", "#"} & set(rest):
             raise UsageError(f"{redact(url)} has a password or a query; leave them out, as files below it have neither")
@@ -55,7 +55,7 @@ class WebFile(RemoteFile):
         return cls(scheme, bucket, "/".join(names))
 
     def _meta(self) -> Mapping[str, Any]:
-        """Request the file's first byte, since servers that redirect may answer HEAD differently."""
+        """Request the file's first byte, because servers that redirect may answer HEAD differently."""
         try:
             return self._download(str(self), 0, 1).meta
         except OutOfRange:
@@ -86,11 +86,11 @@ class WebFile(RemoteFile):
 
 @dataclass(frozen=True, slots=True)
 class HubFile(WebFile):
-    """A location in a dataset of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or ends with ``@REV``."""
+    """Location in a dataset of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or ends with ``@REV``."""
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Self:
-        """Parse ``datasets/OWNER/NAME[@REV]/path``; UsageError for any other name."""
+        """Parse ``datasets/OWNER/NAME[@REV]/path``; raise UsageError if ``rest`` has another form."""
         match = _REPOSITORY.fullmatch(rest)
         if match is None:
             raise UsageError(
@@ -125,7 +125,7 @@ class HubFile(WebFile):
         return match[1], match[2] or "main"
 
     def _list(self, *, recursive: bool = False) -> list[Any]:
-        """List files and folders here by the hub's client; retry if the hub fails or an answer is cut short."""
+        """List files and folders here with the hub's client; retry if the hub fails or an answer is cut short."""
         rule = retries(patient=False)
         return persist(lambda: self._list_once(recursive=recursive), rule.waits(rule.deadline()))
 
@@ -159,9 +159,9 @@ def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """List the errors of the hub's client if a server does not answer; its releases use three HTTP libraries."""
+    """Return the errors that the hub's client raises if no server answers; its releases use three HTTP libraries."""
     found = [sys.modules[name].TransportError for name in ("httpx", "httpx2") if name in sys.modules]
-    # Errors of requests are OSErrors. An answer that is cut short is not JSON, a ValueError.
+    # Errors of ``requests`` are OSErrors. An answer that is cut short is not JSON, which raises a ValueError.
     return (OSError, ValueError, *found)
 
 
