@@ -17,7 +17,7 @@ if sys.platform == "win32":
 
 _MODULES_OF = _public.modules_by_name(_public.NAMES, _public.TRANSFORMS)
 _load = _public.load_lazily(__name__, globals(), _MODULES_OF)
-__all__ = sorted({*_MODULES_OF, *_public.MODULES})  # noqa: PLE0605  a list, as the site warns of a tuple
+__all__ = sorted({*_MODULES_OF, *_public.MODULES})  # noqa: PLE0605  a list, because the docs site warns of a tuple
 
 
 def __getattr__(name: str) -> Any:

@@ -64,7 +64,7 @@ NAMES = {
     ),
 }
 MODULES = ("recipes", "results", "transforms")
-# Modules that import the library of an extra, so that ``*`` does not import them.
+# Modules that need an optional dependency (a pip extra), and so are left out of ``from picstore import *``.
 EXTRA_MODULES = ("lightning",)
 
 
@@ -74,7 +74,7 @@ def modules_by_name(*tables: dict[str, str]) -> dict[str, str]:
 
 
 def load_lazily(package: str, namespace: dict[str, Any], modules: dict[str, str]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a public module, which loads a name on first use and keeps it in the namespace."""
+    """Return the ``__getattr__`` of a public module, which loads a name on first use and keeps it in ``namespace``."""
 
     def load(name: str) -> Any:
         if name not in modules:

@@ -1,4 +1,4 @@
-"""Exceptions of picstore. ``exit_code`` is the command line's: 2 usage, 3 damage or failed inputs, 4 library, else 1.
+"""Exceptions of picstore, with a command's exit code: 2 usage, 3 damage or failed inputs, 4 missing library, else 1.
 
 Errors of other libraries are translated where they arise, with ``from``.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class PicstoreError(Exception):
-    """Root of the tree. The message names the problem, the file and the remedy, in one line."""
+    """Base class of picstore's exceptions. The message names the problem, the file and the remedy in one line."""
 
     exit_code = 1
 
@@ -64,11 +64,11 @@ class Damage(PicstoreError):
 
 
 class Truncated(Damage):
-    """Bytes are missing at the end of a file: an interrupted copy, a full disk."""
+    """Bytes are missing at the end of a file, for example after an interrupted copy."""
 
 
 class Corrupt(Damage):
-    """Bytes are wrong: a checksum, a magic number or a field does not hold."""
+    """Bytes are wrong: a checksum, a magic number or a field does not match."""
 
 
 class Changed(Damage):
@@ -105,7 +105,7 @@ class TooManyFailures(PicstoreError):
 
 
 def missing_extra(need: str, extra: str) -> MissingDependency:
-    """Make the error for a library that is not installed, with the command that installs its extra.
+    """Return the error for a library that is not installed, with the command that installs its extra.
 
     Args:
         need: the first half of the message, such as ``"an Arrow table needs pyarrow"``.
@@ -115,7 +115,7 @@ def missing_extra(need: str, extra: str) -> MissingDependency:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra, from the clone that picstore runs from, if there is one."""
+    """Return the command that installs an extra; if picstore runs from a clone, the extra of that clone."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path

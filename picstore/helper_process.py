@@ -66,8 +66,8 @@ def _flags() -> list[str]:
 def module_folders() -> list[str]:
     """Return the folders in which helpers look for modules: those of this process, as absolute paths.
 
-    The working directory comes last, and only if this process looks into it, as notebooks and ``python -c`` do. Modules
-    of the user may lie there, and none of them hides a module of Python or of a package.
+    The working directory comes last, and only if this process looks into it, as notebooks and ``python -c`` do. The
+    user's modules may lie there, but cannot hide a module of Python or of a package.
     """
     here = [each for each in sys.path if each in ("", ".")]
     others = [os.path.abspath(each) for each in sys.path if isinstance(each, str) and each not in ("", ".")]  # noqa: PTH100

@@ -19,11 +19,11 @@ MakeLoader: TypeAlias = Callable[..., Loader | DataMux]
 
 
 class DataModule(LightningDataModule):
-    """Loaders for a Lightning trainer. Each process of the trainer makes them with its rank and device.
+    """Loaders for a Lightning trainer, which each process of the trainer makes with its rank and device.
 
-    Checkpoints of Lightning hold the position of the loader for training; ``trainer.fit(..., ckpt_path=...)`` goes on
-    with the batch that follows, also on another number of processes (as :meth:`picstore.Loader.load_state_dict`).
-    Without a checkpoint, the epochs of the loaders are those of the trainer.
+    Checkpoints of Lightning hold the position of the loader for training; ``trainer.fit(..., ckpt_path=...)`` resumes
+    with the next batch, also on another number of processes (see :meth:`picstore.Loader.load_state_dict`). Without a
+    checkpoint, the epochs of the loaders are those of the trainer.
 
     Args:
         train, val, test, predict: functions that make a loader, given ``rank``, ``world_size`` and ``device``, such as
@@ -51,7 +51,7 @@ class DataModule(LightningDataModule):
         self._to_load: Mapping[str, Any] | None = None
         for stage, make in (("train", train), ("val", val), ("test", test), ("predict", predict)):
             if make is not None:
-                # The method is set only if needed: Lightning warns of those that the model has no use for.
+                # Set only for given loaders, because Lightning warns of methods that the model does not use.
                 setattr(self, f"{stage}_dataloader", partial(self._make_loader, stage, make))
 
     def _make_loader(self, stage: str, make: MakeLoader) -> Loader | DataMux:
@@ -73,7 +73,7 @@ class DataModule(LightningDataModule):
         return loader
 
     def _placement(self) -> dict[str, Any]:
-        """Return the arguments of a loader on this process of the trainer; an empty dict without a trainer."""
+        """Return rank, world size and device of this process, as arguments of a loader; {} without a trainer."""
         if self.trainer is None:
             return {}
         shard = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
@@ -85,12 +85,12 @@ class DataModule(LightningDataModule):
         return {"train": self.loaders["train"].state_dict()} if "train" in self.loaders else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Make the next loader for training go on at the position of a checkpoint."""
+        """Make the next loader for training resume at the position of a checkpoint."""
         self._to_load = state_dict.get("train")
 
     def teardown(self, stage: str) -> None:
         """End the threads and processes of the loaders. Positions stay, and the loaders can be iterated again."""
-        # A state that is left belongs to a checkpoint that was loaded for a test.
+        # A state that is still to be loaded belongs to a checkpoint that was loaded for a test.
         self._to_load = None
         for loader in self.loaders.values():
             loader.close()

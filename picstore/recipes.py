@@ -40,7 +40,7 @@ def evaluation(
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Transforms:
-    """Evaluation on ImageNet as usual: resize the shorter side, crop the center."""
+    """Usual evaluation on ImageNet: resize the shorter side, crop the center."""
     return [Resize(resize, interpolation=interpolation), CenterCrop(size), Normalize(mean, std)]
 
 
@@ -72,8 +72,8 @@ def timm_default(
 ) -> Transforms:
     """``create_transform(size, is_training=True, …)`` of timm, whose published trainings mostly use RandAugment.
 
-    As in timm, an automatic augmentation replaces color jitter. Erased boxes are normal noise (``re_mode="pixel"``).
-    The trainings mix batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
+    As in timm, an automatic augmentation replaces color jitter. Erased boxes are filled with normal noise
+    (``re_mode="pixel"``). The trainings mix batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
     """
     steps: Transforms = [RandomResizedCrop(size, interpolation=interpolation), RandomHorizontalFlip()]
     if auto_augment is not None:
@@ -91,8 +91,8 @@ def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
     """DeiT III's 3-Augment: grey, solarized or blurred, then color jitter (Touvron et al., ECCV 2022).
 
     The training repeats each record three times (``aug_repeats=3``) and mixes batches by ``MixUp(0.8)`` and
-    ``CutMix(1.0)``. The simple crop for ImageNet-21k is not here: it reflects the border of a resized image, which one
-    resampling cannot.
+    ``CutMix(1.0)``. The simple crop for ImageNet-21k is left out, because it reflects the border of a resized image,
+    which a single resampling cannot do.
     """
     return [
         RandomResizedCrop(size, interpolation="bicubic"),
@@ -109,7 +109,7 @@ def open_clip(size: int = 224, scale: tuple[float, float] = (0.9, 1.0)) -> Trans
 
 
 def mae(size: int = 224, scale: tuple[float, float] = (0.2, 1.0)) -> Transforms:
-    """The pretraining of masked autoencoders (He et al., CVPR 2022)."""
+    """Augmentation for the pretraining of masked autoencoders (He et al., CVPR 2022)."""
     crop = RandomResizedCrop(size, scale=scale, interpolation="bicubic")
     return [crop, RandomHorizontalFlip(), Normalize(IMAGENET_MEAN, IMAGENET_STD)]
 
@@ -117,7 +117,7 @@ def mae(size: int = 224, scale: tuple[float, float] = (0.2, 1.0)) -> Transforms:
 def simclr(size: int = 224, strength: float = 1.0, *, scale: tuple[float, float] = (0.08, 1.0)) -> Views:
     """SimCLR's two views of an image, ``batch.views["views"]`` (Chen et al., ICML 2020, appendix A).
 
-    The blur's kernel is a tenth of the side, the next odd number.
+    The side of the blur's kernel is ``size // 10``, rounded up to an odd number.
     """
     jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
     blur = GaussianBlur(size // 10 // 2 * 2 + 1, (0.1, 2.0))
@@ -142,7 +142,7 @@ def dinov2(
 ) -> Views:
     """DINOv2's views: ``"global_1"`` and ``"global_2"``, one each, and ``"local"`` (Oquab et al., 2023).
 
-    Parameters: see ``DataAugmentationDINO`` in its repository.
+    The parameters are those of ``DataAugmentationDINO`` in DINOv2's repository.
     """
 
     def views(side: int, area: tuple[float, float], *extra: Any) -> Transforms:
@@ -164,7 +164,7 @@ def dinov2(
 
 
 def detr(*, sizes: Sequence[int] = DETR_SIZES, max_size: int = 1333) -> Transforms:
-    """DETR's augmentation: one of several scales, of half of the images after a crop (Carion et al., ECCV 2020).
+    """DETR's augmentation: one of several scales, for half of the images after a crop (Carion et al., ECCV 2020).
 
     Images of a batch differ in size; ``targets=["boxes"]`` moves the boxes. The crop's sides are drawn from 384 to 600
     pixels after the shorter side was resized to 400, 500 or 600, as in the repository's ``make_coco_transforms``; other
@@ -193,10 +193,10 @@ NAMED: Mapping[str, Callable[[], Transforms | Views]] = MappingProxyType(
 
 
 def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
-    """Find a recipe by its name in this module, or read one from a TOML file: the configuration of a mux.
+    """Find a recipe by its name in this module, or read a recipe from a TOML file, the configuration of a mux.
 
     Returns:
-        The transforms (for a configuration, a list for each data set) and the options of the loader.
+        A list of transforms, or one for each dataset of a configuration; and the options of the loader.
 
     Raises:
         UsageError: there is no such recipe, or the file cannot be used.

@@ -26,7 +26,7 @@ class ProgressReport(Result):
 
     Attributes:
         verb, stage: names, such as "convert" and "rows".
-        done, total: items of the stage; None if they are not counted.
+        done, total: number of items of the stage, done and in total; None if they are not counted.
         rate: items per second in this stage; None while unknown.
         seconds: time since the verb began.
         left: seconds until the stage ends; None while unknown.
@@ -67,7 +67,7 @@ class ConvertResult(Result):
 
     Attributes:
         dataset: path or URL of the dataset.
-        uuid: UUID of the dataset; None for one of several shards.
+        uuid: UUID of the dataset; None for a shard.
         inputs: number of converted inputs; for ``append`` the new ones only.
         images: number of images in the whole dataset, or in the shard.
         classes, bytes: number of classes, and size of the dataset's files; None for a shard.
@@ -75,7 +75,7 @@ class ConvertResult(Result):
         stages: seconds of each stage.
         outcome: number of inputs by status, ``source_bytes`` and ``jpeg_bytes``.
         status: number of inputs by status.
-        formats, reasons: numbers of inputs, the most frequent first.
+        formats, reasons: number of inputs by file format, and by status and reason; the most frequent first.
         remarks: remarks on the source, such as files that were left out.
     """
 
@@ -99,7 +99,7 @@ class QualityResult(Result):
     """Result of ``measure_quality``.
 
     Attributes:
-        images: number of encoded images; the figures are their means.
+        images: number of encoded images, whose means ``qualities`` holds.
         lossless: number of images that convert keeps without loss, whatever the quality.
         failed: number of images that cannot be read.
         reencode: whether JPEGs that could be kept were encoded too: on request, or because all could be kept.
@@ -122,7 +122,7 @@ class QualityResult(Result):
 
     @property
     def title(self) -> str:
-        """What was measured: ``200 images, turbo, resized to shorter:256``."""
+        """Title of a plot, such as ``200 images, turbo, resized to shorter:256``."""
         resized = "" if self.resize is None else f", resized to {self.resize}"
         return f"{self.images:,} images, {self.encoder}{resized}"
 
@@ -154,7 +154,7 @@ class VerifyResult(Result):
     Attributes:
         images, files: numbers of images and files in the dataset.
         ok: True if there is no damage.
-        records_lost: number of records that all damage costs.
+        records_lost: number of records that are lost by all damage.
         remarks: remarks on faults that are not damage, such as a missing copy of the manifest.
         damage: all damaged places, in the order of the manifest's files.
     """
@@ -184,7 +184,7 @@ class DeleteResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Number of records of one container that could not be read and were deleted."""
+    """Place of damage in a container, and number of its records that were deleted because they cannot be read."""
 
     file: str
     offset: int
@@ -203,7 +203,7 @@ class RepairResult(Result):
         index: whether the index was rebuilt.
         counts: whether the counts of labels were written.
         records_lost: number of records deleted now, because they cannot be read.
-        losses: containers of these records.
+        losses: containers of the deleted records.
     """
 
     dataset: str
@@ -249,16 +249,16 @@ class InfoResult(Result):
     Attributes:
         dataset: path or URL of the dataset.
         format_version, read_by: version of the format, and the first picstore that reads it.
-        images: number of images that a loader gives, of the selection if there is one.
+        images: number of images that a loader reads; those of the selection, if there is one.
         stored_images, deleted: number of records in the files, and number of deleted ones.
-        read_bytes, copy_bytes: bytes that an epoch reads, and about as many as it would read of a shuffled copy.
+        read_bytes, copy_bytes: bytes that an epoch reads, and about the bytes that it would read of a shuffled copy.
         bytes: size of the files.
         encode, references, provenance, outcome: from the manifest: settings of the JPEGs, folder of an index's images,
             origin, and outcome of the conversion.
         shuffle, shuffle_history: the last shuffle, and all shuffles.
         order: statistics of the stored order; None for fewer than two records.
         sampled_containers: number of containers behind ``order`` and the histograms of sizes: all, or 1,000.
-        counts_kept: True if the counts by class were kept beside the manifest, False if they were counted now.
+        counts_kept: True if the counts by class were stored in the dataset, False if records were counted now.
         histograms: histograms of ``label``, ``width``, ``height`` and ``bytes``.
     """
 
@@ -293,7 +293,7 @@ class InfoResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Near-duplicate: an id, and the number of bits in which its hash differs from that of the group's image."""
+    """Near-duplicate: an id, and the number of bits in which its hash differs from the hash of the group's image."""
 
     id: int
     distance: int
@@ -301,7 +301,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """Image, the lowest id of its group or one of the other dataset, and its near-duplicates by id."""
+    """Image (the lowest id of its group, or an id of the other dataset) with its near-duplicates by ascending id."""
 
     id: int
     duplicates: list[Duplicate]
@@ -309,7 +309,7 @@ class DuplicateGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCounts:
-    """Numbers of images of a class in two datasets.
+    """Number of images of a class in each of two datasets.
 
     Attributes:
         name: name of the class; ``label 7`` if it has none.
@@ -330,7 +330,7 @@ class Distribution:
 
     Attributes:
         name: "width", "height", "bytes", "bits per pixel", "chroma sampling" or "quality".
-        edges: edges of the bins, one more than counts; a bin holds its lower edge, the last bin both. Empty for values.
+        edges: edges of the bins; each bin includes its lower edge, the last bin also its upper edge. Empty for values.
         values: counted values; empty for bins.
         counts, other_counts: number of images of each dataset, by bin or value.
         median, other_median: medians; None for values, and for a dataset without images.
@@ -350,8 +350,8 @@ class SharedImages:
     """Images that two datasets share, by perceptual hashes.
 
     Attributes:
-        distance: bits of 64 in which hashes may differ.
-        shared: number of images of the first dataset that the other has too.
+        distance: largest number of bits, of 64, in which hashes of near-duplicates differ.
+        shared: number of images of the first dataset that the other dataset has too.
         repeated, other_repeated: number of near-duplicates within each dataset.
         groups: images of the other dataset, with their near-duplicates in the first.
     """
@@ -370,12 +370,12 @@ class CompareResult(Result):
     Attributes:
         dataset, other: paths or URLs.
         images, other_images: numbers of images.
-        same_labels: True if each class that both have has the same label in both.
-        classes: classes in the order of the first dataset's labels, then those that only the other has.
+        same_labels: True if all classes that both datasets have carry the same label in both.
+        classes: classes in the order of the first dataset's labels, then classes that only the other dataset has.
         sizes: distributions of width, height, bytes, bits per pixel and chroma sampling, of all images.
         quality: distribution of JPEG quality on libjpeg's scale, estimated from the quantization tables of at most 500
             images of each dataset.
-        images_shared: images that both have; None if they were not searched for.
+        images_shared: images that both datasets have; None if they were not searched for.
         seconds: duration of the verb.
     """
 
@@ -397,7 +397,7 @@ class DupesResult(Result):
 
     Attributes:
         dataset, other: paths or URLs.
-        distance: bits of 64 in which hashes may differ.
+        distance: largest number of bits, of 64, in which hashes of near-duplicates differ.
         images: number of compared images.
         duplicates: number of images that could be deleted.
         unreadable: number of images that were left out.
@@ -419,7 +419,7 @@ class DupesResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmResult(Result):
-    """Result of ``warm``: numbers of kernels compiled now and before, seconds, and folder of the kernels."""
+    """Result of ``warm``: number of kernels compiled now, number compiled before, seconds, and folder of kernels."""
 
     compiled: int
     cached: int

@@ -1,8 +1,8 @@
 """Counter-based random numbers: pure functions of integers, the same on every machine, rank and library version.
 
-Without state: a key and a counter name a draw, so any draw can be made at any time, in any order and by any number of
-processes. The arithmetic is SplitMix64's (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-OOPSLA 2014), modulo 2**64:
+There is no state: a key and a counter identify a draw, so any draw can be made at any time, in any order and by any
+number of processes. The arithmetic is SplitMix64's (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014), modulo 2**64:
 
     mix(z):  z ^= z >> 30;  z *= 0xBF58476D1CE4E5B9;  z ^= z >> 27;  z *= 0x94D049BB133111EB;  z ^= z >> 31
     key(w0, w1, ...):  k = 0;  for each word w:  k = mix((k + G) ^ w)          with G = 0x9E3779B97F4A7C15
@@ -33,9 +33,9 @@ SPLIT = 7  # split: part of a record
 WEIGHT = 8  # loader: records that an epoch rounds up
 BUCKET = 9  # loader: length of sequences in each batch
 
-# Numbers drawn at a time, which stay in the cache; all of 10**7 at once take five times as long.
+# Numbers drawn at a time, so that they stay in the cache; drawing 10**7 at once takes five times as long.
 _IN_CACHE = 1 << 14
-# Packing pays for arrays of at least this length.
+# Length from which it pays that ``stable_argsort`` packs indices into values.
 _LONG = 512
 _MASK = (1 << 64) - 1
 # Constants of SplitMix64, which kernels use too.
@@ -66,7 +66,7 @@ def key(*words: int) -> int:
 
 
 def keys(k: Words, words: U64) -> U64:
-    """Fold each word of an array into one key, or into a key each: ``keys(key(a), [b])[0] == key(a, b)``."""
+    """Fold each word into ``k``, one key or a key per word: ``keys(key(a), [b])[0] == key(a, b)``."""
     with np.errstate(over="ignore"):
         return _mix(np.bitwise_xor(words, np.asarray(k, np.uint64) + np.uint64(GOLDEN)))
 
@@ -85,7 +85,7 @@ def unit(k: Words, counters: npt.ArrayLike) -> F64:
 
 
 def below(k: Words, counters: npt.ArrayLike, limit: int) -> I64:
-    """Draw uniform integers in [0, limit): ``(bits >> 32) * limit >> 32``; ValueError unless 1 ≤ limit ≤ 2**32."""
+    """Draw integers in [0, limit), ``(bits >> 32) * limit >> 32``; raise ValueError unless 1 ≤ limit ≤ 2**32."""
     if not 0 < limit <= 1 << 32:
         raise ValueError(f"limit {limit} is not in 1 … 2**32")
     high = bits(k, counters) >> np.uint64(32)
@@ -111,10 +111,10 @@ def permutations(k: U64, counts: I64) -> list[I64]:
 
 
 def stable_argsort(values: U64) -> I64:
-    """Sort as ``np.argsort(values, kind="stable")``; long arrays of random bits in an eighth of the time.
+    """Return ``np.argsort(values, kind="stable")``, for long arrays of random bits in an eighth of the time.
 
-    NumPy sorts numbers with SIMD, but not their indices. So the index takes the place of the low bits, and the few
-    numbers whose high bits are equal are sorted again.
+    NumPy sorts numbers with SIMD, but not their indices. So the index replaces the low bits of each number, and the few
+    numbers with equal high bits are sorted again.
     """
     n = len(values)
     if n < _LONG:

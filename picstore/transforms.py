@@ -1,6 +1,6 @@
-"""The transforms: ``import picstore.transforms as T`` reads as torchvision's ``transforms.v2``.
+"""Transforms, named as in torchvision's ``transforms.v2``: ``import picstore.transforms as T``.
 
-``picstore`` has the same names. They are loaded on first use. A transform checks its arguments when it is made, and
+``picstore`` has the same names, which are loaded on first use. A transform checks its arguments when it is made, and
 raises UsageError for a value that it does not take. Probabilities are 0 to 1, sizes 1 to 32768 pixels.
 """
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Figure
 
-_CELL = 1.9  # inches
+_CELL = 1.9  # width of a cell in inches
 _TALLEST = 1.1  # largest ratio of height to width of a cell
 _TITLE = 0.25  # inches above a row of images
 _MARGIN = 0.1  # inches around an image
@@ -46,9 +46,9 @@ class Tile:
     Attributes:
         pixels: uint8 (h, w, 3), at full or reduced size.
         title: text above the image.
-        size: width and height of the image at full size, by default of ``pixels``; coordinates are in its pixels.
+        size: width and height at full size, by default those of ``pixels``; coordinates refer to this size.
         boxes: float64 (k, 4), left, top, right, bottom.
-        names: names of boxes, k texts or an empty sequence.
+        names: names of boxes, k strings or an empty sequence.
         outlines: polygons, float64 (p, 2).
         points: float64 (m, 2).
         mask: integers (h, w); 0 is drawn transparent.
@@ -65,7 +65,7 @@ class Tile:
 
 
 def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] = ()) -> Figure:
-    """Draw images side by side, in rows as high as the highest image; ``rows`` are names at the left of the rows."""
+    """Draw images in rows, each as high as its highest image; ``rows`` are names to the left of the rows."""
     columns = max(1, min(columns, len(tiles)))
     listed = [tiles[k : k + columns] for k in range(0, len(tiles), columns)]
     heights = [max(min(_ratio(tile), _TALLEST) for tile in row) * _CELL for row in listed]
@@ -88,7 +88,7 @@ def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] =
 
 
 def draw_histograms(histograms: Mapping[str, Histogram], *, title: str) -> Figure:
-    """Draw bars of counts: charts of names at the left, of numbers at the right, one above the other."""
+    """Draw bars of counts: on the left charts of named values, on the right charts of numbers, one above the other."""
     named = [name for name, each in histograms.items() if not each.edges and each.counts]
     binned = [name for name, each in histograms.items() if each.edges]
     figure = _make_figure(9, 1 + 1.6 * max(1, len(binned)), layout="constrained")
@@ -116,8 +116,8 @@ def require_matplotlib() -> None:
 def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
     """Draw PSNR and SSIM over the mean bytes of an image, as SVG: a line per subsampling, a point per quality.
 
-    The axis of bytes is logarithmic: qualities are about evenly spaced on it, and a saving is a distance. ``rows`` are
-    ``QualityReport.rows``, at least one.
+    The axis of bytes is logarithmic, so that qualities are about evenly spaced and equal savings are equal distances.
+    ``rows`` are ``QualityReport.rows``, at least one.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -199,7 +199,7 @@ def _draw_tile(axes: Axes, tile: Tile) -> None:
 
 
 def _colored(mask: Array) -> U8:
-    """Color the values of a mask, half transparent: (h, w, 4)."""
+    """Return the mask in half-transparent colors, uint8 RGBA (h, w, 4)."""
     palette = np.array([tuple(bytes.fromhex(color[1:])) for color in _COLORS], np.uint8)
     codes = mask.astype(np.int64)
     alpha = np.where(codes != 0, 128, 0).astype(np.uint8)

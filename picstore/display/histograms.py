@@ -13,7 +13,7 @@ import numpy as np
 from picstore.arrays import F64, Array, Bools
 
 _BINS = 40
-# If the greatest value is at least this many times the least, the bins' widths grow in proportion.
+# If the greatest value is at least this many times the least, the widths of bins grow in proportion to the values.
 _WIDE = 12.0
 # Columns that ``summarize`` takes.
 SUMMARIZED = ("label", "width", "height", "bytes")
@@ -31,12 +31,12 @@ class Histogram:
 
     Attributes:
         name: name of the column.
-        edges: edges of the bins, one more than counts; a bin holds its lower edge, the last bin both. Empty for named
+        edges: edges of the bins; each bin includes its lower edge, the last bin also its upper edge. Empty for named
             values.
         values, names: counted values and their names; empty for bins.
-        counts: numbers of records that the filter leaves.
-        totals: numbers of all records.
-        others: number of values that are not listed.
+        counts: number of records that the filter leaves, by bin or value.
+        totals: number of all records, by bin or value.
+        others: number of distinct values that are not listed.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """Column with the bin of each value.
+    """Bins of a column's values.
 
     Attributes:
         numbers: number of the bin of each record, −1 for no bin, (n,).
@@ -63,13 +63,13 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Return the bins of more records: the marked records are those of this column, the others are in no bin."""
+        """Return the bins of ``len(marks)`` records: marked records have this column's bins in order, others no bin."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)
 
     def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
-        """Count the records at some positions, or all; ``whole`` is the histogram of all."""
+        """Count the records at ``positions``, or all records; ``whole`` is the histogram of all, for the totals."""
         chosen = self.numbers if positions is None else self.numbers[positions]
         size = int(self.shown.max(initial=-1)) + 1
         counts = np.bincount(chosen[chosen >= 0], minlength=size)[self.shown]
@@ -103,7 +103,7 @@ def bin_edges(values: Array, bins: int = _BINS) -> F64:
 
 
 def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
-    """Number the distinct values, the most frequent first."""
+    """Give each distinct value a bin of its own, the most frequent values listed first."""
     distinct, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
     order, counted = _most_frequent(name, distinct, counts, names)
     smallest = np.int16 if len(distinct) < 1 << 15 else np.int32
@@ -111,7 +111,7 @@ def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
 
 
 def _most_frequent(name: str, distinct: Array, counts: Array, names: Sequence[str]) -> tuple[Array, Histogram]:
-    """Return the numbers of the most frequent values, and a histogram of these values."""
+    """Return the indices of the most frequent values in ``distinct``, and a histogram of these values."""
     order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
     codes = distinct[order].tolist()
     listed = tuple(names[code] if 0 <= code < len(names) else "" for code in codes)
@@ -121,7 +121,7 @@ def _most_frequent(name: str, distinct: Array, counts: Array, names: Sequence[st
 
 
 def count_labels(labels: Array, counts: Array, classes: Sequence[str]) -> Histogram:
-    """Make the histogram of classes from distinct labels and the number of records of each, both (n,)."""
+    """Build the histogram of classes from distinct labels and the number of records of each, both (n,)."""
     return _most_frequent("label", labels, counts, classes)[1]
 
 
@@ -141,7 +141,7 @@ def summarize_sizes(columns: Mapping[str, Array], *, bins: int = _BINS) -> dict[
 def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: int) -> Iterator[str]:
     """Format the histograms of ``picstore info --json``: a title, and a line for each bar.
 
-    The title says how many containers a histogram covers, unless it covers all ``containers`` of the dataset.
+    The title states the number of containers that a histogram covers, unless it covers all ``containers``.
     """
     for name, histogram in histograms.items():
         counts = histogram["counts"]
@@ -156,7 +156,7 @@ def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: 
 
 
 def sample_note(counted: int, containers: int) -> str:
-    """Say how many containers were counted, unless all were."""
+    """Return a note on the number of containers counted; an empty string if all were counted."""
     return "" if counted == containers else f", in a sample of {counted:,} of {containers:,} containers"
 
 

@@ -1,7 +1,7 @@
 """Progress of a verb: a bar on a terminal, elsewhere a line a minute on stderr, or calls of a function, or nothing.
 
-Work calls a :class:`Progress`, and worker processes report to it through a :data:`ProgressCallback`. They import this
-module, so rich is imported for a bar only.
+Work reports to a :class:`Progress`, worker processes through a :data:`ProgressCallback`. Worker processes import this
+module, so rich is imported only for a bar.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INTERVAL = 60.0  # seconds between lines
 CALLBACK_INTERVAL = 0.1  # seconds between calls within a stage
 
 
-# Called with the number of items done since the last call.
+# Function that is called with the number of items done since the previous call.
 ProgressCallback: TypeAlias = Callable[[int], None]
 
 
@@ -27,7 +27,7 @@ class Progress(Protocol):
     """Receiver of the stages of some work, and of the number of items that are done."""
 
     def begin_stage(self, stage: str) -> None:
-        """Name the stage that begins, such as ``"rows"``; its items are announced after it."""
+        """Announce the stage that begins, such as ``"rows"``; :meth:`set_total` may follow."""
 
     def set_total(self, total: int, done: int) -> None:
         """Announce ``total`` items, of which an earlier run finished ``done``."""
@@ -41,11 +41,11 @@ class Display(Progress, Protocol):
     """Display of a verb's progress, and of remarks."""
 
     def remark(self, text: str) -> None:
-        """Tell something about the input that does not stop the verb."""
+        """Show a remark about the input, which does not stop the verb."""
 
 
 def begin_stage(progress: Progress | None, stage: str, total: int | None = None, done: int = 0) -> None:
-    """Name the stage that begins, and announce its items if they are counted; do nothing without a receiver."""
+    """Announce the stage that begins, and its items if they are counted; do nothing if ``progress`` is None."""
     if progress is not None:
         progress.begin_stage(stage)
         if total is not None:
@@ -53,7 +53,7 @@ def begin_stage(progress: Progress | None, stage: str, total: int | None = None,
 
 
 def progress_callback(progress: Progress | None) -> ProgressCallback:
-    """Return ``progress.advance``, or a callback that does nothing without a receiver."""
+    """Return ``progress.advance``, or a callback that does nothing if ``progress`` is None."""
     return progress.advance if progress is not None else lambda _: None
 
 
@@ -61,7 +61,7 @@ ProgressOption: TypeAlias = bool | Callable[[ProgressReport], object] | Display
 
 
 def open_display(verb: str, progress: ProgressOption, *, as_json: bool = False) -> AbstractContextManager[Display]:
-    """Make the display that the argument ``progress`` of a verb asks for.
+    """Open the display that the argument ``progress`` of a verb asks for.
 
     Args:
         progress: True for a bar or lines, False for nothing, a callback, or an open display.
@@ -83,7 +83,7 @@ def has_bar() -> bool:
 
 
 class Silence:
-    """Shows no progress; remarks on the input appear all the same if ``remarks`` is set."""
+    """Display without progress; remarks on the input are printed if ``remarks`` is set."""
 
     def __init__(self, *, remarks: bool = False) -> None:
         self._remarks = remarks
@@ -103,7 +103,7 @@ class Silence:
 
 
 class Bar:
-    """Shows the stage, the number of items done and in total, the rate, and the time left."""
+    """Bar with the stage, the number of items done and in total, the rate, and the time left."""
 
     def __init__(self, verb: str) -> None:
         from rich import progress
@@ -125,7 +125,7 @@ class Bar:
         self._progress.update(self._task, description=f"{self._verb}: {stage}")
 
     def set_total(self, total: int, done: int) -> None:
-        # Started only here, because compiling kernels has a bar of its own.
+        # Started only here, because the compilation of kernels has its own bar.
         self._progress.start()
         self._progress.update(self._task, total=total, completed=done)
 
@@ -156,7 +156,7 @@ class Meter:
         self._began = clock()
         self._stage = ""
         self._since = self._began  # start of the stage
-        self._done = self._earlier = 0  # items done in all, and by an earlier run
+        self._done = self._earlier = 0  # items of the stage done in total, and by an earlier run
         self._total: int | None = None
 
     def begin_stage(self, stage: str) -> None:
@@ -175,7 +175,7 @@ class Meter:
         return self._done == self._total
 
     def report(self) -> ProgressReport:
-        """Collect counts and rate of the stage, and seconds of the verb past and left; None if unknown."""
+        """Return counts, rate and seconds left of the stage, and seconds of the verb; unknown values are None."""
         now, made = self._clock(), self._done - self._earlier
         rate = made / (now - self._since) if made and now > self._since else None
         left = (self._total - self._done) / rate if rate and self._total is not None else None
@@ -191,7 +191,7 @@ class Meter:
 
 
 class Callback:
-    """Calls a function with a :class:`ProgressReport` when a stage begins and during it, in the thread of the verb.
+    """Display that calls a function with a :class:`ProgressReport` in each stage repeatedly, in the verb's thread.
 
     An exception that the function raises ends the verb.
     """
@@ -214,7 +214,7 @@ class Callback:
             self._call()
 
     def remark(self, text: str) -> None:
-        pass  # The result has the remark.
+        pass  # The result of the verb has the remark.
 
     def _call(self) -> None:
         self._last = time.monotonic()
@@ -222,7 +222,7 @@ class Callback:
 
 
 class Lines:
-    """Prints a line when a stage begins, and further lines from a thread of its own.
+    """Display that prints a line when a stage begins, and further lines from its own thread.
 
     Args:
         as_json: print JSON objects with the same facts.
@@ -262,7 +262,7 @@ class Lines:
 
     def _print(self) -> None:
         report = self._meter.report()
-        # The reader of the lines may have gone, or the disk of a log be full.
+        # The reader of the lines may be gone, or the disk of a log may be full.
         with suppress(OSError):
             say(ascii_json(report.to_json()) if self._as_json else _line(report))
 
@@ -282,7 +282,7 @@ class Lines:
 
 
 def _line(report: ProgressReport) -> str:
-    """Format as ``picstore convert: rows, 120,000 of 1,281,000 images, 812 images/s, 24 min left``."""
+    """Format a report as ``picstore convert: rows, 120,000 of 1,281,000 images, 812 images/s, 24 min left``."""
     parts = [report.stage]
     if report.total is not None:
         parts.append(f"{report.done:,} of {report.total:,} images")
@@ -294,7 +294,7 @@ def _line(report: ProgressReport) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Format as ``45 s``, ``24 min`` or ``3 h 5 min``."""
+    """Format seconds as ``45 s``, ``24 min`` or ``3 h 5 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

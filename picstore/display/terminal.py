@@ -1,4 +1,4 @@
-"""Text for a terminal, without the control characters that names and reasons from files of strangers may contain."""
+"""Text for a terminal, with escapes for the control characters that names and messages of strangers may contain."""
 
 from __future__ import annotations
 
