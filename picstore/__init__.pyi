@@ -89,3 +89,5 @@ from picstore.verbs.shuffle import shuffle as shuffle
 from picstore.verbs.verify import verify as verify
 from picstore.verbs.view import view as view
 from picstore.verbs.warm import warm as warm
+
+__all__: list[str]

@@ -48,3 +48,5 @@ from picstore.train.transforms.resizing import ResizeToSequence as ResizeToSeque
 from picstore.train.transforms.resizing import ScaleJitter as ScaleJitter
 from picstore.train.transforms.timm_augment import TimmAutoAugment as TimmAutoAugment
 from picstore.train.transforms.views import Views as Views
+
+__all__: list[str]

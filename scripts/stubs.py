@@ -11,6 +11,7 @@ from picstore import _public
 
 PACKAGE = Path(__file__).parents[1] / "picstore"
 HEAD = "# Written by scripts/stubs.py from _public.py: type checkers take a name imported as itself for a public one.\n"
+ALL = ("__all__: list[str]",)
 
 
 def stubs() -> dict[str, str]:
@@ -19,8 +20,8 @@ def stubs() -> dict[str, str]:
     every = _imports(_public.modules_by_name(_public.NAMES, _public.TRANSFORMS))
     transforms = _imports(_public.modules_by_name(_public.TRANSFORMS))
     return {
-        "__init__.pyi": HEAD + "\n".join([*sorted(modules), *every]) + "\n",
-        "transforms.pyi": HEAD + "\n".join(transforms) + "\n",
+        "__init__.pyi": HEAD + "\n".join([*sorted(modules), *every, "", *ALL]) + "\n",
+        "transforms.pyi": HEAD + "\n".join([*transforms, "", *ALL]) + "\n",
     }
 
 

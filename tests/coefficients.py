@@ -95,7 +95,8 @@ def entropy_coded(of: Coefficients, *, padding: str = "1") -> bytes:
     """The data of the scan, with its restart markers."""
     codes = [codes_of(*table) for table in of.tables]
     order = of.order
-    out, bits, before = [], [], [0, 0, 0]
+    out, before = [], [0, 0, 0]
+    bits: list[str] = []
     for mcu in range(of.mcus + 1):
         if mcu == of.mcus or (of.interval and mcu and mcu % of.interval == 0):
             joined = "".join(bits)
@@ -158,8 +159,8 @@ def read(jpeg: bytes) -> Coefficients:
         sampling = [(1, 1)]
     used = [tables[name] for pair in (selectors[0], selectors[-1]) for name in pair]
     found = Coefficients(width, height, sampling, [], used, b"".join(quantization[k] for k in wanted), interval)
-    end = re.compile(rb"\xff+(?:[\x01-\xcf]|[\xd8-\xfe])").search(jpeg, at)
-    parts = re.split(rb"\xff+[\xd0-\xd7]", jpeg[at : end.start() if end else len(jpeg)])
+    marker = re.compile(rb"\xff+(?:[\x01-\xcf]|[\xd8-\xfe])").search(jpeg, at)
+    parts = re.split(rb"\xff+[\xd0-\xd7]", jpeg[at : marker.start() if marker else len(jpeg)])
     return replace(found, blocks=_blocks(found, [part.replace(b"\xff\0", b"\xff") for part in parts]))
 
 

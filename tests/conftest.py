@@ -333,9 +333,10 @@ def browser() -> Iterator[Any]:
     """A headless Chromium; until it ends, its event loop counts as running, and asyncio.run is refused."""
     chromium = _find_chromium()
     require(chromium, "chromium, of the package chromium,")
-    sync_api = pytest.importorskip("playwright.sync_api") if os.environ.get("CI") != "true" else None
-    if sync_api is None:
-        from playwright import sync_api
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("playwright.sync_api")
+    from playwright import sync_api
+
     with sync_api.sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield launched

@@ -100,8 +100,8 @@ def describe(
     # A row more of each table, which must stay as it is: kernels check no bounds.
     shapes = (words.HUFFMAN_BYTES, np.uint8), (4, np.int32), (64, np.int16)
     guarded = [np.full((4 * n + 1, size), 85, dtype) for size, dtype in shapes]
-    codes, places, quantization = (each[: 4 * n] for each in guarded)
-    images, tables = (rows, rects, results), (codes, places, quantization)
+    tables = tuple(each[: 4 * n] for each in guarded)
+    images = rows, rects, results
     describe_tiles((0, n), streams, (data, starts), (described, held_lengths, firsts), images, tables)
     assert all((each[-1] == 85).all() for each in (*guarded, described, held_lengths))
     count = np.where(results[:, 0] == 0, results[:, 1], 0)

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from picstore.prepare.engine import library_errors, worker_processes
 class InlineEngine(worker_processes.LocalEngine):
     """Runs tasks in this process, for tests that are not about processes."""
 
-    def run(self, function: Any, tasks: Any, *, on_progress: Any = lambda _: None) -> Iterator[tuple[Any, Any]]:
+    def run(
+        self, function: Any, tasks: Any, *, on_progress: Any = lambda _: None
+    ) -> Generator[tuple[Any, Any], None, None]:
         while tasks:
             task = tasks.popleft()
             yield task, function(task, on_progress)
@@ -32,25 +34,25 @@ def forks_of_the_server() -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def double(task: int, on_progress: object) -> int:
+def double(task: int, on_progress: Callable[[int], object]) -> int:
     on_progress(1)
     return 2 * task
 
 
-def die_on_three(task: int, on_progress: object) -> int:
+def die_on_three(task: int, on_progress: Callable[[int], object]) -> int:
     if task == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return double(task, on_progress)
 
 
-def die_once(task: Path, on_progress: object) -> str:
+def die_once(task: Path, on_progress: Callable[[int], object]) -> str:
     if not task.exists():
         task.touch()
         os.kill(os.getpid(), signal.SIGSEGV)
     return "done"
 
 
-def raise_damage(task: int, on_progress: object) -> int:
+def raise_damage(task: int, on_progress: Callable[[int], object]) -> int:
     raise Corrupt(f"task {task}", "somewhere", 7)
 
 
@@ -65,11 +67,11 @@ def _import_elsewhere(pid: int) -> Unreadable:
     raise ModuleNotFoundError("No module named 'elsewhere'")
 
 
-def process_id(task: object, on_progress: object) -> int:
+def process_id(task: object, on_progress: Callable[[int], object]) -> int:
     return os.getpid()
 
 
-def scipy_is_there(task: int, on_progress: object) -> tuple[bool, bool]:
+def scipy_is_there(task: int, on_progress: Callable[[int], object]) -> tuple[bool, bool]:
     """Whether SciPy is imported here, and whether it can be."""
     before = "scipy" in sys.modules
     import scipy.linalg
@@ -77,36 +79,36 @@ def scipy_is_there(task: int, on_progress: object) -> tuple[bool, bool]:
     return before, bool(scipy.linalg)
 
 
-def working_directory(task: int, on_progress: object) -> Path:
+def working_directory(task: int, on_progress: Callable[[int], object]) -> Path:
     return Path.cwd()
 
 
-def die_afterwards(task: int, on_progress: object) -> int:
+def die_afterwards(task: int, on_progress: Callable[[int], object]) -> int:
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
     return task
 
 
-def wait_and_touch(task: Path, on_progress: object) -> None:
+def wait_and_touch(task: Path, on_progress: Callable[[int], object]) -> None:
     task.with_suffix(".started").touch()
     time.sleep(3)
     task.touch()
 
 
-def hang_on_three(task: int, on_progress: object) -> int:
+def hang_on_three(task: int, on_progress: Callable[[int], object]) -> int:
     with worker_processes.time_limit(0.5):
         if task == 3:
             ctypes.PyDLL(None).sleep(60)  # in C, with the GIL
     return double(task, on_progress)
 
 
-def outlive_the_limit(task: int, on_progress: object) -> int:
+def outlive_the_limit(task: int, on_progress: Callable[[int], object]) -> int:
     with worker_processes.time_limit(0.3):
         pass
     time.sleep(0.6)
     return double(task, on_progress)
 
 
-def wait_on_a_node(task: Path, on_progress: object) -> str:
+def wait_on_a_node(task: Path, on_progress: Callable[[int], object]) -> str:
     """Note the node in a file of the task's name, and wait for a file with ``.go`` appended."""
     import ray
 
@@ -120,15 +122,15 @@ def wait_on_a_node(task: Path, on_progress: object) -> str:
     return node
 
 
-def lose_the_worker(task: int, on_progress: object) -> None:
+def lose_the_worker(task: int, on_progress: Callable[[int], object]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def fail_by_a_bug(task: int, on_progress: object) -> None:
+def fail_by_a_bug(task: int, on_progress: Callable[[int], object]) -> None:
     raise AttributeError("a bug")
 
 
-def chatter(task: int, on_progress: object) -> str:
+def chatter(task: int, on_progress: Callable[[int], object]) -> str:
     """Print ``task`` lines on file descriptor 2, as a C library does, and return the first line captured."""
     for k in range(task):
         with contextlib.suppress(BlockingIOError):
@@ -136,6 +138,6 @@ def chatter(task: int, on_progress: object) -> str:
     return library_errors.take_first_line()
 
 
-def crash(task: int, on_progress: object) -> None:
+def crash(task: int, on_progress: Callable[[int], object]) -> None:
     print("a line of Python's", file=sys.stderr)
     ctypes.string_at(0)

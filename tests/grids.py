@@ -37,4 +37,6 @@ def slow_except(default: Iterable[Any], cases: Iterable[Any], *, when: bool = Tr
 
 def examples(count: int) -> settings:
     """Settings of a property of which CI tries ``count`` examples; a default run tries a seventh."""
-    return settings(max_examples=max(count * settings.default.max_examples // 100, 1))
+    default = settings.default
+    assert default is not None
+    return settings(max_examples=max(count * default.max_examples // 100, 1))

@@ -15,7 +15,7 @@ from picstore.train.pipeline.loader_process_main import main
 
 
 def acknowledge() -> None:
-    multiprocessing.reduction.ACKNOWLEDGE = True  # type: ignore[attr-defined]
+    multiprocessing.reduction.ACKNOWLEDGE = True  # type: ignore[misc]
     main()
 
 

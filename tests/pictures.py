@@ -58,9 +58,9 @@ def quadrants(width: int = 64, height: int = 48) -> Image.Image:
 
 def corners(image: Image.Image) -> list[tuple[int, ...]]:
     """The colors in the middle of the four quarters."""
-    rgb = image.convert("RGB")
+    rgb = np.asarray(image.convert("RGB"))
     width, height = image.size
-    return [rgb.getpixel((width * x // 4, height * y // 4)) for y in (1, 3) for x in (1, 3)]
+    return [tuple(rgb[height * y // 4, width * x // 4].tolist()) for y in (1, 3) for x in (1, 3)]
 
 
 def close(one: object, other: object, tolerance: float) -> bool:
@@ -91,7 +91,9 @@ def open_image(data: bytes, *, settings: EncodeSettings, name: str = "") -> Imag
     return image if isinstance(image, Image.Image) else Image.fromarray(image)
 
 
-def reencode(source: object, *, settings: EncodeSettings, name: str = "") -> tuple[bytes, str]:
+def reencode(
+    source: bytes | Image.Image | np.ndarray, *, settings: EncodeSettings, name: str = ""
+) -> tuple[bytes, str]:
     """Training JPEG of any source, always encoded, and the kind of the source."""
     from picstore.prepare.image.decoder_process import decode_any
     from picstore.prepare.image.training_jpeg import encode

@@ -22,7 +22,7 @@ def next_program(connection: socket.socket) -> CodeType:
     The server's end is the connection's.
     """
     _import(MODULES)
-    parents = []  # of programs that run
+    parents: list[int] = []  # of programs that run
     while True:
         ready, descriptors, *_ = socket.recv_fds(connection, 1, 4)
         if not ready:

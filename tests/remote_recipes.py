@@ -22,8 +22,7 @@ CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
 def write_pictures(made: Path) -> Path:
     """Write pictures with boxes, masks and captions as a data set, and return its path."""
     shape = DatasetShape(streams=2, container_size=32 << 10, file_size=128 << 10)
-    attachments = {"mask": "mask"}
-    with picstore.Writer(made, classes=["a", "b", "c"], shape=shape, attachments=attachments) as writer:
+    with picstore.Writer(made, classes=["a", "b", "c"], shape=shape, attachments=["mask"]) as writer:
         for number in range(COUNT):
             image = picture(number, width=70 + number % 40, height=100 - number % 50)
             mask = BytesIO()

@@ -125,5 +125,5 @@ def images_before_damage(listing: Listing) -> list[bytes]:
     return [read_input(source) for source in listing.inputs[:-1]]
 
 
-def names(listing: object) -> list[tuple[str, int]]:
+def names(listing: Listing) -> list[tuple[str, int]]:
     return [(source.name, source.label) for source in listing.inputs]

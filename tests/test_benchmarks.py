@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_cases_take_turns_and_ratios_are_to_the_first_of_their_round() -> None:
         calls.append(name)
         return Sample(10, 1.0 if name == "a" else 2.0, check=(1.0,))
 
-    cases = [Case(name, run, lambda name=name: name) for name in ("a", "b")]
+    cases = [Case(name, run, partial(str, name)) for name in ("a", "b")]
     results = measure(cases, rounds=2, warmups=0)
     assert calls == ["a", "b", "a", "b"]
     assert results[1].ratios == [2.0, 2.0]
@@ -45,10 +46,13 @@ def test_cases_take_turns_and_ratios_are_to_the_first_of_their_round() -> None:
 
 
 def test_a_case_that_raises_or_computes_something_else_says_so() -> None:
+    def give(n: int, _: None) -> Sample:
+        return Sample(1, 1, check=(float(n),))
+
     def fail(_: None) -> int:
         raise ValueError("broken")
 
-    cases = [Case(str(n), lambda _, n=n: Sample(1, 1, check=(float(n),))) for n in (7, 7, 9)] + [Case("f", fail)]
+    cases = [Case(str(n), partial(give, n)) for n in (7, 7, 9)] + [Case("f", fail)]
     problems = [result.problem for result in measure(cases, rounds=1, warmups=0, tolerance=1)]
     assert problems[:2] == ["", ""]
     assert all(problems[2:])

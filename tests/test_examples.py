@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from pictures import quadrants, require
 from PIL import Image, ImageDraw
 from programs import Program, run_program, run_ranks
 from samples import picture
+from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo, Store
 
 import picstore
 
@@ -159,7 +159,8 @@ def test_an_elastic_run_that_loses_a_rank_makes_the_same_global_batches(make_dat
     undisturbed = steps_of(run(*options, "undisturbed.pt", "--steps", last, folder=tmp_path, ranks=3))
     assert [step for step, *_ in undisturbed] == sorted({step for step, *_ in steps}) == [*range(1, last + 1)]
     for step, _, ids, loss in steps:
-        assert (ids, loss) == (undisturbed[step - 1][2], pytest.approx(undisturbed[step - 1][3], abs=1e-3)), lost
+        assert ids == undisturbed[step - 1][2], lost
+        assert loss == pytest.approx(undisturbed[step - 1][3], abs=1e-3), lost
 
 
 class Lost(Exception):
@@ -176,7 +177,7 @@ class StandIn:
     """
 
     def __init__(
-        self, store: dist.Store, plan: Sequence[tuple[str, bool]], replica: str, first: int, parts: dict[str, Any]
+        self, store: Store, plan: Sequence[tuple[str, bool]], replica: str, first: int, parts: dict[str, Any]
     ) -> None:
         self.store, self.plan, self.replica, self.attempt, self.parts = store, plan, replica, first, parts
         self.first = first
@@ -190,14 +191,14 @@ class StandIn:
         if self.replica == min({*replicas} & {*before}):
             states, content = {name: part.state_dict() for name, part in self.parts.items()}, io.BytesIO()
             torch.save({**states, "batches": json.dumps(states["batches"])}, content)
-            self.store.set(key, content.getvalue())
+            self.store.set(key, content.getvalue())  # type: ignore[arg-type]  # takes bytes too
         if self.first == self.attempt > 0:
             states = torch.load(io.BytesIO(self.store.get(key)))
             for name, part in self.parts.items():
                 part.load_state_dict(json.loads(states[name]) if name == "batches" else states[name])
-        prefixed = dist.PrefixStore(key, self.store)
+        prefixed = PrefixStore(key, self.store)
         limit = timedelta(seconds=60)
-        self.group = dist.ProcessGroupGloo(prefixed, self.participating_rank(), len(replicas), limit)
+        self.group: Any = ProcessGroupGloo(prefixed, self.participating_rank(), len(replicas), limit)
 
     def participating_rank(self) -> int:
         return self.plan[self.attempt][0].index(self.replica)
@@ -229,13 +230,15 @@ def test_replicas_that_come_and_go_make_the_batches_and_weights_of_one(
     dataset, crop = picstore.Dataset(make_dataset(50)), [picstore.RandomResizedCrop(16), picstore.Normalize(0.5, 0.5)]
 
     def make_loader(rank: int, world_size: int) -> picstore.Loader:
-        ranks = {"rank": rank, "world_size": world_size, "global_batch_size": 11}
+        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size, "global_batch_size": 11}
         return picstore.Loader(dataset, transform=crop, isolate=False, threads=1, **ranks)
 
-    def train(store: dist.Store, plan: Sequence[tuple[str, bool]], replica: str, first: int) -> tuple[Any, Any]:
+    def train(store: Store, plan: Sequence[tuple[str, bool]], replica: str, first: int) -> tuple[Any, Any]:
         """Train a replica until it is lost or the plan ends; its weights, and the ids of each attempt's batch."""
-        taken, model = {}, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 5))
-        torch.nn.init.constant_(model[1].weight, first)
+        taken: dict[int, list[int]] = {}
+        linear = torch.nn.Linear(3 * 16 * 16, 5)
+        model = torch.nn.Sequential(torch.nn.Flatten(), linear)
+        torch.nn.init.constant_(linear.weight, first)
 
         class Batches(program.ReplicaBatches):  # type: ignore[name-defined, misc]
             def take(self, rank: int, world_size: int) -> picstore.Batch:
@@ -243,22 +246,23 @@ def test_replicas_that_come_and_go_make_the_batches_and_weights_of_one(
                 taken[manager.attempt] = batch.ids.tolist()
                 return batch
 
-        torch.nn.init.zeros_(model[1].bias)
+        torch.nn.init.zeros_(linear.bias)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        parts = {"model": model, "optimizer": optimizer, "batches": Batches(make_loader)}
+        batches = Batches(make_loader)
+        parts = {"model": model, "optimizer": optimizer, "batches": batches}
         manager = StandIn(store, plan, replica, first, parts)
         with contextlib.suppress(Lost):
-            program.train(manager, parts["batches"], model, optimizer, sum(made for _, made in plan))
-        parts["batches"].loader.close()
-        return model[1].weight.detach(), taken
+            program.train(manager, batches, model, optimizer, sum(made for _, made in plan))
+        batches.loader.close()
+        return linear.weight.detach(), taken
 
     plan = [("abcd", True)] * 2 + [("abcd", False)] + [("acd", True)] * 2 + [("acd", False), ("acd", True)]
     plan += [("abcd", True)] * 2
 
-    weights, whole = train(dist.HashStore(), [("a", True)] * 7, "a", 0)
+    weights, whole = train(HashStore(), [("a", True)] * 7, "a", 0)
     with ThreadPoolExecutor() as pool:
         lives = [("a", 0), ("b", 0), ("c", 0), ("d", 0), ("b", 7)]
-        store = dist.HashStore()
+        store = HashStore()
         ends = list(pool.map(lambda life: train(store, plan, *life), lives))
     for attempt, (replicas, _) in enumerate(plan):
         step = sum(made for _, made in plan[:attempt])

@@ -113,7 +113,7 @@ def test_the_wheelhouse_holds_all_that_picstore_requires() -> None:
     script = (ROOT / "scripts" / "wheelhouse").read_text()
     packages = re.search(r"^packages=\((.*)\)$", script, re.MULTILINE)
     assert packages is not None
-    wanted, seen = ["picstore"], set()
+    wanted, seen = ["picstore"], set[str]()
     while wanted:
         for line in requires(wanted.pop()) or []:
             name = re.split(r"[^a-z0-9._-]", line.lower(), maxsplit=1)[0].replace(".", "-").replace("_", "-")

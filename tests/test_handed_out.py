@@ -96,7 +96,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for k in range(COUNT):
             extra = {"boxes": [[1, 1, 30, 30]], "box_labels": [k], "names": [k]}
             writer.add(np.full((72, 80, 3), k * 20, np.uint8), label=k % 3, extra=extra)
-    columns = {"score": np.arange(float(COUNT)), "vector": np.ones((COUNT, 2)), "text": [str(k) for k in range(COUNT)]}
+    columns: dict[str, Any] = {
+        "score": np.arange(float(COUNT)),
+        "vector": np.ones((COUNT, 2)),
+        "text": [str(k) for k in range(COUNT)],
+    }
     picstore.Dataset(path).with_columns(columns).save()
     with picstore.Writer(path.with_name("one"), classes=["a", "b", "c"]) as writer:
         writer.add(np.zeros((16, 16, 3), np.uint8), label=2)
@@ -147,7 +151,7 @@ LOADERS: dict[str, Callable[[picstore.Dataset], Any]] = {
     ),
     "mux": lambda dataset: picstore.DataMux([(dataset, 0, 4)], epoch_batches=3, **COMMON),
 }
-CROP = [picstore.RandomResizedCrop(16)]
+CROP: list[picstore.RandomResizedCrop] = [picstore.RandomResizedCrop(16)]
 COMMON: dict[str, Any] = {
     "transform": CROP, "targets": ["boxes", "extra", "vector", "text"], "isolate": False, "threads": 1, "rank": 0,
     "world_size": 1,
@@ -174,7 +178,8 @@ def test_batches_stay_the_same_after_earlier_ones_are_changed(root: Path, kind: 
         found, kept = [], []
         for batch in loader:
             found.append(told(batch))
-            scribble(batch), kept.append(batch)
+            scribble(batch)
+            kept.append(batch)
             scribble(answers(loader))
         assert found == expected
         for batch in kept:

@@ -235,4 +235,4 @@ def test_public_names_are_those_of_the_contract() -> None:
     contract = {"Dataset", "Writer", "Loader", "DataMux", "RandomResizedCrop", "RandomHorizontalFlip"}
     assert contract <= set(picstore.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
-        picstore.no_such_name  # noqa: B018
+        picstore.no_such_name  # type: ignore[attr-defined]  # noqa: B018

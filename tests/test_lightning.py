@@ -67,7 +67,7 @@ def test_a_run_that_a_limit_of_steps_ended_in_an_epoch_goes_on(
     lightning_models: ModuleType, make_dataset: Make, tmp_path: Path, step: int
 ) -> None:
     path = make_dataset(40)
-    models = []
+    models: list[Any] = []
     for limit in (step, 13):
         data = picstore.lightning.DataModule(train=partial(lightning_models.make_loader, path))
         trainer, model = lightning_models.make_trainer(max_steps=limit), lightning_models.Recorder()
@@ -124,7 +124,7 @@ def test_an_endless_mux_is_refused_and_one_with_a_length_goes_on(
         lightning_models.make_trainer(max_steps=1).fit(
             lightning_models.Recorder(), datamodule=picstore.lightning.DataModule(train=make)
         )
-    models = []
+    models: list[Any] = []
     for limit in (7, 12):
         data = picstore.lightning.DataModule(train=partial(make, epoch_batches=5))
         trainer, model = lightning_models.make_trainer(max_steps=limit), lightning_models.Recorder()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -95,7 +96,7 @@ def test_the_dockerfile_runs_only_what_these_tests_know() -> None:
     assert {name for name, _ in dockerfile()} <= {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "ENTRYPOINT"}
     assert {command[0] for command in commands()} <= {"apt-get", "rm", "sed", "pip", "uv", "picstore"}
     for command in commands():
-        assert command[0] != "picstore" or command[1] in program.list_commands(None)
+        assert command[0] != "picstore" or command[1] in program.list_commands(click.Context(program))
     (entry,) = [json.loads(rest) for name, rest in dockerfile() if name == "ENTRYPOINT"]
     assert entry == ["picstore"] and "picstore" in PROJECT["scripts"]
     (pinned,) = [command for command in commands() if command[:2] == ["pip", "install"]]

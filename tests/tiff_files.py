@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
 UNSIGNED, SIGNED, FLOAT = 1, 2, 3
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, PALETTE, CMYK, YCBCR, LAB = 0, 1, 2, 3, 5, 6, 8
 NONE, LZW, OLD_DEFLATE, DEFLATE, PACKBITS = 1, 5, 32946, 8, 32773
+
+# Type and values of a tag.
+Tag = tuple[int, Sequence[Any]]
 
 _CODES = {1: "B", 3: "H", 4: "I", 16: "Q"}
 
@@ -35,7 +40,7 @@ class Tiff:
     strips: int = 0
     tile: int = 0
     big: bool = False
-    tags: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
+    tags: dict[int, Tag] = field(default_factory=dict)
 
     def write(self, samples: np.ndarray) -> bytes:
         """Write samples (height, width, channels): integers of ``bits`` bits, or floats."""
@@ -49,7 +54,7 @@ class Tiff:
             for top in range(0, height, down)
             for left in range(0, width, across)
         ]
-        tags = {
+        tags: dict[int, Tag] = {
             256: (4, [width]), 257: (4, [height]), 258: (3, [self.bits] * channels), 259: (3, [self.compression]),
             262: (3, [self.photometric]), 277: (3, [channels]), 284: (3, [self.planar]),
         }  # fmt: skip
@@ -86,7 +91,7 @@ class Tiff:
             return rows.astype(f"{self.order}f{self.bits // 8}").tobytes()
         unsigned = [[int(each) % (1 << self.bits) for each in row] for row in rows]
         if self.bits % 8 == 0:
-            order = "little" if self.order == "<" else "big"
+            order: Literal["little", "big"] = "little" if self.order == "<" else "big"
             return b"".join(each.to_bytes(self.bits // 8, order) for row in unsigned for each in row)
         lines = ("".join(f"{each:0{self.bits}b}" for each in row) for row in unsigned)  # a row begins with a byte
         return b"".join(
@@ -122,7 +127,9 @@ def compress(data: bytes, compression: int) -> bytes:
     return data
 
 
-def assemble(tags, segments: list[bytes], *, order: str = "<", big: bool = False, tiled: bool = False) -> bytes:
+def assemble(
+    tags: dict[int, Tag], segments: list[bytes], *, order: str = "<", big: bool = False, tiled: bool = False
+) -> bytes:
     """Write tags (by number: type, values) and segments as a TIFF of one directory."""
     word, head, offset_type = ("Q", 16, 16) if big else ("I", 8, 4)
     inline = struct.calcsize(word)
@@ -131,7 +138,7 @@ def assemble(tags, segments: list[bytes], *, order: str = "<", big: bool = False
     tags.setdefault(counts, (4, [len(each) for each in segments]))
     tags[offsets] = (offset_type, [0] * len(segments))
 
-    def pack(kind, values):
+    def pack(kind: int, values: Sequence[Any]) -> bytes:
         return struct.pack(f"{order}{len(values)}{_CODES[kind]}", *values)
 
     start = head + (8 if big else 2) + (20 if big else 12) * len(tags) + inline

@@ -52,7 +52,7 @@ def describe_batch(batch: picstore.Batch) -> dict[str, Any]:
     return described
 
 
-def _digest(*parts: bytes) -> str:
+def _digest(*parts: bytes | memoryview) -> str:
     """SHA-256 of byte strings one after the other, its first half."""
     total = hashlib.sha256()
     for part in parts:

@@ -7,6 +7,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -353,7 +354,8 @@ def test_a_batch_needs_a_box_and_a_layout_for_each_stream() -> None:
 def test_lengths_need_not_be_contiguous() -> None:
     stream = make("420", 200, 100)
     tiling, lengths = tiling_of(stream)
-    for strided in (np.repeat(lengths, 2)[::2], lengths[::-1].copy()[::-1], lengths.astype(np.int64)):
+    forms: list[Any] = [np.repeat(lengths, 2)[::2], lengths[::-1].copy()[::-1], lengths.astype(np.int64)]
+    for strided in forms:
         cuts = cut_batch(TiledJpegs.from_streams([stream], np.array([tiling]), [strided]), np.array([(70, 30, 90, 40)]))
         assert streams_of(cuts) == [cut(stream, (70, 30, 20, 10))[0]]
 

@@ -61,7 +61,7 @@ def test_a_box_of_any_jpeg_has_the_pixels_of_libjpeg_turbo(kind: str, box: tuple
 def test_only_the_tiles_of_the_box_are_decoded_of_a_jpeg_with_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = []
 
-    def spy(jpeg: bytes, **options: int) -> np.ndarray:
+    def spy(jpeg: bytes, **options: Any) -> np.ndarray:
         decoded.append(options["width"] * options["height"])
         return decode_any.decode_rgb(jpeg, **options)
 
@@ -109,7 +109,7 @@ def test_the_pixels_are_those_of_a_loader_that_crops_and_resizes_so(
 ) -> None:
     crops = [] if crop is None else [picstore.CenterCrop(crop)]
     steps = [*crops, picstore.Resize(size, interpolation)]
-    options = {"batch_size": 1, "shuffle": False, "isolate": False, "reducing_gap": gap}
+    options: dict[str, Any] = {"batch_size": 1, "shuffle": False, "isolate": False, "reducing_gap": gap}
     loader = picstore.Loader(three_sizes, transform=steps, **options)
     for record, batch in zip(three_sizes, loader, strict=True):
         corner = [round((side - (crop or 0)) / 2) for side in (record.width, record.height)]
@@ -174,7 +174,7 @@ def test_damage_is_an_image_error(kind: str, damage: str) -> None:
         ({"reducing_gap": float("inf")}, "reducing_gap is inf"),
     ],
 )
-def test_bad_arguments_are_usage_errors(arguments: dict[str, object], text: str) -> None:
+def test_bad_arguments_are_usage_errors(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         picstore.decode(KINDS["restart markers"], **arguments)
 

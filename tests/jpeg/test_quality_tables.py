@@ -6,6 +6,7 @@ import io
 
 import pytest
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from picstore.errors import ImageError
 from picstore.jpeg.quality_tables import estimate_quality
@@ -24,7 +25,9 @@ def test_a_file_of_libjpeg_has_the_quality_that_it_was_given() -> None:
 
 
 def test_a_table_of_another_encoder_has_the_nearest_quality() -> None:
-    table = [round(1.02 * k) for k in Image.open(io.BytesIO(encoded(70))).quantization[0]]
+    image = Image.open(io.BytesIO(encoded(70)))
+    assert isinstance(image, JpegImageFile)
+    table = [round(1.02 * k) for k in image.quantization[0]]
     out = io.BytesIO()
     Image.new("L", (16, 16)).save(out, "JPEG", qtables=[table])
     assert 68 <= estimate_quality(out.getvalue()) <= 71

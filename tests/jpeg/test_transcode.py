@@ -8,9 +8,11 @@ import random
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,9 +56,7 @@ def by_pillow(sampling: str = "420", size: tuple[int, int] = (150, 90), **option
     return out.getvalue()
 
 
-def crafted(
-    sampling: str = "444", width: int = 40, height: int = 24, *, seed: int = 0, **fields: object
-) -> Coefficients:
+def crafted(sampling: str = "444", width: int = 40, height: int = 24, *, seed: int = 0, **fields: Any) -> Coefficients:
     """Random coefficients, most of them zero, DC coefficients of the whole range among them."""
     rng = random.Random(seed)
     empty = Coefficients(width, height, FACTORS[sampling], [], **fields)
@@ -617,7 +617,7 @@ def wrong_dc_table() -> bytes:
         (lambda: b"GIF89a" + bytes(100), "not a JPEG"),
     ],
 )
-def test_what_does_not_qualify_is_refused_with_its_reason(make: object, reason: str) -> None:
+def test_what_does_not_qualify_is_refused_with_its_reason(make: Callable[[], bytes], reason: str) -> None:
     with pytest.raises(NotTranscodable, match=reason):
         add_restart_markers(make())
 

@@ -8,7 +8,7 @@ import types
 from typing import Any
 
 from numba.core import callconv, codegen, compiler, cpu, dispatcher
-from numba.core.runtime import rtsys
+from numba.core.runtime.nrt import rtsys
 
 # The classes of the objects that ``picstore.kernels.numba_names`` names.
 CLASSES = {

@@ -213,7 +213,7 @@ def test_training_loads_no_kernel_that_is_not_foreseen(steps: str, dtype: str, m
 
 
 @kernel("int64(int64[::1], int64)")
-def _element(numbers, k):
+def _element(numbers: np.ndarray, k: int) -> int:
     if k >= numbers.size:
         raise ValueError("beyond the end")
     return numbers[k]
@@ -223,7 +223,7 @@ _call = caller(_element.signature)
 
 
 @kernel("int64(int64, int64[::1], int64)")
-def _twice(address, numbers, k):
+def _twice(address: int, numbers: np.ndarray, k: int) -> int:
     return 2 * _call(address, (numbers, k))
 
 

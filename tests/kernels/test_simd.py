@@ -27,7 +27,7 @@ def call(function: Any, *arrays: np.ndarray) -> None:
     """Compile a ``vector_function`` now and call it with the addresses of three arrays."""
 
     @numba.njit
-    def run(a, b, out):
+    def run(a: int, b: int, out: int) -> None:
         function(a, b, out)
 
     run(*(np.uint64(array.ctypes.data) for array in arrays))

@@ -7,6 +7,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def test_a_raw_file_of_a_camera_in_an_index_is_shown(
 @pytest.mark.parametrize("size", [(8193, 8192), (20_000, 20_000)])
 def test_an_image_of_more_pixels_than_are_decoded_is_refused_before(size: tuple[int, int]) -> None:
     record = Record(1, 0, b"not looked at", ImageInfo(*size, foreign=True))
-    for make in (lambda: thumbnail(record, "x.png", 256), lambda: whole(record, "x.png")):
+    for make in (partial(thumbnail, record, "x.png", 256), partial(whole, record, "x.png")):
         with pytest.raises(ImageError, match="67,108,864"):
             make()
     masked = Record(1, 0, jpeg(1), ImageInfo(80, 60), attachments={"mask": png_of_zeros(9000, 9000)})
@@ -108,5 +109,5 @@ def test_no_more_pixels_are_decoded_at_a_time_than_the_budget_has() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
 def test_a_value_of_a_mask_has_its_color_in_every_type(dtype: type) -> None:
-    values = np.array([[0, 1, 2], [7, 255, 0]], dtype=dtype)
+    values: np.ndarray = np.array([[0, 1, 2], [7, 255, 0]], dtype=dtype)
     assert (mask_colors(values) == mask_colors(values.astype(np.uint8))).all()

@@ -26,6 +26,7 @@ from picstore.viewer.replay import find_state, read_state
 from picstore.viewer.server import make_app
 from picstore.viewer.session import Session
 
+Query = dict[str, str | int | float | None]
 FILE = """
 seed = 5
 transform = [
@@ -80,7 +81,7 @@ def client_of(dataset: picstore.Dataset) -> Callable[..., TestClient]:
 
 def test_a_turned_crop_is_told_by_its_sides_and_angle(client_of: Callable[..., TestClient], tmp_path: Path) -> None:
     (tmp_path / "turned.toml").write_text(TURNED)
-    query = {"recipe": str(tmp_path / "turned.toml"), "position": 7, "count": 1}
+    query: Query = {"recipe": str(tmp_path / "turned.toml"), "position": 7, "count": 1}
     (image,) = client_of(tmp_path / "turned.toml").get("/api/draws", params=query).json()["images"]
     assert image["parameters"][1] in ("turned by 20°", "turned by -20°")
 
@@ -89,7 +90,7 @@ def test_what_a_recipe_draws_are_the_images_of_a_loader_epoch_by_epoch(
     client_of: Callable[..., TestClient], file: Path, dataset: picstore.Dataset
 ) -> None:
     client = client_of(file)
-    query = {"recipe": str(file), "position": 7, "seed": 5, "epoch": 2, "count": 3}
+    query: Query = {"recipe": str(file), "position": 7, "seed": 5, "epoch": 2, "count": 3}
     drawn = client.get("/api/draws", params=query).json()
     assert [image["slot"] for image in drawn["images"]] == [0, 1, 2]
     items = picstore.MapDataset(dataset, transform=Recipe.find(str(file)).transform, seed=5)
@@ -112,7 +113,7 @@ def test_every_step_of_color_except_normalization_has_words() -> None:
 
 @pytest.mark.parametrize("name", sorted(recipes.NAMED))
 def test_every_named_recipe_is_drawn_and_described(client: TestClient, name: str) -> None:
-    query = {"recipe": name, "position": 3, "count": 2}
+    query: Query = {"recipe": name, "position": 3, "count": 2}
     drawn = client.get("/api/draws", params=query).json()
     views = getattr(recipes.NAMED[name](), "groups", {"": (1, [])})
     assert len(drawn["images"]) == 2 * sum(count for count, _ in views.values())
@@ -137,7 +138,7 @@ def test_the_frame_is_where_the_image_was_cut_out(client: TestClient, dataset: p
 
 
 def test_a_batch_is_replayed_with_pixels_ids_and_labels(client: TestClient, dataset: picstore.Dataset) -> None:
-    query = {"recipe": "mae", "batch_size": 8, "seed": 4, "epoch": 1, "step": 2}
+    query: Query = {"recipe": "mae", "batch_size": 8, "seed": 4, "epoch": 1, "step": 2}
     told = client.get("/api/replay", params=query).json()
     loader = picstore.Loader(dataset, batch_size=8, seed=4, transform=recipes.mae(), isolate=False)
     loader.load_state_dict({**loader.state_dict(), "epoch": 1, "samples": 16})
@@ -152,7 +153,7 @@ def test_a_batch_is_replayed_with_pixels_ids_and_labels(client: TestClient, data
 
 
 def test_a_rank_of_a_global_batch_size_is_replayed(client: TestClient, dataset: picstore.Dataset) -> None:
-    query = {"recipe": "simclr", "global_batch_size": 11, "rank": 2, "world_size": 3, "lanes": 5}
+    query: Query = {"recipe": "simclr", "global_batch_size": 11, "rank": 2, "world_size": 3, "lanes": 5}
     shown = client.get("/api/replay", params=query).json()
     loader = picstore.Loader(
         dataset, global_batch_size=11, transform=picstore.recipes.simclr(), rank=2, world_size=3, lanes=5, isolate=False
@@ -162,7 +163,7 @@ def test_a_rank_of_a_global_batch_size_is_replayed(client: TestClient, dataset: 
 
 
 def test_a_training_with_a_reducing_gap_is_replayed(client: TestClient, dataset: picstore.Dataset) -> None:
-    query = {"recipe": "simclr", "batch_size": 8, "reducing_gap": 1.5}
+    query: Query = {"recipe": "simclr", "batch_size": 8, "reducing_gap": 1.5}
     told = client.get("/api/replay", params=query).json()
     assert told["state"]["reducing_gap"] == 1.5
     assert "reducing_gap" not in client.get("/api/replay", params={**query, "reducing_gap": 0}).json()["state"]
@@ -174,7 +175,7 @@ def test_a_training_with_a_reducing_gap_is_replayed(client: TestClient, dataset:
 
 
 def test_views_and_mixed_labels_are_replayed(client_of: Callable[..., TestClient], tmp_path: Path) -> None:
-    query = {"recipe": "simclr", "batch_size": 5, "step": 1}
+    query: Query = {"recipe": "simclr", "batch_size": 5, "step": 1}
     images = client_of().get("/api/replay", params=query).json()["images"]
     assert [(image["slot"], image["group"], image["view"]) for image in images[:4]] == [
         (0, "views", 0),
@@ -190,7 +191,7 @@ def test_views_and_mixed_labels_are_replayed(client_of: Callable[..., TestClient
 
 
 def test_a_large_batch_is_shown_in_parts(client: TestClient, dataset: picstore.Dataset) -> None:
-    query = {"recipe": "evaluation", "batch_size": 100, "repeat": 3, "first": 64}
+    query: Query = {"recipe": "evaluation", "batch_size": 100, "repeat": 3, "first": 64}
     told = client.get("/api/replay", params=query).json()
     assert [image["slot"] for image in told["images"]] == list(range(64, 100))
     assert told["records"] == 100
@@ -201,7 +202,7 @@ def test_a_state_leads_to_the_batch_before_it(client: TestClient, dataset: picst
     batches = iter(loader)
     for _ in range(4):
         last = next(batches)
-    run = {"recipe": "mae", "batch_size": 6, "seed": 9}
+    run: Query = {"recipe": "mae", "batch_size": 6, "seed": 9}
     state = json.dumps({"step": 4, "loaders": [{"loader": loader.state_dict()}]})
     place = client.get("/api/replay/position", params={**run, "state": state}).json()
     assert place == {"epoch": 0, "step": 3}
@@ -225,7 +226,7 @@ def test_a_state_of_another_training_is_refused(
 
 
 def test_the_steps_at_which_an_image_is_seen_lead_to_batches_that_hold_it(client: TestClient) -> None:
-    run = {"recipe": "evaluation", "batch_size": 5, "seed": 2, "world_size": 2}
+    run: Query = {"recipe": "evaluation", "batch_size": 5, "seed": 2, "world_size": 2}
     number = client.get("/api/records?start=11&count=1").json()["items"][0]["id"]
     seen = client.get("/api/replay/steps", params={**run, "position": 11, "epochs": 8}).json()
     assert [each["epoch"] for each in seen] == list(range(8))

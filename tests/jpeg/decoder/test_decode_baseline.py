@@ -6,8 +6,10 @@ import contextlib
 import io
 import random
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +48,7 @@ def assert_equal(jpeg: bytes) -> None:
     np.testing.assert_array_equal(decode(jpeg), expected(jpeg))
 
 
-def with_body(jpeg: bytes, marker: int, change: object) -> bytes:
+def with_body(jpeg: bytes, marker: int, change: Callable[[bytearray], bytes | bytearray]) -> bytes:
     """The stream with the body of the first segment of a marker changed by a function."""
     at = jpeg.index(bytes([0xFF, marker]))
     (length,) = struct.unpack_from(">H", jpeg, at + 2)
@@ -54,7 +56,7 @@ def with_body(jpeg: bytes, marker: int, change: object) -> bytes:
     return jpeg[: at + 2] + struct.pack(">H", len(body) + 2) + bytes(body) + jpeg[at + 2 + length :]
 
 
-def replaced(at: int, value: int) -> object:
+def replaced(at: int, value: int) -> Callable[[bytearray], bytearray]:
     def change(body: bytearray) -> bytearray:
         body[at] = value
         return body
@@ -128,7 +130,7 @@ def test_a_buffer_is_written_to_and_nothing_behind_the_pixels() -> None:
 
 
 @pytest.mark.parametrize("form", [bytes, bytearray, memoryview, lambda jpeg: np.frombuffer(jpeg, np.uint8)])
-def test_any_buffer_of_bytes_is_decoded(form: object) -> None:
+def test_any_buffer_of_bytes_is_decoded(form: Callable[[bytes], Any]) -> None:
     jpeg = encode(noise(20, 30), "422")
     np.testing.assert_array_equal(decode(form(jpeg)), expected(jpeg))
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from picstore.jpeg import gpu_segment_layout as words
 from picstore.jpeg.cut import cut
 from picstore.jpeg.decoder.box import NO_GRID
-from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS
+from picstore.jpeg.decoder.describe import WRONG_ENTRY_POINTS, measure_tiles
 from picstore.jpeg.markers import find_restart_segments, parse_header
 from picstore.jpeg.transcode import add_restart_markers, find_entry_points
 
@@ -290,7 +290,7 @@ def test_entry_points_outside_of_their_segment_are_refused(wrong: str) -> None:
 
 def test_an_image_without_room_is_none_for_the_gpu_and_copies_nothing() -> None:
     jpeg = IMAGES["420", 97, 60]
-    measure = described.measure_tiles
+    measure = measure_tiles
     for fewer in range(2):
 
         def measure_less(streams: Any, *begins: Any, fewer: int = fewer) -> None:

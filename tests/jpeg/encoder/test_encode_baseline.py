@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,9 @@ def test_pixels_that_lie_side_by_side_are_not_copied(monkeypatch: pytest.MonkeyP
 @given(
     st.integers(1, 80), st.integers(1, 80), st.sampled_from(KINDS), st.integers(1, 94), st.integers(1, 9), st.booleans()
 )
-def test_every_interval_and_layout_gives_the_stream_of_libjpeg(height, width, kind, quality, interval, split):
+def test_every_interval_and_layout_gives_the_stream_of_libjpeg(
+    height: int, width: int, kind: str, quality: int, interval: int, split: bool
+) -> None:
     pixels = noise(height, width, seed=height) // 4 + np.asarray(smooth(width, height)) // 2
     check(planar(pixels) if split else pixels, kind, quality, interval)
 
@@ -137,7 +140,7 @@ def test_arrays_that_are_no_image_are_refused(pixels: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"quality": 0}, {"quality": 101}, {"subsampling": "440"}, {"interval": 65_536}])
-def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         encode(noise(8, 8), **{"quality": 80, "subsampling": "420", **wrong})
 
@@ -146,7 +149,7 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
 @pytest.mark.parametrize("height", [1, 16, 31, 32, 33, 100])
 def test_strips_give_the_stream_of_the_whole_image(kind: str, height: int) -> None:
     pixels = noise(height, 150) if kind != "grey" else noise(height, 150)[..., 0].copy()
-    options = {"quality": 90, "subsampling": "420" if kind == "grey" else kind}
+    options: dict[str, Any] = {"quality": 90, "subsampling": "420" if kind == "grey" else kind}
     whole = encode(pixels, **options)
     for rows in (16, 32, 64):
         strips = (pixels[top : top + rows] for top in range(0, height, rows))
