@@ -1,4 +1,4 @@
-"""Input and Listing, the images that a source lists; reading the bytes of inputs, ahead of use from object stores."""
+"""Input and Listing, the images that a source lists; reads the bytes of inputs, and from object stores ahead of use."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from picstore.prepare.sources.source_file import locate_version
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.regular_file import is_version, open_regular
 
-MAX_INPUT = 1 << 30  # bytes of one source image
-# Errors of an input. All other errors mean that a store cannot be reached.
+MAX_INPUT = 1 << 30  # largest size of a source image in bytes
+# Errors that concern one input. All other PicstoreErrors mean that a store cannot be reached.
 _INPUT_ERRORS = (Damage, ImageError, NotADataset, UsageError)
 
 
@@ -26,26 +26,25 @@ class Input:
     r"""One source image.
 
     Attributes:
-        name: name in the ledger and in the record's extra; bytes of a file name that are not UTF-8 appear as ``\xff``.
+        name: name in the ledger and in the record's extra; bytes of a file name that are not UTF-8 become ``\xff``.
         label: class number, −1 for unknown.
         path: path of the file that holds the image, or URL of the object.
         offset, size: byte range in the file; size −1 means up to the end.
         problem: reason why the image cannot be read, if listing found one; else empty.
-        extra: JSON object for the record's extra beside ``path``, as text, so that a million inputs with targets stay
-            small; empty for none.
+        extra: JSON object that the record's extra holds beside ``path``, serialized so that a million inputs with
+        targets stay small; empty for none.
         annotated: width and height of the image that targets in the extra refer to; see ``coordinates.map_targets``.
-        attachments: further inputs whose bytes become attachments of the record, by names that the listing declares.
-        reader: module-level function that reads the input from ``path``, ``offset``, ``size`` and ``key``; None for a
-            byte range of a file. Other processes import the function by name. It raises ImageError, and may keep files
-            open.
-        key: argument for the reader only.
+        attachments: pairs of an attachment's name, which the listing declares, and the input with its bytes.
+        reader: function that reads the input from ``path``, ``offset``, ``size`` and ``key``, raises ImageError and may
+        keep files open; None for a byte range of a file. Other processes import the function from its module by name.
+        key: argument that only the reader uses.
         crc: CRC-32C that the bytes must have, if known.
-        targets: forms of the targets in the extra, ``annotations.OWN`` or as ``--targets`` has them; empty if fields
-            with the names of targets are metadata, which is not changed.
+        targets: forms of the targets in the extra: ``annotations.OWN`` or the value of ``--targets``; empty if fields
+        that are named like targets are metadata, which conversion leaves unchanged.
         upright: whether targets in the extra are in pixels of the upright image, whatever the file's orientation.
-        frame: offset and size of the record that holds the image, if the record's masked CRC-32C follows the record.
-            Reading the image then checks the record. Listing takes label and metadata unchecked.
-        lost: of an input that stands for damage, an estimate of the samples that the damaged file lost.
+        frame: offset and size of the record that holds the image, if a masked CRC-32C follows the record. Reading the
+        image checks that CRC; listing reads label and metadata without the check.
+        lost: estimated number of samples that a damaged file lost, if the input stands for the damage; else 0.
         version: version of the file in which ``offset`` and ``key`` were found, see ``SourceFile.version``; reading
             another version raises ImageError. Empty if the input is a whole file.
     """
@@ -71,13 +70,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Ids of inputs and the division of inputs into containers and rows, which a conversion keeps.
+    """Ids of inputs, and the division of inputs into containers and rows of the job, which a conversion keeps.
 
     Attributes:
-        uuid: uuid of the index that the inputs come from, or of the index with which it shares ids and order.
+        uuid: UUID of the index that the inputs come from, or of an earlier index with the same ids and order.
         ids: ids of all inputs.
-        containers: number of the first input of each container, then the number of inputs.
-        rows: number of the first input of each row, then the number of inputs.
+        containers: index of each container's first input, then the number of inputs.
+        rows: index of each row's first input, then the number of inputs.
     """
 
     uuid: str
@@ -93,14 +92,14 @@ class Listing:
     Attributes:
         kind: name of the kind, as in ``--source``.
         inputs: a list, or an ``InputTable`` for more inputs than fit in memory.
-        classes: names by label.
+        classes: class names by label.
         attachments: names of the attachments that inputs may have.
         remarks: messages for the user: files skipped, objects left out.
-        duplicates: for the number of each input to leave out, the number of the first input with the same bytes; None
-            if duplicates were not searched.
+        duplicates: index of each input to leave out, mapped to the index of the first input with the same bytes; None
+        if duplicates were not searched.
         partition: ids, containers and rows of the inputs, if the source has them.
         targets: forms of targets that the user named.
-        alike: number of samples with a field that is metadata but named like targets, by field.
+        alike: for each field that is metadata but named like targets, the number of samples with the field.
     """
 
     kind: str
@@ -114,7 +113,7 @@ class Listing:
     alike: dict[str, int] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Return a SHA-256 of names, labels, extras and attachments, by which a resumed conversion knows its source."""
+        """Return the SHA-256 of names, labels, extras and attachments, by which a resumed conversion knows its source."""
         digest = hashlib.sha256()
         for source in self.inputs:
             digest.update(f"{source.label} {source.name}\n".encode())
@@ -126,7 +125,7 @@ class Listing:
 
 
 def relabel_input(source: Input, labels: Sequence[int]) -> Input:
-    """Return an input with its label, and the labels of its boxes, mapped through ``labels``; other values stay."""
+    """Return an input whose label and box labels are mapped through ``labels``; labels outside its range stay."""
     extra = source.extra
     if source.targets and b'"box_labels"' in extra:
         fields = json.loads(extra)
@@ -138,7 +137,7 @@ def relabel_input(source: Input, labels: Sequence[int]) -> Input:
 
 
 def read_input(source: Input) -> bytes:
-    """Read the bytes of an input; ImageError on failure or over MAX_INPUT, PicstoreError for an unreachable store."""
+    """Read an input's bytes; raise ImageError on failure or beyond MAX_INPUT, PicstoreError if a store is unreachable."""
     if source.problem:
         raise ImageError(source.problem)
     read = _read_range if source.frame is None else _read_framed
@@ -157,7 +156,7 @@ def _read_range(source: Input) -> bytes:
         # A file object would take 30 µs more.
         file, file_size = open_regular(source.path)
         try:
-            # pread allocates what it is asked for: with MAX_INPUT an image took 105 µs, with the file's size 25 µs.
+            # pread allocates the requested size: an image took 105 µs with MAX_INPUT, 25 µs with the file's size.
             available = max(0, file_size - source.offset)
             size = available if source.size < 0 else min(available, source.size)
             data = os.pread(file, min(size, MAX_INPUT + 1), source.offset)
@@ -169,7 +168,7 @@ def _read_range(source: Input) -> bytes:
         raise ImageError(f"cannot be read: {error.strerror or error}") from error
     except Changed as error:
         raise ImageError(f"cannot be read: {error.what}") from error
-    # A name with a zero byte, or an offset beyond 64 bits.
+    # The path has a zero byte, or the offset exceeds 64 bits.
     except (ValueError, OverflowError) as error:
         raise ImageError(f"cannot be read: {error}") from error
     if len(data) < min(source.size, MAX_INPUT):
@@ -186,12 +185,12 @@ def _read_framed(source: Input) -> bytes:
 
 
 def is_remote(path: str) -> bool:
-    """Return whether a path is the URL of an object; pathlib makes one slash of two, so no local path has ://."""
+    """Return whether a path is an object's URL. No local path has ``://``, because pathlib merges adjacent slashes."""
     return "://" in path
 
 
 def _fetch_range(source: Input) -> bytes:
-    """Read a byte range of an object; ImageError unless the store cannot be reached, which is not the input's fault."""
+    """Read a byte range of an object; raise ImageError on any failure except an unreachable store."""
     try:
         location = locate_version(source.path, source.version)
         if source.size < 0 and not source.offset:
@@ -205,7 +204,7 @@ def _fetch_range(source: Input) -> bytes:
 
 
 def _check_version(source: Input) -> None:
-    """Raise Changed if a local file is not the listed version; readers of objects open a pinned location."""
+    """Raise Changed if a local file is not the listed version. Objects need no check: their readers pin the version."""
     if source.version and not is_remote(source.path) and not is_version(Path(source.path).stat(), source.version):
         raise Changed(Changed.WHAT, source.path)
 
@@ -214,7 +213,7 @@ def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
     try:
         _check_version(source)
         data = reader(source)
-        # The reader may have opened another file that took the place of the listed one.
+        # The reader may have opened another file that took the place of the listed file.
         _check_version(source)
     except PicstoreError as error:
         if isinstance(error, ImageError) or (is_remote(source.path) and not isinstance(error, _INPUT_ERRORS)):
@@ -226,17 +225,17 @@ def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
     return data
 
 
-_MAX_AHEAD = 32 << 20  # bytes in flight or not read yet
+_MAX_AHEAD = 32 << 20  # largest number of bytes that are requested but not read yet
 _MAX_REQUESTS = 16
-_ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # size of an object of unknown size
+_ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # size assumed for an object of unknown size
 
 
 class ReadAhead:
-    """Reader of inputs in order, which fetches objects before they are asked for, several at a time.
+    """Reader of inputs in order, which fetches objects before they are read, several at a time.
 
-    A request takes about 20 ms at any store, as long as a worker needs for several images. Inputs with a reader are
-    read when asked for, because the reader may depend on sequential access. An input is read before its attachments;
-    inputs may be skipped.
+    A request to a store takes about 20 ms, in which a worker converts several images. Inputs with a reader are not
+    fetched ahead, because the reader may depend on sequential access. Read each input before its attachments; inputs
+    may be skipped.
     """
 
     def __init__(self, inputs: Iterable[Input]) -> None:
@@ -247,17 +246,17 @@ class ReadAhead:
         self._bytes = 0
 
     def read(self, source: Input) -> bytes:
-        """Read an input as :func:`read_input` does, with the same errors."""
+        """Read an input as :func:`read_input` does, and raise the same errors."""
         while is_fetchable(source) and self._submit_requests():
             first, future = self._requests.popleft()
             self._bytes -= _expected_bytes(first)
             if first is source:
                 return future.result()
-            future.cancel()  # input was skipped
+            future.cancel()  # The input was skipped.
         return read_input(source)
 
     def _submit_requests(self) -> bool:
-        """Fill up the requests in flight, and return whether there are any."""
+        """Submit requests until enough bytes are in flight, and return whether any request is pending."""
         while self._bytes < _MAX_AHEAD and (following := next(self._coming, None)) is not None:
             self._requests.append((following, self._threads.submit(read_input, following)))
             self._bytes += _expected_bytes(following)

@@ -1,12 +1,12 @@
-"""ListingBuilder, which makes a Listing of samples: labels are numbered, and losses to damage estimated.
+"""ListingBuilder, which builds a Listing from samples: it numbers labels, and estimates losses to damage.
 
-The parts of a large source, such as tars, are listed in their order: here, or by tasks of the engine if that takes
-seconds.
+The parts of a large source, such as tars, are listed in their order: in this process, or by tasks of the engine if
+listing takes seconds.
 
     parts ──→ list_part(part) → FoundPart ──→ ListingBuilder ──→ Listing
     parts ──→ tasks, each with a ListingBuilder ──→ PackedListing ──→ the same ListingBuilder
 
-A task sends its inputs back packed, 13 bytes each. This process writes them to its table unchanged.
+A task sends its inputs back packed, 13 bytes each. This process writes the packed inputs to its table unchanged.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from picstore.storage.annotations import FIELDS
 from picstore.storage.location.resolve import Where, map_concurrently
 
 T = TypeVar("T")
-# Messages for the user: for each text the number of times it applies, and the least example.
+# Messages for the user: for each text, the number of its occurrences and the first example in sorted order.
 Notes = dict[str, tuple[int, str]]
 
-_SEEN = 64  # largest number of fields that a message lists
-_MAX_NAMED = 5  # files in a remark
-# Parts that are listed first. Their time tells how long the rest takes.
+_SEEN = 64  # number of field names after which no more are noted
+_MAX_NAMED = 5  # largest number of files that a remark names
+# Number of parts that are listed first, to predict the time for all other parts.
 _TRIED = 16
-# Use tasks if the rest takes longer: a process takes 30 ms to begin with, and the first task 0.3 s.
+# Use tasks if this process would take longer, because a process starts in 30 ms and its first task takes 0.3 s.
 _MIN_SECONDS = 1.0
-_TASK_INPUTS = 50_000  # 0.5 s, and 0.7 MB to send
+_TASK_INPUTS = 50_000  # inputs of a task, which take 0.5 s to list and 0.7 MB to send
 _TASKS_A_WORKER = 4
 
 
 def add_note(notes: Notes, text: str, example: str, count: int = 1) -> None:
-    """Count a message for the user, and keep the least example."""
+    """Count a message for the user, and keep its first example in sorted order."""
     before, least = notes.get(text, (0, example))
     notes[text] = before + count, min(least, example)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPart:
-    """Inputs or samples of a part of a source, and notes for the user.
+    """Inputs or samples of a source's part, and messages for the user.
 
     Attributes:
-        items: inputs, whose labels are numbers of classes, or samples, whose labels are numbered once all are known.
+        items: inputs, whose labels are class numbers, or samples, whose labels are numbered once all samples are known.
         notes: messages for the user.
     """
 
@@ -72,16 +72,16 @@ class FoundPart:
 
 @dataclass(slots=True)
 class _Facts:
-    """Facts of inputs that a listing needs, beside the inputs and their labels.
+    """Facts that a listing needs in addition to inputs and their labels.
 
     Attributes:
         attachments: names of attachments, in order of appearance, as keys.
-        fields: names of some fields of samples, as keys.
+        fields: names of the first fields that samples have, as keys.
         splits: values of the field ``split`` that are splits, as keys.
         notes: messages for the user.
-        odd: values of extras that were changed.
+        odd: counts of the values that were changed in extras.
         damaged: number of inputs whose file has lost an unknown number of samples.
-        alike: number of samples with a field that is metadata but named like targets, by field.
+        alike: for each field that is metadata but named like targets, the number of samples with the field.
     """
 
     attachments: dict[str, None] = field(default_factory=dict)
@@ -105,13 +105,12 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class PackedListing:
-    """Inputs of the parts that a task lists.
+    """Listing of a task's parts, to be sent to another process.
 
     Attributes:
         inputs: inputs of all parts of the task.
-        labels: number of samples for each label, in the order of the numbers that ``inputs`` have for labels; empty
-            if the labels of ``inputs`` are numbers of classes.
-        facts: facts of the inputs.
+        labels: number of readable samples with each label, in the order of the provisional label numbers of ``inputs``;
+            empty if the labels of ``inputs`` are class numbers.
     """
 
     inputs: PackedInputs
@@ -120,15 +119,15 @@ class PackedListing:
 
 
 class ListingBuilder:
-    """Inputs of a source in their order, as they are found; ``samples`` are the first inputs."""
+    """Builder of a listing, to which inputs are added in the source's order; ``samples`` are added first."""
 
     def __init__(self, samples: Iterable[SourceSample] = ()) -> None:
         self._inputs = InputTable()
         self._facts = _Facts()
-        # Provisional numbers of labels, in order of appearance, and the number of readable samples with each.
+        # Provisional numbers of labels, in order of appearance, and the number of readable samples with each label.
         self._turns: dict[Label, int] = {}
         self._counts: list[int] = []
-        # Number of samples for each label, by group of the packed inputs.
+        # For each group of packed inputs, the number of readable samples with each label.
         self._packed: dict[int, dict[Label, int]] = {}
         for sample in samples:
             self.add(sample)
@@ -142,7 +141,7 @@ class ListingBuilder:
         return self._facts.notes
 
     def add(self, item: Input | SourceSample) -> None:
-        """Add an input, whose label is the number of a class, or a sample."""
+        """Add a sample, or an input whose label is a class number."""
         facts = self._facts
         if isinstance(item, SourceSample):
             turn = self._turns.setdefault(item.label, len(self._turns))
@@ -162,14 +161,14 @@ class ListingBuilder:
             facts.attachments[name] = None
 
     def add_part(self, found: FoundPart) -> None:
-        """Add the inputs or samples of a part, and its messages for the user."""
+        """Add the inputs or samples of a part, and the part's messages for the user."""
         for item in found.items:
             self.add(item)
         for text, (count, example) in found.notes.items():
             add_note(self.notes, text, example, count)
 
     def add_packed(self, found: PackedListing) -> None:
-        """Add the listing of a task."""
+        """Add a task's listing."""
         self._packed[self._inputs.add_packed(found.inputs)] = found.labels
         self._facts.update(found.facts)
 
@@ -194,13 +193,13 @@ class ListingBuilder:
 
         Args:
             where: the source, for messages.
-            classes: names by label, if the source has them.
+            classes: class names by label, if the source has them.
             remarks: messages for the user.
             labels: the choice of the label's field, or the name of the field if the user gave one.
-            no_label: remark if no sample has a label; by default the names of the samples' fields.
+            no_label: remark if no sample has a label; by default a remark that lists the samples' fields.
 
         Raises:
-            UsageError: no sample has a label in the field that the user named, or labels and classes contradict.
+            UsageError: no sample has a label in the field that the user named, or labels do not fit ``classes``.
         """
         groups = {0: self._label_counts(), **self._packed}
         counts: Counter[Label] = Counter()
@@ -221,7 +220,7 @@ class ListingBuilder:
         return Listing(kind, inputs, names, tuple(self._facts.attachments), all_remarks, alike=dict(self._facts.alike))
 
     def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
-        """Return the inputs with estimates of what damaged files lost, judged by the other files, and a remark."""
+        """Return inputs whose ``lost`` is estimated by undamaged files, and a remark if any file is damaged."""
         inputs: Sequence[Input] = self._inputs
         if not self._facts.damaged:
             return inputs, []
@@ -233,7 +232,7 @@ class ListingBuilder:
         return inputs, [f"damaged files have lost an unknown number of samples, about {lost:,}: {files}{more}"]
 
     def _no_labels(self, where: object, labels: LabelFields | str | None) -> str:
-        """Return a remark that no sample has a label; UsageError if the user named a field that no sample has."""
+        """Return a remark that no sample has a label; raise UsageError if the user named a field that no sample has."""
         fields = quoted(self._facts.fields)
         if isinstance(labels, LabelFields) and labels.chosen is not None:
             return f"no labels: all values of {labels.chosen!r} are missing"
@@ -246,7 +245,7 @@ class ListingBuilder:
 
 @dataclass(frozen=True, slots=True)
 class PartsTask(Generic[T]):
-    """Task to list some parts, the first of which is number ``first``, by a module's function."""
+    """Task to list ``parts`` by a module-level function; ``first`` is the index of the first part."""
 
     first: int
     list_part: Callable[[T], FoundPart]
@@ -254,12 +253,12 @@ class PartsTask(Generic[T]):
 
 
 def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: Engine | None) -> ListingBuilder:
-    """List parts of a source in their order, 16 at a time, because listing waits for a disk or a store.
+    """List parts of a source in their order, up to 16 at a time, because listing waits for a disk or a store.
 
     Args:
-        list_part: a module's function.
+        list_part: a module-level function.
         parts: picklable values.
-        engine: runs tasks if the rest of the parts would take this process over a second; None for no tasks.
+        engine: engine for tasks, if all but the first parts would take this process over a second; None for no tasks.
     """
     builder, began = ListingBuilder(), time.monotonic()
     _list_here(list_part, parts[:_TRIED], builder)
@@ -277,7 +276,7 @@ def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: 
 
 
 def run_task(task: PartsTask[Any], _: ProgressCallback) -> PackedListing:
-    """List the parts of a task."""
+    """List a task's parts."""
     builder = ListingBuilder()
     _list_here(task.list_part, task.parts, builder)
     return builder.pack()
@@ -299,7 +298,7 @@ def _run_in_order(tasks: Sequence[PartsTask[Any]], engine: Engine) -> Iterator[P
 
 
 def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
-    """Return the listing of a file that names images; UsageError if none of the images can be read."""
+    """Return the listing of a file that names images; raise UsageError if none of the images can be read."""
     if listing.inputs and all(one.problem for one in listing.inputs):
         count, first = len(listing.inputs), listing.inputs[0]
         raise UsageError(f"{printable(str(where))}: none of its {count:,} images can be read: {first.problem}")

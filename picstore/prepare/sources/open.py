@@ -1,8 +1,8 @@
 """Open a source: choose its kind, split and options, and list its inputs in a fixed order.
 
-An input names bytes (a file, a byte range of a file, or a row that a reader finds) and a label; listing reads no image.
-The position of an input in the list is its id. Each kind is in a module of ``picstore.prepare.sources``, or an entry
-point of the group ``picstore.sources`` in any installed package.
+An input has a label and names bytes: a file, a byte range of a file, or a row that a reader finds. Listing reads no
+image. An input's position in the list is its id. Each kind is defined by a module of ``picstore.prepare.sources`` or
+by an entry point of the group ``picstore.sources`` in any installed package.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from picstore.storage.location.text_files import text_of_file
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
-_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # kinds that define their targets
+_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # kinds that define the forms of their targets
 
 
 def open_source(
@@ -50,16 +50,16 @@ def open_source(
     """List a source.
 
     Args:
-        where: the source, local or in an object store. So are files that options name.
-        kind: one of KINDS or the name of an entry point; or ``"auto"``: the first kind that recognizes the source. The
-            option ``annotations`` selects coco.
+        where: the source. The source, and each file that an option names, is local or in an object store.
+        kind: one of KINDS, the name of an entry point, or ``"auto"`` for the first kind that recognizes the source, and
+        coco if the option ``annotations`` is given.
         classes: a file of class names, one per line (:func:`picstore.storage.class_names.from_lines`), in the order of
-            labels. The names are given to integer labels, or reorder labels that have names.
+        labels. The file names integer labels, and renumbers labels that have names.
         targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``annotations.check_targets``.
-            If None, such fields are metadata, unless the source defines them.
-        engine: runs tasks that list parts of a large source; None for no tasks.
-        options: options of the kind, None for the default: ``root``, ``synsets``, ``annotations``, ``image_field``,
-            ``label_field``, ``split``.
+            If None, such fields are metadata, unless the kind defines their forms.
+        engine: engine for tasks that list parts of a large source; None for no tasks.
+        options: options of the kind: ``root``, ``synsets``, ``annotations``, ``image_field``, ``label_field``,
+        ``split``. An option that is None has its default.
 
     Raises:
         NotADataset: the source does not exist, or holds no images.
@@ -96,7 +96,7 @@ def open_source(
 
 
 def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str, location: Location) -> None:
-    """Raise UsageError for an option that the kind does not take."""
+    """Raise UsageError if an option is given that the kind does not take."""
     for name in given:
         if name in format_.options:
             continue
@@ -108,10 +108,10 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
 
 
 def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
-    """Return the folder of the split that ``options`` choose, and remove the option; else the location itself.
+    """Return the folder of the split that ``options`` choose, and remove that option; else return the location itself.
 
-    UsageError if all folders of a location are splits and none is chosen, unless they are folders of images and
-    ``has_classes``, so that they are classes.
+    Raise UsageError if a location holds several folders, all of them splits, and none is chosen. With ``has_classes``,
+    folders of images are classes instead.
     """
     probe = SourceProbe.inspect(location)
     splits = [name for name in probe.folders if split_of_word(name)]
@@ -121,7 +121,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
     found = recognize(location) if kind == "auto" else kind
     recognizes = load_format(found).recognizes
     if found not in GENERAL and recognizes is not None and recognizes(probe):
-        # An index or shards lie beside the folders.
+        # The source is an index or shards beside the folders.
         return location
     if split is not None:
         del options["split"]
@@ -133,7 +133,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:
-    """Return the listing with the forms of targets that the user named, or with remarks on fields like targets."""
+    """Return the listing with the target forms that the user named, or with remarks on fields named like targets."""
     if forms:
         if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")
@@ -149,7 +149,7 @@ def _with_targets(listing: Listing, forms: str) -> Listing:
 
 
 def _with_classes(listing: Listing, classes: Location) -> Listing:
-    """Return the listing with class names from the lines of a file, in whose order labels with names are numbered."""
+    """Return the listing with the class names in a file, and number labels that have names in the order of the file."""
     try:
         read = from_lines(text_of_file(b"".join(classes.lines()), "surrogateescape"))
         names = [printable(name) for name in read]

@@ -1,4 +1,4 @@
-"""Kinds of sources: the interface of a kind (SourceFormat), and which kind a path is (SourceProbe, recognize)."""
+"""Kinds of sources: the interface of a kind (SourceFormat), and recognizing a path's kind (SourceProbe, recognize)."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 
-# Kinds that a magic number or an index tells.
+# Kinds that are recognized by a magic number or an index.
 _WITH_MAGIC = ("index", "mds", "litdata", "ffcv", "parquet", "hdf5", "lmdb", "recordio", "tfrecord", "picpoc")
 # Kinds that take any folder and any file.
 GENERAL = ("folder", "list")
 # Kinds in the order of recognition. Entry points of other packages are tried before GENERAL.
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *GENERAL)
 
-# Module and name of a kind's format, unless they are the kind itself and FORMAT.
+# Module and name of a kind's format, unless the module has the kind's name and the format is called FORMAT.
 _FORMATS = {
     "imagenet": ("imagenet_tars", "FORMAT"),
     "index": ("index_in_place", "FORMAT"),
     "list": ("tables_and_lists", "LIST"),
     "table": ("tables_and_lists", "TABLE"),
 }
-HEAD_BYTES = 1 << 12  # first bytes of a file, with its magic number
+HEAD_BYTES = 1 << 12  # size of a file's head, which holds the magic number
 
 
 @dataclass(frozen=True)
 class SourceProbe:
-    """Location and the names in it, listed without reading any file.
+    """Location and the names of its entries, listed without reading any file.
 
     Attributes:
         location: a file or folder, local or in an object store.
         is_folder: whether the location is a folder; False also if nothing exists there.
-        folders: names of the sub-folders, sorted.
-        files: names of everything else directly in the folder, sorted.
+        folders: sorted names of the sub-folders.
+        files: sorted names of all other entries directly in the folder.
     """
 
     location: Location
@@ -50,7 +50,7 @@ class SourceProbe:
 
     @classmethod
     def inspect(cls, where: Where) -> SourceProbe:
-        """List a location; NotADataset if it cannot be listed."""
+        """List a location; raise NotADataset if the location cannot be listed."""
         location = locate(where)
         if not location.is_folder():
             return cls(location, is_folder=False)
@@ -60,15 +60,15 @@ class SourceProbe:
 
     @property
     def path(self) -> Path:
-        """Path of the location; UsageError in an object store."""
+        """Local path of the location. Raise UsageError if the location is in an object store."""
         return local_path(self.location)
 
     def files_ending(self, *suffixes: str) -> list[str]:
-        """Return the sorted names of files with one of some lower-case suffixes."""
+        """Return the sorted names of the files that end, in any capitals, with one of the lower-case ``suffixes``."""
         return [name for name in self.files if name.lower().endswith(suffixes)]
 
     def head(self, name: str = "") -> bytes:
-        """Return the first HEAD_BYTES of the file, or of a named file in the folder; empty if it cannot be read."""
+        """Return the first HEAD_BYTES of the file, or of a named file in the folder; empty if reading fails."""
         try:
             with SourceFile(self.location / name if name else self.location, window=HEAD_BYTES) as file:
                 return file.read(0, min(HEAD_BYTES, file.size))
@@ -77,7 +77,7 @@ class SourceProbe:
 
 
 def local_path(location: Location) -> Path:
-    """Return the path of a location on this machine; UsageError for a location in an object store."""
+    """Return the location's path on this machine; raise UsageError if the location is in an object store."""
     if isinstance(location, Folder):
         return location.path
     raise UsageError(f"{location} is in an object store, and a source of this kind is read from files; copy it first")
@@ -85,15 +85,16 @@ def local_path(location: Location) -> Path:
 
 @dataclass(frozen=True)
 class SourceFormat:
-    """Kind of source. Entry points of the group ``picstore.sources`` are SourceFormats, or only ``list_inputs``.
+    """Kind of source. An entry point of the group ``picstore.sources`` is a SourceFormat or a ``list_inputs`` function.
 
     Attributes:
-        list_inputs: lists the inputs of a path; options are keywords. Raises NotADataset if the path cannot be read,
-            UsageError for a path of another kind or a wrong value, Damage, or MissingDependency.
+        list_inputs: function that lists the inputs of a path and takes options as keywords. It raises NotADataset if
+        the path cannot be read, UsageError if the path is of another kind or a value is wrong, Damage, or
+        MissingDependency.
         options: names of the options that ``list_inputs`` takes.
-        recognizes: whether ``--source auto`` takes a location for this kind; None for never.
+        recognizes: function by which ``--source auto`` tells whether a location is of this kind; None for never.
         object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in an object store, not a path.
-        takes_engine: whether ``list_inputs`` takes the keyword ``engine``, whose tasks list large sources.
+        takes_engine: whether ``list_inputs`` takes the keyword ``engine``, which runs tasks that list large sources.
     """
 
     list_inputs: Callable[..., Listing]
@@ -104,7 +105,7 @@ class SourceFormat:
 
 
 def import_library(module: str, library: str, extra: str) -> Any:
-    """Import a library that a source needs; MissingDependency, with the extra to install, if it is not there."""
+    """Import a library that a source needs; raise MissingDependency, which names the extra to install, on failure."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -112,11 +113,11 @@ def import_library(module: str, library: str, extra: str) -> Any:
 
 
 def recognize(location: Location) -> str:
-    """Return the first kind that recognizes a location; NotADataset if none does."""
+    """Return the first kind that recognizes a location; raise NotADataset if no kind does."""
     probe = SourceProbe.inspect(location)
     for kind in (*KINDS[: -len(GENERAL)], *sorted(_plugins()), *GENERAL):
         format_ = load_format(kind)
-        # A plug-in for local files may use the probe's path.
+        # A plug-in for local files may use ``probe.path``, which object stores do not have.
         if kind not in KINDS and not format_.object_stores and not isinstance(location, Folder):
             continue
         if format_.recognizes is not None and format_.recognizes(probe):
@@ -125,7 +126,7 @@ def recognize(location: Location) -> str:
 
 
 def load_format(kind: str) -> SourceFormat:
-    """Import the format of a kind; UsageError for an unknown kind, PicstoreError if a plug-in cannot be loaded."""
+    """Import a kind's format; raise UsageError if the kind is unknown, PicstoreError if a plug-in cannot be loaded."""
     if kind in KINDS:
         module, name = _FORMATS.get(kind, (kind, "FORMAT"))
         found = getattr(importlib.import_module(f"picstore.prepare.sources.{module}"), name)
@@ -135,12 +136,12 @@ def load_format(kind: str) -> SourceFormat:
             raise UsageError(f"no source is called {kind}; there are auto, {', '.join(sorted({*KINDS, *plugins}))}")
         try:
             found = plugins[kind].load()
-        # The import of another package can raise anything.
+        # The import of another package can raise any exception.
         except Exception as error:
             raise PicstoreError(f"the source {kind} ({plugins[kind].value}) cannot be loaded: {error!r}") from error
     return found if isinstance(found, SourceFormat) else SourceFormat(found)
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    """Return the entry points of other packages by name, not loaded yet."""
+    """Return the entry points of other packages by name, without loading them."""
     return {point.name: point for point in entry_points(group="picstore.sources")}
