@@ -32,18 +32,18 @@ class Input:
         offset, size: byte range in the file; size −1 means up to the end.
         problem: reason why the image cannot be read, if listing found one; else empty.
         extra: JSON object that the record's extra holds beside ``path``, serialized so that a million inputs with
-        targets stay small; empty for none.
+            targets stay small; empty for none.
         annotated: width and height of the image that targets in the extra refer to; see ``coordinates.map_targets``.
         attachments: pairs of an attachment's name, which the listing declares, and the input with its bytes.
-        reader: function that reads the input from ``path``, ``offset``, ``size`` and ``key``, raises ImageError and may
-        keep files open; None for a byte range of a file. Other processes import the function from its module by name.
+        reader: module-level function that reads the input from ``path``, ``offset``, ``size`` and ``key``, raises
+            ImageError and may keep files open; None for a byte range of a file. Other processes import it by name.
         key: argument that only the reader uses.
         crc: CRC-32C that the bytes must have, if known.
         targets: forms of the targets in the extra: ``annotations.OWN`` or the value of ``--targets``; empty if fields
-        that are named like targets are metadata, which conversion leaves unchanged.
+            that are named like targets are metadata, which conversion leaves unchanged.
         upright: whether targets in the extra are in pixels of the upright image, whatever the file's orientation.
         frame: offset and size of the record that holds the image, if a masked CRC-32C follows the record. Reading the
-        image checks that CRC; listing reads label and metadata without the check.
+            image checks that CRC; listing reads label and metadata without the check.
         lost: estimated number of samples that a damaged file lost, if the input stands for the damage; else 0.
         version: version of the file in which ``offset`` and ``key`` were found, see ``SourceFile.version``; reading
             another version raises ImageError. Empty if the input is a whole file.
@@ -96,7 +96,7 @@ class Listing:
         attachments: names of the attachments that inputs may have.
         remarks: messages for the user: files skipped, objects left out.
         duplicates: index of each input to leave out, mapped to the index of the first input with the same bytes; None
-        if duplicates were not searched.
+            if duplicates were not searched.
         partition: ids, containers and rows of the inputs, if the source has them.
         targets: forms of targets that the user named.
         alike: for each field that is metadata but named like targets, the number of samples with the field.
@@ -113,7 +113,7 @@ class Listing:
     alike: dict[str, int] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Return the SHA-256 of names, labels, extras and attachments, by which a resumed conversion knows its source."""
+        """Return a SHA-256 of names, labels, extras and attachments, by which a resumed job knows its source."""
         digest = hashlib.sha256()
         for source in self.inputs:
             digest.update(f"{source.label} {source.name}\n".encode())
@@ -137,7 +137,7 @@ def relabel_input(source: Input, labels: Sequence[int]) -> Input:
 
 
 def read_input(source: Input) -> bytes:
-    """Read an input's bytes; raise ImageError on failure or beyond MAX_INPUT, PicstoreError if a store is unreachable."""
+    """Read an input's bytes; raise ImageError on failure or beyond MAX_INPUT, PicstoreError if no store answers."""
     if source.problem:
         raise ImageError(source.problem)
     read = _read_range if source.frame is None else _read_framed

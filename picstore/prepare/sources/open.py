@@ -52,14 +52,14 @@ def open_source(
     Args:
         where: the source. The source, and each file that an option names, is local or in an object store.
         kind: one of KINDS, the name of an entry point, or ``"auto"`` for the first kind that recognizes the source, and
-        coco if the option ``annotations`` is given.
+            coco if the option ``annotations`` is given.
         classes: a file of class names, one per line (:func:`picstore.storage.class_names.from_lines`), in the order of
-        labels. The file names integer labels, and renumbers labels that have names.
+            labels. The file names integer labels, and renumbers labels that have names.
         targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``annotations.check_targets``.
             If None, such fields are metadata, unless the kind defines their forms.
         engine: engine for tasks that list parts of a large source; None for no tasks.
         options: options of the kind: ``root``, ``synsets``, ``annotations``, ``image_field``, ``label_field``,
-        ``split``. An option that is None has its default.
+            ``split``. An option that is None has its default.
 
     Raises:
         NotADataset: the source does not exist, or holds no images.

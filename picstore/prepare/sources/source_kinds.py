@@ -89,8 +89,8 @@ class SourceFormat:
 
     Attributes:
         list_inputs: function that lists the inputs of a path and takes options as keywords. It raises NotADataset if
-        the path cannot be read, UsageError if the path is of another kind or a value is wrong, Damage, or
-        MissingDependency.
+            the path cannot be read, UsageError if the path is of another kind or a value is wrong, Damage, or
+            MissingDependency.
         options: names of the options that ``list_inputs`` takes.
         recognizes: function by which ``--source auto`` tells whether a location is of this kind; None for never.
         object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in an object store, not a path.
