@@ -1,1 +1,1 @@
-"""Formats that export writes, a module each."""
+"""Formats that ``export`` writes, one module per format."""

@@ -1,4 +1,4 @@
-"""ExportFormat, the base of export formats; and safe names, durable files and JSON for all formats."""
+"""ExportFormat, the base of export formats; and durable files and JSON for all formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from picstore.storage.location.abstract_location import PARTIAL
 from picstore.storage.location.atomic_file import partial_path, sync
 
 CLASSES = "classes.txt"
-MAX_SHARD_SIZE = 1 << 31  # bytes; MDS has offsets of 32 bits
+MAX_SHARD_SIZE = 1 << 31  # bytes, because MDS has 32-bit offsets
 
 _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"II*\0": "tif", b"MM\0*": "tif", b"GIF8": "gif", b"BM": "bmp"}
 
@@ -27,8 +27,8 @@ class Outline:
     """Record as the index of its container describes it, without the bytes of image and attachments.
 
     Attributes:
-        jpeg: size of the image.
-        attachments: sizes of the attachments that are not empty, by name.
+        jpeg: size of the image in bytes.
+        attachments: sizes in bytes of the attachments that are not empty, by name.
     """
 
     id: int
@@ -45,7 +45,7 @@ class Part:
     Attributes:
         number: number of the part, 0 for the first.
         count: number of records.
-        names: in the format folder, the records' paths without ``.jpg``; else empty.
+        names: paths of the records without ``.jpg``, if the format is ``folder``; else empty.
     """
 
     number: int
@@ -57,17 +57,17 @@ class Part:
 class ExportFormat(ABC):
     """Format in which a dataset is written part by part.
 
-    The outlines alone decide which records make a part. Damage that only reading shows makes a part smaller, so parts
-    are written in any order, each with the bytes that it has in any other export.
+    Outlines alone decide which records form a part, and damage that is found in reading only makes a part smaller. So
+    parts can be written in any order, and every export writes the same bytes.
 
     Attributes:
         root: folder of the export.
-        classes: names of classes by label.
-        shard_size: approximate bytes of a tar, shard or Parquet file.
+        classes: class names by label.
+        shard_size: approximate size of a tar, shard or Parquet file in bytes.
         attachments: names of the dataset's attachments.
     """
 
-    # Columns of the format, whose names attachments cannot have, and whether the last record exceeds a shard's size.
+    # Columns of the format, whose names attachments cannot have; whether a shard's last record may exceed its size.
     COLUMNS: ClassVar[Collection[str]] = ()
     EXCEED: ClassVar[bool] = False
 
@@ -77,7 +77,7 @@ class ExportFormat(ABC):
     attachments: tuple[str, ...]
 
     def begin(self) -> None:
-        """Write classes.txt; UsageError if an attachment has the name of a column."""
+        """Write classes.txt; raise UsageError if an attachment has the name of a column."""
         if taken := set(self.COLUMNS) & set(self.attachments):
             raise UsageError(f"attachment {min(taken)!r} has the name of a column of the format; choose another format")
         if self.classes:
@@ -85,7 +85,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Return what :meth:`divide` needs to know of a record, by default the bytes in its file; runs in tasks."""
+        """Return a record's value for :meth:`divide`, by default its size in the file in bytes. Runs in tasks."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
         """Divide the records into parts, by default one part per file of about ``shard_size`` bytes."""
@@ -93,10 +93,10 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, part: Part, records: Iterable[Record | None]) -> Any:
-        """Write a part, durable; unreadable records are None. Runs in tasks, twice if a task is taken for dead.
+        """Write a part durably; unreadable records are None. Runs in tasks, twice if a task is taken for dead.
 
         Returns:
-            The argument for :meth:`close`; None if nothing was written, as no record is readable.
+            The argument for :meth:`close`; None if nothing was written, because no record is readable.
         """
 
     @abstractmethod
@@ -105,7 +105,7 @@ class ExportFormat(ABC):
 
 
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
-    """Make each shard a part; only if ``exceed``, its last sample may reach beyond ``shard_size``."""
+    """Return one part per shard; a shard's last sample reaches beyond ``shard_size`` only if ``exceed``."""
     counts: list[int] = []
     held = 0
     for size in sizes:
@@ -119,7 +119,7 @@ def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[
 
 
 def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
-    """Number files through, without the parts that have no file, as all of their records are damaged."""
+    """Rename files to consecutive numbers, because a part whose records are all damaged has no file."""
     there = (number for number, result in enumerate(written) if result is not None)
     for number, old in enumerate(there):
         if old != number:
@@ -128,9 +128,9 @@ def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
 
 @contextlib.contextmanager
 def durable_file(path: Path, root: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing, which appears complete and durable at the end.
+    """Open a file for writing; at the end it appears at ``path``, complete and durable.
 
-    Until then it lies in ``root`` under a unique name, as a task that is taken for dead may still write the same file.
+    Until then it lies in ``root`` under a unique name, because a task that is taken for dead may still write the file.
     """
     partial = partial_path(root / path.name)
     with partial.open("wb") as file:
@@ -154,7 +154,7 @@ def suffix_of(blob: bytes | memoryview) -> str:
 
 
 def extra_object(record: Record) -> dict[str, Any]:
-    """Return the extra as an object; any other value becomes the member ``extra``."""
+    """Return a record's extra as an object; any other value becomes the object's member ``extra``."""
     extra = {} if record.extra is None else record.extra
     return extra if isinstance(extra, dict) else {"extra": extra}
 

@@ -40,8 +40,8 @@ from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 from picstore.storage.location.resolve import map_concurrently
 
 _UNFINISHED = ".unfinished"  # no folder of a class has such a name
-_TASKS_A_WORKER = 4  # tasks that read indexes
-# Least size in bytes of the JPEGs of a task, which reads its first and last container whole.
+_TASKS_A_WORKER = 4  # number of tasks per worker that read indexes
+# Least size in bytes of a task's JPEGs, because each task reads its first and last container whole.
 _TASK_SIZE = 64 << 20
 _FORMATS: dict[str, type[ExportFormat]] = {
     "folder": FolderFormat,
@@ -54,7 +54,7 @@ FORMATS = tuple(_FORMATS)
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Number of records written, size of their JPEGs, damaged records left out, and messages for the user."""
+    """Number of records written, size of their JPEGs in bytes, number of damaged records, and messages for the user."""
 
     images: int
     bytes: int
@@ -74,14 +74,14 @@ def export(
     """Write every record of a dataset in stored order. Damaged records are left out and counted.
 
     The files are written to ``out/.unfinished`` and moved to ``out`` when all are complete and durable. An error in
-    writing removes that folder. It stays as long as files are missing in ``out``, also if the process is killed.
+    writing removes that folder; otherwise the folder exists until ``out`` is complete, even if the process is killed.
 
     Args:
         source: path of a finished dataset, or an open dataset.
         out: a folder that does not exist or is empty.
         format: one of FORMATS.
-        shard_size: approximate bytes of a tar, shard or Parquet file.
-        workers: number of processes, or an engine; the files do not depend on it.
+        shard_size: approximate size of a tar, shard or Parquet file in bytes.
+        workers: number of processes, or an engine; the files do not depend on the workers.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: the dataset cannot be opened.
@@ -149,7 +149,7 @@ def _read_outlines(
 
 
 def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> Iterator[WriteTask]:
-    """Divide the records into parts, and yield tasks of one large or several small parts."""
+    """Divide the records into parts, and yield tasks of one large part or several small parts."""
     ends = np.cumsum(outlines.sizes)
     parts: list[Part] = []
     start = end = 0
@@ -164,7 +164,7 @@ def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> 
 
 
 def _sync_tree(folder: Path) -> None:
-    """Make the folders durable, and the files at the top, which no task wrote."""
+    """Make the folders durable, and the files directly in ``folder``, some of which no task wrote."""
     for path in (folder, *folder.iterdir()):
         if path.is_dir():
             sync_folder(path)
@@ -174,7 +174,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _move_content(unfinished: Path, out: Path) -> None:
-    """Move the content of ``unfinished`` to ``out``, and remove the folder; after an error it stays."""
+    """Move the content of ``unfinished`` to ``out``, and remove ``unfinished``; after an error ``unfinished`` stays."""
     for path in sorted(unfinished.iterdir()):
         path.rename(out / path.name)
     sync_folder(out)
@@ -196,7 +196,7 @@ class Outlines:
     """Records that can be exported, in stored order, as the indexes describe them.
 
     Attributes:
-        containers, positions, sizes: int64 (n,), places of the records, and bytes of their JPEGs.
+        containers, positions, sizes: int64 (n,), each record's container, position in it, and JPEG's size in bytes.
         described: results of the format's ``describe``.
         malformed: number of records whose extras are not JSON.
     """
@@ -210,7 +210,7 @@ class Outlines:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Task to write consecutive parts; ``containers`` and ``positions``, int64 (n,), are the places of records."""
+    """Task to write consecutive parts, whose records lie in ``containers`` at ``positions``, int64 (n,)."""
 
     dataset: Dataset
     containers: I64
@@ -221,7 +221,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParts:
-    """Number of records that a task wrote, size of their JPEGs, and the format's result for each part."""
+    """Number of records that a task wrote, size of their JPEGs in bytes, and the format's result for each part."""
 
     images: int
     bytes: int
@@ -270,7 +270,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
             continue
         try:
             outline = _outline(container, k, _with_columns(dataset.with_values(record)))
-        # The last three mean an extra that is too deep to be written again.
+        # All but Damage mean that the extra is nested too deep to be written again.
         except (Damage, UsageError, ValueError, RecursionError):
             malformed += 1
             continue
@@ -282,7 +282,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
 
 
 def _record_without_image(container: Container, k: int) -> Record:
-    """Make a record from the index alone; Corrupt if the extras are damaged."""
+    """Return a record without its image, from the index alone; raise Corrupt if the extras are damaged."""
     entry = container.index[k]
     return Record(int(entry["id"]), int(entry["label"]), b"", container.info(k), container.extra_json(k))
 
@@ -296,7 +296,7 @@ def _outline(container: Container, k: int, record: Record) -> Outline:
 
 
 def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
-    """Write parts. Containers are read one after the other, each once."""
+    """Write a task's parts. Containers are read one after the other, each once."""
     images = size = 0
 
     def counted() -> Iterator[Record | None]:
@@ -314,7 +314,7 @@ def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
 
 
 def _read_records(task: WriteTask) -> Iterator[Record | None]:
-    """Yield the records of a task, None for a damaged record."""
+    """Yield the records of a task; yield None if a record is damaged."""
     places = zip(task.containers.tolist(), task.positions.tolist(), strict=True)
     for number, of_container in groupby(places, key=lambda place: place[0]):
         container: Container | None = None
@@ -329,7 +329,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Return a record with its column values in the extra, if that is an object or null; members of the extra win."""
+    """Return a record with column values in its extra, if the extra is an object or null; the extra's members win."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

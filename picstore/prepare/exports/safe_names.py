@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable
 
 _UNSAFE = re.compile(r"[^\w\-.+=@ ]+")
-# Largest number of characters of a name. These may be 400 bytes, which are cut to 200; file systems allow 255.
+# Largest number of characters of a name: up to 400 bytes, of which 200 are kept, because file systems allow 255.
 _MAX_NAME = 100
 # Names that Windows reserves.
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
@@ -21,16 +21,16 @@ def safe_name(text: str) -> str:
 
 
 class UsedNames:
-    """Names in a folder or archive, equal if a file system that ignores case or normalizes Unicode takes them so.
+    """Names in use in a folder or archive; names that differ only in case or Unicode normalization are equal.
 
-    Holds 8 bytes of a hash of each name, some 70 bytes in memory: 1.3 million names take 90 MB.
+    Holds an 8-byte hash of each name, which takes some 70 bytes in memory: 90 MB for 1.3 million names.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._hashes = {_name_hash(name) for name in names}
 
     def take(self, *names: str) -> bool:
-        """Take names that differ from each other; return False, and take no name, if one is in use."""
+        """Take names that differ from each other; if any name is in use, return False and take no name."""
         hashes = set(map(_name_hash, names))
         if self._hashes & hashes:
             return False
@@ -44,7 +44,7 @@ def _name_hash(name: str) -> int:
 
 
 def attachment_names(attachments: Iterable[str]) -> dict[str, str]:
-    """Return safe names of a dataset's attachments; equal names get a number."""
+    """Return the safe name of each attachment of a dataset; equal names get a number."""
     used = UsedNames()
     names = {}
     for attachment in attachments:

@@ -28,11 +28,11 @@ from picstore.storage.format.record import Record
 from picstore.storage.location.atomic_file import sync
 
 TABLE = "records.jsonl"
-_PART_SIZE = 32 << 20  # bytes of JPEGs
+_PART_SIZE = 32 << 20  # size of a part's JPEGs in bytes
 
 
 class _Wish(NamedTuple):
-    """Label, id, name and attachments of a record, which decide its path, and the size of the JPEG."""
+    """Label, id, name and attachments of a record, which decide its path, and the size of its JPEG in bytes."""
 
     label: int
     id: int
@@ -51,12 +51,12 @@ class FolderFormat(ExportFormat):
     """
 
     def describe(self, outline: Outline) -> _Wish:
-        """Describe a record by its wish for a path."""
+        """Return the values of a record that decide its path."""
         stem = _stem(outline.extra, outline.id)
         return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
 
     def divide(self, described: Sequence[_Wish]) -> list[Part]:
-        """Make the folders, and name all records here, because a name depends on the names before it."""
+        """Create the folders, and name all records in this process, because a name depends on all previous names."""
         folders = self._folders(wish.label for wish in described)
         for folder in folders.values():
             (self.root / folder).mkdir()
@@ -83,7 +83,7 @@ class FolderFormat(ExportFormat):
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
         """Write JPEGs and attachments, and a piece of the table.
 
-        All files are synced at the end. Syncing each before the next is written takes a disk longer.
+        All files are synced at the end, because syncing each file before writing the next takes longer.
         """
         hidden = attachment_names(self.attachments)
         rows: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ class FolderFormat(ExportFormat):
         return self.root / f"{TABLE}.{number}"
 
     def close(self, written: Sequence[bool | None]) -> list[str]:
-        """Join the pieces of the table, and return a warning if folders sort otherwise than labels."""
+        """Join the pieces of the table; return remarks if folders sort differently from labels, or have other names."""
         with (self.root / TABLE).open("wb") as table:
             for piece in map(self._piece, range(len(written))):
                 with piece.open("rb") as rows:
@@ -131,7 +131,7 @@ class FolderFormat(ExportFormat):
 
 
 def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames) -> str:
-    """Find and take a path without ``.jpg``, for which the paths of JPEG and attachments are free."""
+    """Take and return a path without ``.jpg``, if the paths of JPEG and attachments are not in use."""
     stem, tries = wish.stem, 0
     while True:
         path = f"{folder}/{stem}"
@@ -148,7 +148,7 @@ def _hidden_path(path: str, attachment: str) -> str:
 
 
 def _stem(extra: dict[str, Any], id_: int) -> str:
-    """Return the original name without folders and extension, or else the id."""
+    """Return the file name of the original path without its extension; the id if the extra has no path."""
     path = extra.get("path")
     if not isinstance(path, str):
         return f"{id_:09d}"

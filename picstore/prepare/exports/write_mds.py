@@ -1,4 +1,4 @@
-"""Export to MosaicML's MDS, as sources/mds.py describes the layout; MosaicML's writer would encode JPEGs again."""
+"""Export to MosaicML's MDS, laid out as in sources/mds.py, because MosaicML's writer would encode JPEGs again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LABEL = struct.Struct("<q")
 
 
 class _Shard(NamedTuple):
-    """Numbers of samples and bytes of a shard that was written."""
+    """Number of samples in a written shard, and the shard's size in bytes."""
 
     samples: int
     bytes: int
@@ -35,13 +35,13 @@ class MdsFormat(ExportFormat):
     """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. A task holds one shard in memory.
 
     Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), and each attachment by its name
-    (bytes, empty for a record without it).
+    (bytes, empty if a record does not have the attachment).
     """
 
     COLUMNS = _COLUMNS
 
     def _columns(self) -> dict[str, str]:
-        """Return the encodings of columns by name, in the order of a sample."""
+        """Return the encodings of columns by name, in the order of columns in a sample."""
         return dict(sorted((_COLUMNS | dict.fromkeys(self.attachments, "bytes")).items()))
 
     def _config(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class MdsFormat(ExportFormat):
         }
 
     def describe(self, outline: Outline) -> int:
-        """Return the size of a sample."""
+        """Return the size of a sample in bytes."""
         # A sample begins with the lengths of all columns except the label.
         lengths = 4 * (2 + len(self.attachments))
         values = outline.jpeg + _LABEL.size + len(to_json(outline.extra))
@@ -83,7 +83,7 @@ class MdsFormat(ExportFormat):
         return self.root / f"shard.{number:05d}.mds"
 
     def close(self, written: Sequence[_Shard | None]) -> list[str]:
-        """Number the shards through, and write the index."""
+        """Number the shards consecutively, and write the index."""
         close_gaps(self._path, written)
         shards = [
             {

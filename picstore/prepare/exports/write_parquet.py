@@ -23,12 +23,12 @@ from picstore.prepare.exports.export_format import (
 from picstore.prepare.sources.parquet_layout import CLASSES_KEY, EXTRA_KEY, import_parquet
 from picstore.storage.format.record import Record
 
-# Hugging Face's datasets writes as many. Readers of a single row fetch a group.
+# The number that Hugging Face's datasets writes. Reading a single row fetches its group.
 _ROWS_PER_GROUP = 100
 
 
 class _Shard(NamedTuple):
-    """Number of rows of a file that was written, and the bytes of their values."""
+    """Number of rows in a written file, and the total size of their values in bytes."""
 
     rows: int
     bytes: int
@@ -36,17 +36,16 @@ class _Shard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParquetFormat(ExportFormat):
-    """OUT/data/train-00000.parquet, …, OUT/README.md, the card, and OUT/classes.txt. A task holds 100 records.
+    """OUT/data/train-00000.parquet, …, OUT/README.md (the card), and OUT/classes.txt. A task holds 100 records.
 
-    Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel if all classes have
-    different names, −1 for unknown), ``extra`` (a JSON object as text), and each attachment by its name (binary, null
-    for a record without it).
+    Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel if all class names differ,
+    −1 for unknown), ``extra`` (a JSON object as text), and each attachment by its name (binary, null if missing).
     """
 
     COLUMNS = ("image", "label", "extra")
 
     def begin(self) -> None:
-        """Write classes.txt, and make the folder of the files; MissingDependency without pyarrow."""
+        """Write classes.txt, and create the folder of files; raise MissingDependency if pyarrow is not installed."""
         ExportFormat.begin(self)
         self._schema()
         (self.root / "data").mkdir()
@@ -65,11 +64,11 @@ class ParquetFormat(ExportFormat):
 
     @property
     def _has_label_names(self) -> bool:
-        """Whether the label is a ClassLabel; a ClassLabel has each name once."""
+        """Whether the label is a ClassLabel, which requires that all class names differ."""
         return bool(self.classes) and len(set(self.classes)) == len(self.classes)
 
     def _features(self) -> dict[str, Any]:
-        """Return the columns as Hugging Face's datasets describes them in a file's metadata."""
+        """Return the description of the columns that Hugging Face's datasets keeps in a file's metadata."""
         label: dict[str, Any] = {"dtype": "int64", "_type": "Value"}
         if self._has_label_names:
             label = {"names": self.classes, "_type": "ClassLabel"}
@@ -77,7 +76,7 @@ class ParquetFormat(ExportFormat):
         return {"image": {"_type": "Image"}, "label": label, "extra": {"dtype": "string", "_type": "Value"}, **others}
 
     def describe(self, outline: Outline) -> int:
-        """Return the bytes of a row's image, extra and attachments."""
+        """Return the size in bytes of a row's image, extra and attachments."""
         return outline.jpeg + len(_extra_text(outline.extra)) + sum(outline.attachments.values())
 
     def write(self, part: Part, records: Iterable[Record | None]) -> _Shard | None:
@@ -92,7 +91,7 @@ class ParquetFormat(ExportFormat):
 
         schema, remaining = self._schema(), iter(records)
         count = size = 0
-        # JPEGs do not compress, and the statistics of a column of images would be two images a group.
+        # JPEGs do not compress, and the statistics of the column of images would hold two images per group.
         options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         with durable_file(self._path(number), self.root) as file, pq.ParquetWriter(file, schema, **options) as writer:
             while True:
@@ -107,7 +106,7 @@ class ParquetFormat(ExportFormat):
         return self.root / "data" / f"train-{number:05d}.parquet"
 
     def close(self, written: Sequence[_Shard | None]) -> list[str]:
-        """Number the files through, and write the card; an export without rows has a file without rows."""
+        """Number the files consecutively, and write the card; an export without rows has one file without rows."""
         close_gaps(self._path, written)
         shards = [shard for shard in written if shard is not None] or [self._write_file(0, [])]
         download = sum(self._path(number).stat().st_size for number in range(len(shards)))

@@ -25,21 +25,21 @@ from picstore.prepare.exports.safe_names import (
 )
 from picstore.storage.format.record import Record
 
-_BLOCK = 512  # bytes
+_BLOCK = 512  # size in bytes of a tar's blocks
 
 
 @dataclass(frozen=True, slots=True)
 class WebDatasetFormat(ExportFormat):
     """OUT/shard-000000.tar, … of about ``shard_size`` bytes, and OUT/classes.txt.
 
-    ``cls`` is the label as a number, −1 for unknown; ``json`` the extra. An attachment is ``<name>.png`` or another
-    extension by its first bytes, else ``<name>.bin``; its name is made safe, and distinct from others.
+    ``cls`` is the label as a number, −1 for unknown; ``json`` the extra. An attachment is ``<name>.bin``, or
+    ``<name>.png`` and the like if its first bytes are an image's; names of attachments are made safe and distinct.
     """
 
     EXCEED = True
 
     def describe(self, outline: Outline) -> int:
-        """Return the size of a sample's members."""
+        """Return the size of a sample's members in bytes."""
         key, names = _key(outline), attachment_names(self.attachments)
         sizes = {f"{key}.jpg": outline.jpeg, f"{key}.cls": len(b"%d" % outline.label)}
         if outline.extra:
@@ -49,7 +49,7 @@ class WebDatasetFormat(ExportFormat):
         return sum(_member_size(name, size) for name, size in sizes.items())
 
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
-        """Write a tar; all members of a sample are in one."""
+        """Write a tar with all members of the part's samples."""
         names = attachment_names(self.attachments)
         with ExitStack() as opened:
             tar: tarfile.TarFile | None = None
@@ -66,7 +66,7 @@ class WebDatasetFormat(ExportFormat):
         return self.root / f"shard-{number:06d}.tar"
 
     def close(self, written: Sequence[bool | None]) -> list[str]:
-        """Number the tars through."""
+        """Number the tars consecutively."""
         close_gaps(self._path, written)
         return []
 
@@ -94,7 +94,7 @@ def _add_member(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> No
 
 
 def _member_size(name: str, size: int) -> int:
-    """Return the size of a member with its header, which is one block unless the name needs pax records."""
+    """Return the bytes of a member with its header, which is one block unless the name needs pax records."""
     short = name.isascii() and len(name) <= tarfile.LENGTH_NAME
     header = _BLOCK if short else len(tarfile.TarInfo(name).tobuf(tarfile.PAX_FORMAT))
     return header + -(-size // _BLOCK) * _BLOCK

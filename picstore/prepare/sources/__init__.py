@@ -1,1 +1,1 @@
-"""Formats that convert reads, a module each."""
+"""Formats that ``convert`` reads, one module per format."""

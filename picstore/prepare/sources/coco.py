@@ -24,8 +24,8 @@ from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_of_file
 
-MAX_ANNOTATIONS = 1 << 32  # bytes of a file; COCO 2017 has 448 MB
-_BESIDE = "_annotations.coco.json"  # Roboflow's name, in a folder of images
+MAX_ANNOTATIONS = 1 << 32  # largest size of an annotation file in bytes; COCO 2017 has 448 MB
+_BESIDE = "_annotations.coco.json"  # name of Roboflow's annotation file in a folder of images
 _LISTS = ("images", "annotations", "categories")
 # Control characters, and halves of UTF-16 pairs.
 _NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
@@ -37,7 +37,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     """List the images of an annotation file in order, with label −1 and objects in the extra (docs/formats.md).
 
     A box is clipped to its image. Objects whose box then has no area are left out, and a remark counts them. Listing
-    takes twice the size of the annotation file in memory, and the inputs once that size.
+    takes twice the annotation file's size in memory, and the inputs take that size once.
     """
     # Raise unless ``folder`` is a folder.
     visible_entries(folder)
@@ -131,14 +131,14 @@ class _Document:
         return number
 
     def text(self, value: dict[str, Any], key: str, path: str) -> str:
-        """Return the text member ``key`` of an object, which is not empty and has no control characters."""
+        """Return the member ``key`` of an object, which is a text that is not empty and has no control characters."""
         text = value.get(key)
         if not isinstance(text, str) or not text or _NO_TEXT.search(text):
             self.refuse(f"{path}.{key}", "missing" if key not in value else "not a line of text")
         return text
 
     def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
-        """Check a list of coordinates: each within ±MAX_COORDINATE, their number a multiple of ``multiple``."""
+        """Return a list of coordinates, each within ±MAX_COORDINATE and their number a multiple of ``multiple``."""
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")
         if not all(-MAX_COORDINATE <= value <= MAX_COORDINATE for value in values):
@@ -169,7 +169,7 @@ def _targets(
 
     Args:
         labels: labels by category id.
-        optional: which of ``segmentation`` and ``keypoints`` occur in the file, so that all images get the same fields.
+        optional: those of ``segmentation`` and ``keypoints`` that the file has, so that all images get the same fields.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)
@@ -228,14 +228,14 @@ def _clipped_box(document: _Document, annotation: dict[str, Any], image: Input, 
 
 
 def clip_box(corners: Sequence[float], size: tuple[int, int]) -> list[float] | None:
-    """Clip a box (left, top, right, bottom) to an image of some width and height; None if it has no area there."""
+    """Return a box (left, top, right, bottom) clipped to an image of a width and height; None if no area is left."""
     x0, y0, x1, y1 = (round(corner, _DECIMALS) for corner in corners)
     left, top, right, bottom = max(x0, 0), max(y0, 0), min(x1, size[0]), min(y1, size[1])
     return [left, top, right, bottom] if left < right and top < bottom else None
 
 
 def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[float]], dict[str, Any] | None]:
-    """Return the polygons that have at least three points, and the run lengths of a crowd, or None, unchanged."""
+    """Return the polygons with at least three points, and a crowd's run lengths, unchanged, or None."""
     if isinstance(value, dict):
         counts, size = value.get("counts"), value.get("size")
         if isinstance(counts, list):

@@ -1,6 +1,6 @@
 """Readers of images that formats store in compressed blocks or as plain pixels.
 
-A block (zstd, gzip, bzip2) is decompressed whole, and the last block is cached. Pixels become PGM, PPM or PNG files.
+A block (zstd, gzip, bzip2) is decompressed whole, and one block is cached. Pixels become PGM, PPM or PNG files.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from picstore.prepare.sources.inputs import MAX_INPUT, Input, read_input
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
-MAX_DECOMPRESSED = 1 << 32  # bytes of one block
-# A block may have this many decompressed bytes for each compressed byte, and _SMALL bytes beyond that. Shards hold
-# images and masks.
+MAX_DECOMPRESSED = 1 << 32  # largest size of a decompressed block in bytes
+# A block may have this many decompressed bytes per compressed byte, plus _SMALL bytes. Shards hold images and masks.
 _MAX_RATIO = 256
 _SMALL = 64 << 20  # bytes
 CODECS = ("zstd", "gz", "bz2")
@@ -52,7 +51,7 @@ class DecompressedBlock:
         self._data, self.path, self.printable_path, self.size = data, path, printable(path), len(data)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read exactly ``size`` bytes; Truncated if there are fewer."""
+        """Read exactly ``size`` bytes; raise Truncated if the block ends before."""
         if size < 0 or offset < 0 or offset + size > self.size:
             what = f"{size:,} bytes are said to be here, unpacked there are {self.size:,}"
             raise Truncated(what, self.printable_path, offset)
@@ -61,7 +60,7 @@ class DecompressedBlock:
 
 @functools.lru_cache(1)
 def decompress_block(path: str, block: CompressedBlock, version: str) -> DecompressedBlock:
-    """Decompress a block of a file. Memory is taken as data comes out, not as the block claims.
+    """Decompress a block of a file. Memory grows with the decompressed data, whatever size the block claims.
 
     Args:
         version: version that the file must have; empty for any.
@@ -97,26 +96,26 @@ def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
 
 
 def read_compressed(source: Input) -> bytes:
-    """Read an input whose ``offset`` and ``size`` are in the decompressed bytes of a block; ``key`` is the block."""
+    """Read a byte range of a decompressed block: ``key`` is the block, ``offset`` and ``size`` are the range."""
     codec, *numbers = _KEY.unpack(source.key)
     block = CompressedBlock(codec.rstrip(b"\0").decode(), *numbers)
     return decompress_block(source.path, block, source.version).read(source.offset, source.size)
 
 
-# Width, height and length of the mode, as MosaicML and LitData write PIL images.
+# Header of a PIL image that MosaicML or LitData wrote: width, height and length of the mode's name.
 _PIL_HEADER = struct.Struct("<III")
 _MODES = {"L": 1, "RGB": 3, "RGBA": 4}
 
 
 def netpbm(pixels: bytes, width: int, height: int, channels: int) -> bytes:
-    """Build a PGM (1 channel) or PPM (3 channels) file; ImageError if the number of pixels is wrong."""
+    """Return a PGM (1 channel) or PPM (3 channels) file; raise ImageError if the number of pixels is wrong."""
     if channels not in (1, 3) or min(width, height) < 1 or len(pixels) != width * height * channels:
         raise ImageError(f"{len(pixels):,} bytes are not {width} × {height} pixels of {channels} channels")
     return b"%s %d %d 255\n" % (b"P5" if channels == 1 else b"P6", width, height) + pixels
 
 
 def image_file(array: U8) -> bytes:
-    """Encode a uint8 array (H, W), (H, W, C) or (C, H, W), C of 1, 3 or 4, as an image file; ImageError for others."""
+    """Encode uint8 (H, W), (H, W, C) or (C, H, W), C of 1, 3 or 4, as an image file; else raise ImageError."""
     if array.dtype != np.uint8 or array.ndim not in (2, 3):
         raise ImageError(f"array of {array.dtype} {array.shape}; images are uint8 (H, W), (H, W, C) or (C, H, W)")
     if array.ndim == 2:
@@ -132,14 +131,14 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Return reader and key for a byte range of a file or of a block; a PIL image if ``encoding`` is pil."""
+    """Return reader and key for an image in a file or block; the image is a PIL image if ``encoding`` is pil."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())
 
 
 def read_rgb(source: Input) -> bytes:
-    """Read a byte range of RGB pixels; ``key`` is width and height as u32."""
+    """Read a byte range of RGB pixels as a PPM file; ``key`` is width and height as u32."""
     width, height = struct.unpack("<II", source.key)
     return netpbm(_read_range(source), width, height, 3)
 

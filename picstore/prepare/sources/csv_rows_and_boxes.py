@@ -1,4 +1,4 @@
-"""Rows of CSVs; and CSVs of boxes, in which all rows of an image become one record with the boxes.
+"""Rows of CSVs; and CSVs of boxes, in which all rows of an image become one record.
 
 RetinaNet, Open Images, Roboflow and many competitions write tables of boxes.
 """
@@ -34,9 +34,9 @@ PATH_FIELDS = (
     *("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname"),
     *("image_id", "imageid", "image_name"),
 )
-# Largest size in bytes of the first line of a CSV that is divided. csv refuses a field of twice as many.
+# Largest size in bytes of the first line of a CSV that is divided. ``csv`` refuses a field of twice that size.
 MAX_HEADER = 1 << 16
-CUT = "cut off, "  # begins the problem of a last line without an end
+CUT = "cut off, "  # prefix of the problem of a last line that was cut off
 _MAX_TABLE = 1 << 32  # bytes
 # Names of the columns of left, top, right and bottom, in lower case.
 _CORNERS = (
@@ -47,15 +47,15 @@ _CORNERS = (
     ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2"),
 )
 _LABEL_FIELDS = (*LABEL_FIELDS, "labelname", "label_name", "category_name", "category_id", "name")
-# Columns of RetinaNet's tables, which do not name their columns.
+# Columns of RetinaNet's tables, which have no header.
 _RETINANET = ["path", "xmin", "ymin", "xmax", "ymax", "class"]
 
-# Number of a row's line, and the row's values by column or the reason why it has none.
+# Line number of a row, and the row's values by column or the reason why the row cannot be read.
 Row = tuple[int, "dict[str, Any] | str"]
 
 
 def read_table(location: Location) -> bytes:
-    """Read a table whole; NotADataset unless it is a file."""
+    """Read a whole table; raise NotADataset if the location is not a file."""
     if not location.is_file():
         raise NotADataset(f"{location} is not a file")
     return read_whole(location, _MAX_TABLE)
@@ -72,7 +72,7 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of a CSV; ``lines`` precede the text. Without ``names``, the first row names the columns."""
+    """Yield the rows of a CSV, which begins after ``lines`` lines. Without ``names``, the first row has the names."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(table), strict=True)
     try:
         names = next(reader, []) if names is None else names
@@ -92,7 +92,7 @@ def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) ->
 
 @dataclass(slots=True)
 class _Image:
-    """Rows of an image: corners of its boxes, label and further columns of each, and the first problem."""
+    """Rows of an image: corners, labels and further columns of its boxes, and the first problem."""
 
     corners: array[float] = field(default_factory=lambda: array("d"))
     labels: list[Label] = field(default_factory=list)
@@ -106,7 +106,7 @@ def list_box_csv(table: Location, root: Location, image_field: str | None, label
     A row with four empty corners names an image without objects.
 
     Args:
-        root: folder of the images. Names without a suffix are the stems of files there.
+        root: folder of the images. A name without a suffix is the stem of a file in the folder.
         image_field, label_field: columns of path and class; None to find them by their usual names.
 
     Returns:
@@ -154,7 +154,7 @@ def list_box_csv(table: Location, root: Location, image_field: str | None, label
 
 
 def _corner_columns(names: Sequence[str]) -> tuple[str, str, str, str] | None:
-    """Return the columns of left, top, right and bottom; None if a table does not have boxes."""
+    """Return the columns of left, top, right and bottom; None if a table has no boxes."""
     lower = {name.strip().lower(): name for name in names}
     for left, top, right, bottom in _CORNERS:
         if {left, top, right, bottom} <= lower.keys():
@@ -163,14 +163,14 @@ def _corner_columns(names: Sequence[str]) -> tuple[str, str, str, str] | None:
 
 
 def _is_retinanet(first: Sequence[str]) -> bool:
-    """Return whether a first row is the path and the numbers of a box, as in RetinaNet's tables, not names."""
+    """Return whether a table's first row is a path and a box, as in RetinaNet's tables, instead of column names."""
     if len(first) != len(_RETINANET) or not all(value == "" or _number(value) is not None for value in first[1:5]):
         return False
     return "." in first[0]
 
 
 def _add_box(found: _Image, row: dict[str, str], corners: Sequence[str], label: str | None) -> None:
-    """Add the box of a row to its image, if the row has one; ValueError if a corner is not a number."""
+    """Add a row's box, if the row has a box, to its image; raise ValueError if a corner is not a number."""
     texts = [row.pop(name).strip() for name in corners]
     value = row.pop(label, "") if label else ""
     if not any(texts):
@@ -194,7 +194,7 @@ def _number(text: str) -> float | None:
 
 
 def _image_finder(root: Location) -> Callable[[str], Location]:
-    """Return a function that locates an image by its name in a table; UsageError if a name leads out of ``root``."""
+    """Return a function that locates an image by its name, or raises UsageError if the name leads out of ``root``."""
     by_stem: dict[str, str] = {}
 
     def find(name: str) -> Location:

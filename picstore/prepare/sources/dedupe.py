@@ -1,4 +1,4 @@
-"""Duplicates among inputs: inputs of equal bytes, of which a dataset holds only the first."""
+"""Duplicates among inputs: inputs with equal bytes, of which a dataset holds only the first."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Fingerprint = tuple[int, bytes]
 
 
 def mark_duplicates(listing: Listing, *, workers: int) -> Listing:
-    """Return the listing with ``duplicates``: of inputs with equal bytes, whatever their names, all but the first.
+    """Return the listing with ``duplicates``: all inputs with equal bytes except the first, whatever their names.
 
-    Two passes: sizes and the last 4 KiB, read for all inputs, tell nearly all images apart; SHA-256 decides among the
-    rest. Photographs of one camera begin alike, but entropy-coded data does not end alike. Unreadable inputs are not
-    duplicates.
+    The first pass compares sizes and the last 4 KiB of all inputs, which differ for nearly all images; the second pass
+    compares the SHA-256 of all candidates. Photographs of one camera begin alike, but entropy-coded data does not end
+    alike. Unreadable inputs are not duplicates.
     """
     candidates = list(enumerate(listing.inputs))
     for function in (end_fingerprints, sha256_fingerprints):
@@ -44,7 +44,7 @@ def _run(
     candidates: NumberedInputs,
     workers: int,
 ) -> dict[int, Fingerprint]:
-    """Return fingerprints by id, without the inputs of tasks whose process died."""
+    """Return fingerprints by id; leave out the inputs of tasks whose process died."""
     tasks = deque(candidates[k : k + _INPUTS_PER_TASK] for k in range(0, len(candidates), _INPUTS_PER_TASK))
     found: dict[int, Fingerprint] = {}
     for _, outcome in worker_processes.LocalEngine(workers).run(function, tasks):
@@ -54,12 +54,12 @@ def _run(
 
 
 def end_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Return size and last bytes of inputs by id; of inputs with a reader, which are read whole, size and SHA-256."""
+    """Return each input's size and last bytes by id; with a reader, which reads the whole input, size and SHA-256."""
     return _fingerprints(inputs, lambda one: _end(one) if one.reader is None else _sha256(one), on_progress)
 
 
 def sha256_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Return size and SHA-256 of inputs by id."""
+    """Return each input's size and SHA-256 by id."""
     return _fingerprints(inputs, _sha256, on_progress)
 
 

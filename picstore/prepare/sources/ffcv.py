@@ -96,7 +96,7 @@ def _samples(
         file.read(table_offset, (file.size - table_offset) // _ALLOCATION.itemsize * _ALLOCATION.itemsize), _ALLOCATION
     )
     allocations = np.sort(allocations, order="offset")
-    # All JSON together has at most the bytes of the file, as no two samples share it.
+    # All JSON fields together have at most the file's size, because no two samples share a field.
     json_bytes = file.size
     json_fields = [name for name, type_ in fields.items() if type_ == _JSON]
     for first in range(0, samples, _ROWS_PER_READ):
@@ -112,7 +112,7 @@ def _samples(
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
-    """Return the bytes of each image: the size of the allocation at its offset, −1 without an allocation."""
+    """Return each image's size in bytes: the size of the allocation at its offset, −1 without an allocation."""
     sizes = np.full(len(images), -1, np.int64)
     if len(allocations):
         nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)
@@ -155,7 +155,7 @@ def _sample(
 
 
 def _read_json(file: SourceFile, offset: int, size: int, skipped: SkippedFields) -> Any:
-    """Read a JSON field, which ends with a zero byte; ValueError for damage or more bytes than a record may have."""
+    """Read a JSON field, which ends with a zero byte; raise ValueError if it is damaged or too large for a record."""
     if size > MAX_EXTRA:
         raise ValueError(f"{size:,} bytes")
     return json_value(file.read(offset, size).partition(b"\0")[0], skipped)

@@ -29,9 +29,9 @@ NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".
 def list_folder(location: Location, *, hidden: bool = False, engine: Engine | None = None) -> Listing:
     """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
-    Every regular file counts, except files with the suffix of a text or table, and hidden files unless ``hidden``.
-    Nested folders belong to their class. Links are followed, as some datasets are made of links. Remarks count the
-    files that are not images, the hidden files and folders, and the links that lead out of the folder.
+    Every regular file is listed, except files with the suffix of a text or table, and hidden files unless ``hidden``.
+    Files in nested folders belong to the class of their sub-folder. Links are followed, because some datasets consist
+    of links. Remarks count files that are not images, hidden files and folders, and links that lead out of the folder.
     """
     every = location.entries()
     odd = [entry.name for entry in every if entry.is_folder and location.is_odd(f"{entry.name}/x")]
@@ -71,7 +71,7 @@ class _ClassFolder:
 
 
 def is_taken(name: str, *, hidden: bool) -> bool:
-    """Return whether an entry is taken: visible, or ``hidden`` and not what systems and programs keep in folders."""
+    """Return whether an entry is listed: visible, or ``hidden`` is set and no system or program created the entry."""
     return not name.startswith(".") or (hidden and name not in _OF_PROGRAMS and not name.startswith("._"))
 
 
@@ -84,7 +84,7 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
     """List all files below a folder, depth first, by name."""
     if isinstance(folder, Folder):
         return list(walk.files_below(str(folder), prefix, label, set()))
-    # A store lists a thousand objects per request, at any depth, so it is not listed folder by folder.
+    # A store lists a thousand objects per request, at any depth, so a request per folder is not needed.
     files = sorted((name.split("/"), size) for name, size in folder.files())
     folders = {tuple(parts[:depth]) for parts, _ in files for depth in range(1, len(parts))}
     found = []
@@ -98,11 +98,11 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
 
 
 def refuse_class_splits(listing: Listing, location: Location) -> None:
-    """Raise UsageError if all classes that have images are splits: several, or one with folders in it."""
+    """Raise UsageError if all classes with images are named like splits: several classes, or one that holds folders."""
     names, inputs = listing.classes, listing.inputs
     if not any(map(split_of_word, names)):
         return
-    # Inputs are in the order of their labels.
+    # Inputs are sorted by label.
     first = [bisect_left(inputs, label, key=lambda one: one.label) for label in range(len(names))]
     used = [
         name for label, name in enumerate(names) if first[label] < len(inputs) and inputs[first[label]].label == label
@@ -116,8 +116,7 @@ class _Walk:
     """Walk over the files below a local source.
 
     Attributes:
-        notes: counts of files that are not images, of links out of the source and of hidden entries, each with the
-            least name.
+        notes: counts of files that are not images, links out of the source and hidden entries, with an example each.
     """
 
     def __init__(self, root: str, *, hidden: bool) -> None:
@@ -125,21 +124,21 @@ class _Walk:
         self._root, self._hidden = root, hidden
 
     def takes(self, parts: Sequence[str], prefix: str) -> bool:
-        """Return whether no part of a name is hidden, or hidden names are taken; names that are not are counted."""
+        """Return whether all parts of a name are taken; otherwise count the name as hidden."""
         if all(is_taken(part, hidden=self._hidden) for part in parts):
             return True
         add_note(self.notes, _HIDDEN, prefix + "/".join(parts))
         return False
 
     def may_be_image(self, name: str) -> bool:
-        """Return whether a file may be an image by its suffix; texts, tables and desktop files are counted."""
+        """Return whether a file may be an image by its suffix; otherwise count the file."""
         if not name.lower().endswith(NO_IMAGES):
             return True
         add_note(self.notes, _NO_IMAGE, name)
         return False
 
     def files_below(self, path: str, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
-        """Yield files below ``path`` in order; links are followed, except to folders in ``parents`` (device, inode)."""
+        """Yield the files below ``path`` by name; follow links, except to folders in ``parents`` (device, inode)."""
         try:
             own = os.stat(path)  # noqa: PTH116
             with os.scandir(path) as found:
@@ -156,7 +155,7 @@ class _Walk:
                 inner = {*parents, (own.st_dev, own.st_ino)}
                 try:
                     status = entry.stat()
-                except OSError as error:  # path of more than 4,096 bytes
+                except OSError as error:  # The path has more than 4,096 bytes.
                     problem = f"folder cannot be listed: {error.strerror}"
                     yield Input(printable(name), label, entry.path, problem=problem)
                     continue
@@ -177,7 +176,7 @@ class _Walk:
 
 
 def _remarks(source: Location, notes: Notes) -> Iterator[str]:
-    """Yield messages on files that are not images, hidden files, and links out of the source."""
+    """Yield remarks on files that are not images, hidden files, and links out of the source."""
     for key, one, several, outcome in (
         (_NO_IMAGE, "file that is not an image", "files that are not images", "left out"),
         (_HIDDEN, "hidden file or folder", "hidden files and folders", "left out; --hidden takes them"),
@@ -191,12 +190,12 @@ def _remarks(source: Location, notes: Notes) -> Iterator[str]:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # links in a circle
+    except OSError:  # Links lead in a circle.
         return False
 
 
 def _no_file(entry: os.DirEntry[str]) -> str:
-    """Describe an entry that is neither a file nor a folder, nor a link to one."""
+    """Describe an entry that is neither a file nor a folder, nor a link to a file or folder."""
     try:
         kind = kind_of(entry.stat().st_mode)
     except OSError:
@@ -205,7 +204,7 @@ def _no_file(entry: os.DirEntry[str]) -> str:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a folder; UsageError if another library wrote it, or it holds archives alone."""
+    """Return whether a location is a folder; raise UsageError if :func:`require_readable` refuses the folder."""
     if probe.is_folder:
         require_readable(probe)
     return probe.is_folder

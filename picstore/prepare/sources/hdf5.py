@@ -35,15 +35,15 @@ _MAX_USER_BLOCK = 1 << 30
 # Attribute of MATLAB's arrays, whose dimensions are stored in reverse.
 _MATLAB = "MATLAB_class"
 _ROWS_PER_READ = 4096
-# Largest number of values of a label that is a list, such as zeros and a one.
+# Largest number of values of a label that is a list, such as a one-hot vector.
 _MAX_VALUES = 1 << 12
-# Rows of variable length are read in small numbers, because each may be as large as the file.
+# Number of rows of variable length per read, which is small because a row may be as large as the file.
 _TEXTS_PER_READ = 64
-# A dataset may have this many bytes for each of its bytes in the file (deflate reaches 1,032), and _UNWRITTEN bytes
-# beyond that, such as labels that are all 0.
+# A dataset may have this many bytes for each stored byte (deflate reaches 1,032), and _UNWRITTEN bytes in addition,
+# which may not be stored at all, such as labels that are all 0.
 _MAX_RATIO = 1100
 _UNWRITTEN = 64 << 20
-# The x of train_set_x, beside which lies train_set_y.
+# The x in the name of images, such as train_set_x, beside which train_set_y holds the labels.
 _X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")
 
 
@@ -52,12 +52,12 @@ def list_hdf5(
 ) -> Listing:
     """List every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of variable length.
 
-    Datasets with a number or a text per row, N in all, become the extra, or the label. The name of a dataset has its
-    group (``train/images``); only the group of the images counts. Links are not followed. UsageError for a dataset
-    whose values lie in other files, Damage for one that claims far more values than the file can hold.
+    Datasets of N numbers or texts in the group of the images become the extra, or the label. The name of a dataset
+    includes its group (``train/images``). Links are not followed. Raise UsageError if the values of a dataset lie in
+    other files, and Damage if a dataset claims far more values than the file can hold.
     """
     h5py = _import_h5py()
-    # SourceFile refuses a pipe, for whose writer h5py would wait.
+    # SourceFile refuses a pipe; h5py would wait for its writer.
     with SourceFile(path) as opened:
         size, version = opened.size, opened.version
     try:
@@ -79,7 +79,7 @@ def list_hdf5(
                 if name.rpartition("/")[0] == group and _is_column(h5py, item, count, label_field, name)
             }
             rows.pop(last, None)
-            # X_train has y_train, not y_test of as many rows.
+            # X_train belongs to y_train, even if y_test has the same number of rows.
             if (of_image := split_of_name(last)) is not None:
                 rows = {
                     without_split(name): item for name, item in rows.items() if split_of_name(name) in (None, of_image)
@@ -94,7 +94,7 @@ def list_hdf5(
             remarks = [f"dataset {name}: left out{_rows_of(found[name])}" for name in skipped]
             listed = end_at_damage(samples, path, f"{path.name}/{image}", count=len(found[image]), version=version)
             return ListingBuilder(listed).build("hdf5", where=path, remarks=remarks, labels=labels)
-    # h5py raises all of these for damage.
+    # h5py raises each of these exceptions for damage.
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
 
@@ -104,13 +104,13 @@ def _rows_of(item: Any) -> str:
 
 
 def _check_storage(item: Any, what: str) -> None:
-    """Refuse values outside the file, because a stranger's file could bring in any file of the user."""
+    """Raise UsageError if values lie outside the file, because a stranger's file could include any file of the user."""
     if item.external or item.is_virtual:
         raise UsageError(f"{what} has its values in other files; write them into one file")
 
 
 def _check_size(item: Any, name: str, size: int, path: Path) -> None:
-    """Refuse a dataset that cannot fit into the ``size`` bytes of the file, before anything is allocated."""
+    """Raise TooLarge, before allocating anything, if a dataset cannot fit into the ``size`` bytes of the file."""
     row = item.dtype.itemsize * math.prod(item.shape[1:])
     stored = min(item.id.get_storage_size(), size)
     if max(1, row) * len(item) > _MAX_RATIO * stored + _UNWRITTEN:
@@ -134,7 +134,7 @@ def _choose_image(images: list[str], found: dict[str, Any], given: str | None, p
 
 
 def _check_matlab(item: Any, name: str, path: Path) -> None:
-    """Raise UsageError for MATLAB's array whose images are not in its last dimension, which is stored first."""
+    """Raise UsageError if the images of MATLAB's array are not in its last dimension, which is stored first."""
     channels = [size in (1, 3, 4) for size in item.shape]
     if _is_of_matlab(item) and item.ndim == 4 and channels[0] and not any(channels[1:]):
         shape = " × ".join(map(str, reversed(item.shape)))
@@ -154,9 +154,9 @@ def _holds_images(h5py: Any, item: Any) -> bool:
 
 
 def _is_column(h5py: Any, item: Any, count: int, label_field: str | None, path: str) -> bool:
-    """Return whether a dataset has one number or text a row, as shape (N,), (N, 1), …, or from MATLAB (1, N).
+    """Return whether a dataset has one number or text per row, in shape (N,), (N, 1), … or MATLAB's (1, N).
 
-    The label may have several numbers a row, (N, k), such as zeros and a one; then it stays in the extra.
+    The label may have several numbers per row, (N, k), such as a one-hot vector; such a label stays in the extra.
     """
     if item.shape is None or count not in item.shape:
         return False
@@ -178,7 +178,7 @@ def _is_of_matlab(item: Any) -> bool:
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
-    """Yield samples in order; Corrupt if rows share their texts, which then take more bytes than the file has."""
+    """Yield samples in order; raise Corrupt if texts take more bytes than the file has, because rows share texts."""
     fixed = sum(item.dtype.itemsize * math.prod(item.shape) // max(1, count) for item in rows.values())
     texts = [name for name, item in rows.items() if item.dtype.kind == "O"]
     step = _TEXTS_PER_READ if texts else max(1, min(_ROWS_PER_READ, _UNWRITTEN // max(1, fixed)))
@@ -201,7 +201,7 @@ def _samples(
 
 
 def _values(item: Any, start: int, stop: int, count: int) -> list[Any]:
-    """Read rows of a dataset, one by one if that fails; a damaged row has its Damage in place of its value."""
+    """Read rows of a dataset, row by row if reading all fails; a damaged row has its Damage in place of its value."""
     axis = item.shape.index(count)
     try:
         values = np.asarray(item[(slice(None),) * axis + (slice(start, stop),)])
@@ -218,7 +218,7 @@ def _text(value: Any) -> Any:
 
 @functools.lru_cache(1)
 def _open_file(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
-    """Open a file, again if it has another version."""
+    """Open a file; a cached file is opened again if its version has changed."""
     return _import_h5py().File(path, "r")
 
 

@@ -36,7 +36,7 @@ def list_imagenet(location: Location, *, synsets: Where | None = None, engine: E
     if synsets is None:
         refuse_splits(names, location, "--synsets")
     label_of = {name: label for label, name in enumerate(classes)}
-    # Reading a header that is not cached takes 120 µs one after the other, and 20 µs with 16 tars at a time.
+    # Reading a header that is not cached takes 120 µs from one tar at a time, and 20 µs from 16 tars at a time.
     tars = [(str(location / f"{name}.tar"), name, label_of[name]) for name in names]
     return list_parts(_list_tar, tars, engine).build("imagenet", classes=classes)
 
@@ -46,7 +46,7 @@ def _list_tar(tar: tuple[str, str, int]) -> FoundPart:
 
 
 def _members(tar: str, name: str, label: int) -> Iterator[Input]:
-    """Yield the regular files of a tar as byte ranges, and at damage an input with the damage as ``problem``."""
+    """Yield the regular files of a tar as byte ranges; at damage, yield an input with the damage as ``problem``."""
     members = (
         Input(printable(f"{name}.tar/{member.name}"), label, tar, member.offset_data, member.size)
         for member in members_of(tar)

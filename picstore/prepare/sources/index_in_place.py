@@ -22,7 +22,7 @@ from picstore.storage.references import ReferencesRoot
 
 
 def list_index(location: Location, *, root: Where | None = None) -> Listing:
-    """List the live records of an index in stored order; UsageError for a dataset that holds its images.
+    """List the live records of an index in stored order; raise UsageError if a dataset holds its images.
 
     Args:
         root: folder of the images, as for :class:`Dataset`.
@@ -62,7 +62,7 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
 
 
 def _unreadable(dataset: Dataset, number: int, error: Damage | NotADataset) -> list[Input]:
-    """Make an input that fails for each live record of a container that cannot be read."""
+    """Return an input that fails for each live record of a container that cannot be read."""
     ref = dataset.containers.container_ref(number)
     what = error.what if isinstance(error, Damage) else "the file is missing"
     problem, count = f"damaged: {what}", int(dataset.live.counts[number])
@@ -70,7 +70,7 @@ def _unreadable(dataset: Dataset, number: int, error: Damage | NotADataset) -> l
 
 
 def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> Input:
-    """Make the input of a record; targets in the extra of a record are in pixels of the upright image."""
+    """Return the input of a record; targets in the record's extra are in pixels of the upright image."""
     try:
         extra = container.extra_json(k)
         if not container.good[k]:
@@ -90,7 +90,7 @@ def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> In
 
 
 def _blob(container: Container, cell: Any, label: int) -> Input:
-    """Make the input of an image or attachment, given its index entry."""
+    """Return the input of an image or attachment, given its index entry."""
     path, offset = container.locate(int(cell["offset"]))
     return Input(printable(path), label, path, offset, int(cell["length"]), crc=int(cell["crc"]))
 

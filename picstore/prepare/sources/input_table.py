@@ -19,9 +19,9 @@ from typing import Any, BinaryIO, overload
 from picstore.errors import PicstoreError
 from picstore.prepare.sources.inputs import Input
 
-BLOCK = 1024  # inputs that are written and read together
+BLOCK = 1024  # number of inputs that are written and read together
 
-# A group with more labels than this is sent as inputs, not as blocks with the labels.
+# Groups with more labels than this are pickled input by input, because blocks are sent with all labels of their group.
 _MOST_LABELS = 1 << 12
 
 _FIELDS = tuple(each.name for each in fields(Input))
@@ -35,12 +35,12 @@ Reader = Callable[[Input], bytes]
 
 @dataclass(frozen=True, slots=True)
 class PackedInputs:
-    """Inputs as bytes that one process sends to another: 13 bytes per input if names are alike.
+    """Inputs as bytes that one process sends to another: 13 bytes per input if names are similar.
 
     Attributes:
         blocks: bytes of each block.
         counts: number of inputs of each block.
-        readers: readers of the inputs, by the numbers in the blocks.
+        readers: readers of the inputs, by their index in the blocks.
     """
 
     blocks: tuple[bytes, ...]
@@ -77,16 +77,16 @@ class InputTable(_Inputs):
     """
 
     def __init__(self, inputs: Iterable[Input] = ()) -> None:
-        self._file: BinaryIO | None = None  # made for the first block
-        # For each block the end of its bytes in the file, the number of inputs up to its end, and its group.
+        self._file: BinaryIO | None = None  # created with the first block
+        # For each block, its end in the file and the number of inputs up to its end, both after a 0, and its group.
         self._ends = array("Q", [0])
         self._counts = array("Q", [0])
         self._groups = array("L")
-        self._last: list[Input] = []  # less than a block
-        # For each group its readers, and the label of an input for each label in the file.
+        self._last: list[Input] = []  # inputs after the last whole block
+        # For each group, its readers, and the final label for each label in the file, or None if labels stay.
         self._readers: list[list[Reader | None]] = [[None]]
         self._labels: list[Sequence[int] | None] = [None]
-        # Number and inputs of the block that was read last.
+        # Index and inputs of the block that was read most recently.
         self._read: tuple[int, list[Input]] = (-1, [])
         self.extend(inputs)
 
@@ -113,7 +113,7 @@ class InputTable(_Inputs):
         return group
 
     def pack(self) -> PackedInputs:
-        """Pack all inputs. They were added one by one, and their labels are not numbered yet."""
+        """Pack all inputs. Call this only if all were added one by one, and before labels are numbered."""
         if self._last:
             self._write()
         blocks = tuple(self._bytes_of(self._file, block) for block in range(len(self._groups)) if self._file)
@@ -134,13 +134,13 @@ class InputTable(_Inputs):
         return inputs[k - self._counts[number]]
 
     def number_labels(self, numbers: Sequence[int], *, group: int = 0) -> None:
-        """Replace each label k of a group's inputs by ``numbers[k]``; add nothing to the group afterwards."""
+        """Replace each label k of a group's inputs by ``numbers[k]``; add no inputs to the group afterwards."""
         self._labels[group], self._read = numbers, (-1, [])
         if group == 0:
             self._last = [replace(one, label=numbers[one.label]) for one in self._last]
 
     def reduce_run(self, begin: int, end: int) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
-        """Reduce inputs ``begin`` … ``end - 1`` for pickle, to blocks that the other process unpacks."""
+        """Return the function and arguments by which pickle sends inputs ``begin`` to ``end - 1``, mostly as blocks."""
         stored = self._counts[-1]
         tail = self._last[max(begin - stored, 0) : max(end - stored, 0)]
         if self._file is None or begin >= min(end, stored):
@@ -155,7 +155,7 @@ class InputTable(_Inputs):
         return _unpack_run, (blocks, of_groups, kept, tail)
 
     def _write(self) -> None:
-        # ``index`` makes integers of NumPy's.
+        # ``index`` converts NumPy's integers.
         text = json.dumps([self._to_json(one) for one in self._last], default=index)
         self._append_block(zlib.compress(text.encode(), 1), len(self._last), 0)
         self._last = []
@@ -184,11 +184,11 @@ class InputTable(_Inputs):
 
     def _to_json(self, one: Input) -> list[Any]:
         readers = self._readers[0]
-        # A source has one or two readers.
+        # A list is searched fast enough, because a source has one or two readers.
         if one.reader not in readers:
             readers.append(one.reader)
         row = list(_values_of(one))
-        # JSON has no bytes.
+        # JSON cannot hold bytes.
         row[_EXTRA], row[_KEY] = one.extra.decode("latin-1"), one.key.decode("latin-1")
         row[_ATTACHMENTS] = [(name, self._to_json(other)) for name, other in one.attachments]
         row[_READER] = readers.index(one.reader)
@@ -206,7 +206,7 @@ def _unpack(data: bytes, labels: Sequence[int] | None, readers: Sequence[Reader 
 def _unpack_run(
     blocks: Sequence[tuple[bytes, int]], of_groups: dict[int, Any], kept: tuple[int, int], tail: list[Input]
 ) -> list[Input]:
-    """Make inputs of the arguments that ``InputTable.reduce_run`` returns."""
+    """Return the inputs of a run from the arguments that ``InputTable.reduce_run`` returned."""
     inputs = [one for data, group in blocks for one in _unpack(data, *of_groups[group])]
     return inputs[slice(*kept)] + tail
 

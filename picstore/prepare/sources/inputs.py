@@ -36,7 +36,7 @@ class Input:
         annotated: width and height of the image that targets in the extra refer to; see ``coordinates.map_targets``.
         attachments: pairs of an attachment's name, which the listing declares, and the input with its bytes.
         reader: module-level function that reads the input from ``path``, ``offset``, ``size`` and ``key``, raises
-            ImageError and may keep files open; None for a byte range of a file. Other processes import it by name.
+            ImageError and may keep files open; None for a byte range. Other processes import the function by name.
         key: argument that only the reader uses.
         crc: CRC-32C that the bytes must have, if known.
         targets: forms of the targets in the extra: ``annotations.OWN`` or the value of ``--targets``; empty if fields
@@ -234,8 +234,7 @@ class ReadAhead:
     """Reader of inputs in order, which fetches objects before they are read, several at a time.
 
     A request to a store takes about 20 ms, in which a worker converts several images. Inputs with a reader are not
-    fetched ahead, because the reader may depend on sequential access. Read each input before its attachments; inputs
-    may be skipped.
+    fetched ahead, because the reader may need sequential access. Read an input before its attachments, or skip it.
     """
 
     def __init__(self, inputs: Iterable[Input]) -> None:

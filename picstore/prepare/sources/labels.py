@@ -1,6 +1,6 @@
 """Labels of samples: which field is the label, and the rule by which values become labels and class names.
 
-    value of a field ── to_label ──→ Label, one of each sample
+    value of a field ── to_label ──→ Label of a sample
     Labels of the whole listing, with their counts ── number_labels ──→ numbers, class names, remarks
 
 All sources use this rule. Whether "3" is the number 3 or the name of a class is decided once, over all labels of a
@@ -21,15 +21,15 @@ from typing import Any, TypeAlias
 from picstore.errors import UsageError
 from picstore.prepare.sources.splits import split_of_word
 
-# Usual names of the label's field in lower case, the preferred first.
+# Usual names of the label's field in lower case, the preferred name first.
 LABEL_FIELDS = ("label", "labels", "cls", "class", "class_id", "target", "category", "fine_label", "y", "class_name")
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,9})?\s*", re.ASCII | re.IGNORECASE)
-_MAX_DIGITS = 64  # characters of a text that may be a number
+_MAX_DIGITS = 64  # largest number of characters of a text that may be a number
 _BOOLEANS = {"false": 0, "true": 1}
 # Texts in lower case that stand for a missing value if all other labels are numbers.
 _ABSENT = {"null", "none", "na", "n/a", "<na>", "\\n"}
-_SHOWN = 12  # names of fields in a message
+_SHOWN = 12  # largest number of field names in a message
 
 
 class NoLabel(enum.Enum):
@@ -48,7 +48,7 @@ class InFolder:
     path: str
 
 
-# None is a missing value. A text is a number or a name, which all labels of the listing decide.
+# None is a missing value. Whether a text is a number or a name, all labels of the listing decide.
 Label: TypeAlias = "int | str | NoLabel | InFolder | None"
 
 
@@ -74,7 +74,7 @@ def _fits(number: int) -> bool:
 
 
 def number_of_text(text: str) -> int | NoLabel | None:
-    """Return the integer that a text states, NOT_INTEGER for other numbers, None if the text is not a number."""
+    """Return the integer that a text states, NOT_INTEGER for any other number, None if the text is not a number."""
     if (boolean := _BOOLEANS.get(text.strip().lower())) is not None:
         return boolean
     if len(text) > _MAX_DIGITS or _NUMBER.fullmatch(text) is None:
@@ -86,7 +86,7 @@ def number_of_text(text: str) -> int | NoLabel | None:
 
 
 def take_label(extra: dict[str, Any], field: str | None) -> Label:
-    """Return the label of a sample, and remove the field unless its value is not a label, or may not be one."""
+    """Return a sample's label and remove its field; the field stays if the value is not, or may not be, a label."""
     if field is None or field not in extra:
         return None
     label = to_label(extra[field])
@@ -96,16 +96,16 @@ def take_label(extra: dict[str, Any], field: str | None) -> Label:
 
 
 def usual_field(fields: Collection[str], usual: Sequence[str]) -> str | None:
-    """Return the field with the first of some usual names, in any capitals and with outer blanks; None without one."""
+    """Return the field that comes first in ``usual``, ignoring capitals and outer blanks; None if no field is usual."""
     by_lower = {name.strip().lower(): name for name in reversed(list(fields))}
     return next((by_lower[name] for name in usual if name in by_lower), None)
 
 
 class LabelFields:
-    """Choice of the label's field, for each file of a source by the columns of the file.
+    """Choice of the label's field for each file of a source, from the columns of the file.
 
     Args:
-        given: field that the user named; None to find it by the usual names.
+        given: field that the user named; None to choose by the usual names.
         where: the source, for messages.
     """
 
@@ -115,7 +115,7 @@ class LabelFields:
         self._fields: dict[str, None] = {}
 
     def choose(self, fields: Collection[str], *, only: Sequence[str] = ()) -> str | None:
-        """Choose the label's field of a file: the user's, one with a usual name, or the only field of ``only``."""
+        """Return the label's field of a file: the user's field, a usual name, or the only field of ``only``."""
         chosen = self._given if self._given in fields else None
         if self._given is None:
             chosen = usual_field(fields, LABEL_FIELDS) or (only[0] if len(only) == 1 else None)
@@ -125,11 +125,11 @@ class LabelFields:
 
     @property
     def chosen(self) -> str | None:
-        """Field that was chosen in some file; None if no file has such a field."""
+        """First field that was chosen for a file; None if no file has a label's field."""
         return next(filter(None, self._chosen), None)
 
     def remarks(self) -> Iterator[str]:
-        """Yield a remark on files with different fields; UsageError if no file has the field that the user named."""
+        """Yield a remark if files differ in their field; raise UsageError if no file has the field the user named."""
         if self._given is not None and self._given not in self._chosen and self._chosen:
             listed = quoted(self._fields)
             raise UsageError(f"{self._where} has no field {self._given!r} that can be the label; it has {listed}")
@@ -142,10 +142,10 @@ class LabelFields:
 
 
 class RowLabels:
-    """Labels of samples that each state their own fields, in the order of a file.
+    """Labels of a file's samples, in order, each of which has its own fields.
 
-    The first sample with a field of a usual name decides which field is the label. Fields in ``always``, in their
-    order, are the label of any sample.
+    The first sample that has a field with a usual name decides which field is the label. A field in ``always``, the
+    first that a sample has, takes precedence.
     """
 
     def __init__(self, given: str | None, usual: Sequence[str] = LABEL_FIELDS, *, always: Sequence[str] = ()) -> None:
@@ -153,7 +153,7 @@ class RowLabels:
         self._field = given
 
     def take(self, extra: dict[str, Any]) -> Label:
-        """Return the label of a sample and remove its field, as :func:`take_label` does."""
+        """Return a sample's label and remove the label's field, as :func:`take_label` does."""
         if self._given is None:
             for name in self._always:
                 if name in extra:
@@ -167,7 +167,7 @@ class RowLabels:
 
 
 def quoted(names: Collection[str]) -> str:
-    """List names for a message."""
+    """Return names for a message, quoted, and cut off after _SHOWN names."""
     shown = [repr(name) for name in list(names)[:_SHOWN]]
     return ", ".join(shown + ["…"] * (len(names) > _SHOWN)) or "none"
 
@@ -190,8 +190,8 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
 
     Args:
         counts: number of samples with each label.
-        classes: names by number, if the source states them. Otherwise labels are numbers if all texts are numbers;
-            else all labels are names, which are numbered in sorted order.
+        classes: names by number, if the source states them. If empty, labels are numbers if all texts are numbers;
+            otherwise all labels are names, which are numbered in sorted order.
         where: the source, for messages.
 
     Raises:
@@ -254,12 +254,12 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
 
 
 def _number_folders(counts: Mapping[Label, int]) -> Numbering:
-    """Number samples without labels by the first part of their folders that differs; −1 if they lie in one folder."""
+    """Number samples without labels by the first part in which their folders differ; −1 if all lie in one folder."""
     paths: dict[Label, tuple[str, ...]] = {
         label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder)
     }
     folders = _differing_parts(paths)
-    # If splits are read together, the folders in them are the classes.
+    # If splits are read together, the folders inside the splits are the classes.
     if all(map(split_of_word, folders.values())):
         folders = _differing_parts(
             {label: paths[label][paths[label].index(part) + 1 :] for label, part in folders.items()}
@@ -273,7 +273,7 @@ def _number_folders(counts: Mapping[Label, int]) -> Numbering:
 
 
 def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]:
-    """Return the first part of each path in which the paths differ; empty paths are left out."""
+    """Return, by label, the first part in which the paths differ; leave out empty paths."""
     there = {label: path for label, path in paths.items() if path and path[0]}
     common = 0
     while len({path[: common + 1] for path in there.values()}) == 1 and min(map(len, there.values())) > common + 1:
@@ -282,7 +282,7 @@ def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]
 
 
 def _unlabelled(counts: Mapping[Label, int], numbers: Mapping[Label, int]) -> list[str]:
-    """Return remarks on values that are not labels, and on samples without a label, if others have one."""
+    """Return remarks on values that are not labels, and on samples without a label if other samples have a label."""
     total = sum(counts.values())
     reasons = {label: count for label, count in counts.items() if isinstance(label, NoLabel) and count}
     remarks = [

@@ -1,4 +1,4 @@
-"""JSON of sources, parsed as far as it can be: json_value for small documents, JsonItems for large ones, by item."""
+"""JSON of sources, parsed as far as possible: json_value for a whole document, JsonItems for a large one by item."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.location.text_files import text_of_file
 
-MAX_DIGITS = 4300  # digits of an integer, the limit of Python's int()
+MAX_DIGITS = 4300  # largest number of digits of an integer, the limit of Python's int()
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-# Levels that are kept of a value that is too deep for Python's decoder, which recurses.
+# Number of levels that are kept if a value is too deep for Python's decoder, which recurses.
 _MAX_LEVELS = 100
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 
-# Python's decoder takes NaN and Infinity, which other programs write. ``metadata`` makes null of NaN and Infinity.
+# Python's decoder accepts NaN and Infinity, which other programs write; ``metadata`` converts both to null.
 _DECODER = json.JSONDecoder()
 
 
@@ -38,7 +38,7 @@ _UNIQUE_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def json_object(text: bytes, skipped: Counter[str] | None = None) -> dict[str, Any] | None:
-    """Parse a JSON object as :func:`json_value` does; None for damaged text and any other value."""
+    """Parse a JSON object as :func:`json_value` does; return None if the text is damaged or is any other value."""
     try:
         value = json_value(text, skipped)
     except ValueError:
@@ -47,12 +47,11 @@ def json_object(text: bytes, skipped: Counter[str] | None = None) -> dict[str, A
 
 
 def json_value(text: bytes, skipped: Counter[str] | None = None) -> Any:
-    """Parse a JSON value; ValueError for damaged text.
+    """Parse a JSON value; raise ValueError if the text is damaged.
 
     Bytes that are not UTF-8 become surrogates. NaN, infinities and integers of more than 4,300 digits become floats
-    that are not finite. If an object has a key twice, its last value is taken, and ``skipped`` counts the others. In a
-    value that is nested too deep for the parser, lists and objects more than 100 levels deep become null; ``metadata``
-    keeps 64 levels.
+    that are not finite. If an object has a key twice, the key's last value is taken, and ``skipped`` counts the key. In
+    a value that is too deep for the parser, lists and objects below level 100 become null; ``metadata`` keeps 64.
     """
     try:
         return _UNIQUE_DECODER.decode(text_of_file(text))
@@ -102,7 +101,7 @@ def _decode_odd(text: bytes, skipped: Counter[str]) -> Any:
 
 
 class JsonItems:
-    """JSON object with members that are long lists; parsed whole, the object would take 5 to 10 times its size.
+    """JSON object with long lists, parsed by item, because the whole object would take 5 to 10 times its size.
 
     All methods raise ValueError or RecursionError if the text is not JSON. NaN and Infinity become floats.
     """
@@ -118,8 +117,8 @@ class JsonItems:
     def items(self, lists: Collection[str]) -> Iterator[tuple[str, int, Any]]:
         """Read the whole document once, and yield (name, offset, value) for each item of the named lists.
 
-        Each list begins with (name, −1, None), so that an empty list differs from a missing one. Named members that are
-        not lists are skipped, as are all other members.
+        Each list begins with (name, −1, None), so that an empty list differs from a missing list. Named members that
+        are not lists are skipped, as are all other members.
         """
         self._offset = 0
         self._expect("{")
@@ -139,7 +138,7 @@ class JsonItems:
             self._fail("the end")
 
     def _members(self, close: str) -> Iterator[int]:
-        """Yield the offsets of members up to the closing bracket; parse each member before the next is asked for."""
+        """Yield each member's offset up to the closing bracket; parse the member before taking the next offset."""
         if self._text.startswith(close, self._offset):
             self._expect(close)
             return
@@ -154,7 +153,7 @@ class JsonItems:
         return value
 
     def _expect(self, characters: str) -> str:
-        """Pass and return one of some characters, and pass the white space on both sides."""
+        """Skip and return one of some characters, and skip the white space on both sides."""
         self._skip_to(self._offset)
         found = self._text[self._offset : self._offset + 1]
         if not found or found not in characters:

@@ -1,7 +1,6 @@
 """ListingBuilder, which builds a Listing from samples: it numbers labels, and estimates losses to damage.
 
-The parts of a large source, such as tars, are listed in their order: in this process, or by tasks of the engine if
-listing takes seconds.
+The parts of a source, such as tars, are listed in order: in this process, or if that takes seconds, by engine tasks.
 
     parts ──→ list_part(part) → FoundPart ──→ ListingBuilder ──→ Listing
     parts ──→ tasks, each with a ListingBuilder ──→ PackedListing ──→ the same ListingBuilder

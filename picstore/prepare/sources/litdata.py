@@ -1,7 +1,7 @@
 """LitData as a source: a folder with index.json and chunks of samples, each the flattened leaves of a Python object.
 
-A chunk: count u32, count + 1 offsets u32, the samples. A sample: a u32 size for each leaf, then the leaves. zstd may
-compress the whole chunk, each sample, or some hundred samples at a time (``LDFZ01``).
+A chunk is the number of samples (u32), one offset more than samples (u32), and the samples. A sample is a u32 size per
+leaf, then the leaves. zstd may compress the chunk, each sample, or some hundred samples at a time (``LDFZ01``).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _IMAGES = ("jpeg", "image", "file", "bytes", "pil")
 _NUMBERS = {"int": "<q", "float": "<d", "bool": "<?"}
 _FRAMED = b"LDFZ01\0\0"
 _ARROW = b"LDARW01\0"
-# Magic, version, flags, samples, samples per frame, frames.
+# Header of a chunk of frames: magic, version, flags, number of samples, samples per frame, number of frames.
 _FRAMED_HEADER = struct.Struct("<8sHHIII")
 _FRAME = np.dtype(
     [("first", "<u4"), ("count", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("decompressed_size", "<u4")]
 )
-# Magic of zstd. LitData 0.2.76 leaves samples uncompressed although its index says otherwise.
+# Magic number of zstd. LitData 0.2.76 leaves samples uncompressed although its index says otherwise.
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
@@ -66,7 +66,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Leaves of a sample: ``file`` from ``start`` to ``end``, inside ``block`` if compressed."""
+    """Stored sample: bytes ``start`` to ``end`` of ``file``, which is the decompressed ``block`` if compressed."""
 
     file: SourceFile | DecompressedBlock
     start: int
@@ -77,8 +77,8 @@ class _Stored:
 def list_litdata(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """List every sample of every chunk in the order of the index.
 
-    Fields have the names of the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and texts
-    become the extra, or the label; tensors, pickles and all other fields are skipped.
+    Fields are named like the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and texts become
+    the extra, or the label; tensors, pickles and all other fields are skipped.
     """
     index = read_index(location, "chunks")
     config = index["config"] if isinstance(index.get("config"), dict) else {}
@@ -111,7 +111,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
 
 
 def _names(spec: Any, count: int) -> list[str]:
-    """Return the names of the leaves by torch's description of the tree; numbers unless it is a flat dictionary."""
+    """Return the leaves' names from torch's description of the tree; numbers unless the tree is a flat dictionary."""
     try:
         _, tree = json.loads(spec)
         names = json.loads(tree["context"]) if tree["type"].endswith("dict") else []
@@ -135,7 +135,7 @@ def _samples(
 
 
 def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored | Damage]:
-    """Yield the samples of a chunk in order; in place of a damaged one its damage, or the damage of its frame."""
+    """Yield the samples of a chunk in order; for a damaged sample, yield its damage or the damage of its frame."""
     if file.size >= len(_ARROW) and file.read(file.size - len(_ARROW), len(_ARROW)) == _ARROW:
         raise Corrupt(
             "its samples are rows of an Arrow table, which only LitData reads; write them with picstore.Writer",

@@ -31,19 +31,19 @@ from picstore.prepare.sources.source_file import file_version, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, import_library
 
 _MAGIC = b"\xde\xc0\xef\xbe"
-# The magic follows the header of the first page, on 64-bit systems. Pages of LMDB 1.0 have a longer header.
+# Offsets of the magic number, behind the header of the first page on 64-bit systems. LMDB 1.0 has a longer header.
 _MAGIC_OFFSETS = (16, 24)
-_NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # keys for text recognition
+_NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # keys in an LMDB for text recognition
 _MAX_DIGITS = 12
 _NAMED_BYTES = 48  # size of a named database's entry
-_PROBED = 8  # entries, to find named databases
+_PROBED = 8  # number of entries that are read to find named databases
 _ENTRIES = 8192  # entries per task: 0.1 s
-_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # fields of Datum
+_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # numbers of Datum's fields
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Task to list at most ``limit`` entries of an LMDB after a key; with texts only the images."""
+    """Task to list at most ``limit`` entries of an LMDB after the key ``after``; only images if ``with_texts``."""
 
     path: str
     version: str
@@ -54,7 +54,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Entry:
-    """Entry of an LMDB: key, label or text if there is one, and the reason if it cannot be read."""
+    """Entry of an LMDB: key, label and text, if there are such, and the reason if the entry cannot be read."""
 
     key: bytes
     label: int | None = None
@@ -72,7 +72,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """Number of entries and of images with texts in an LMDB; names of databases, if nothing else is in there."""
+    """Number of entries and of images with texts in an LMDB; names of databases, if it holds nothing but databases."""
 
     entries: int
     named: tuple[str, ...]
@@ -86,8 +86,8 @@ def list_lmdb(path: Path) -> Listing:
     (``image-000000001``, ``label-000000001``, ``num-samples``) the texts become captions. All other values are taken
     for image files without label.
 
-    The library trusts what it reads, so a damaged file can kill the process. Therefore another process reads the file.
-    If it dies of an entry, that entry and all entries after it fail.
+    py-lmdb trusts the file's content, so a damaged file can kill the process. Therefore another process reads the file.
+    If that process dies of an entry, the entry and all entries after it fail.
     """
     file = path / "data.mdb" if path.is_dir() else path
     if not file.is_file():
@@ -127,7 +127,7 @@ def _import_lmdb() -> Any:
 
 @functools.lru_cache(1)
 def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
-    """Open an LMDB without locks, again if it has another version; a process must not open a file twice."""
+    """Open an LMDB without locks; it stays open until its version changes, as a process must not open a file twice."""
     lmdb = _import_lmdb()
     try:
         return lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, max_readers=1, max_dbs=_PROBED)
@@ -136,7 +136,7 @@ def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the 
 
 
 def _state(file: Path, version: str) -> _Stated | None:
-    """Read the counts of an LMDB; None if it cannot be opened, or the reading process died."""
+    """Return the counts of an LMDB; None if it cannot be opened, or the reading process died."""
     try:
         with closing(LocalEngine(1).run(read_stated, deque([_Chunk(str(file), version, 0)]))) as outcomes:
             outcome = next(outcomes)[1]
@@ -146,7 +146,7 @@ def _state(file: Path, version: str) -> _Stated | None:
 
 
 def read_stated(chunk: _Chunk, _: ProgressCallback) -> _Stated:
-    """Read the counts of an LMDB, as a task of a process that may die of damage."""
+    """Return the counts of an LMDB, as a task of a process that may die of damage."""
     lmdb, environment = _import_lmdb(), _open_environment(chunk.path, chunk.version)
     try:
         entries = int(environment.stat()["entries"])
@@ -172,7 +172,7 @@ def _is_named(environment: Any, transaction: Any, key: bytes) -> bool:
 
 
 def _check_size(environment: Any, file: Path) -> None:
-    """Raise Truncated if pages are missing: reading the memory map beyond the end of the file kills the process."""
+    """Raise Truncated if pages are missing, because reading the memory map beyond the file's end kills the process."""
     needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     if file.stat().st_size < needed:
         what = f"{file.stat().st_size:,} bytes of pages that end at {needed:,}"
@@ -180,7 +180,7 @@ def _check_size(environment: Any, file: Path) -> None:
 
 
 def _samples(file: Path, version: str, *, with_texts: bool, counts: Counter[str]) -> Iterator[SourceSample]:
-    """Yield samples by key; Corrupt at an entry of which the process died, as the entries after it are lost."""
+    """Yield samples by key; raise Corrupt at an entry that killed the process, because all later entries are lost."""
     tasks = deque([_Chunk(str(file), version, _ENTRIES, with_texts=with_texts)])
     with closing(LocalEngine(1).run(list_entries, tasks)) as outcomes:
         for chunk, outcome in outcomes:
@@ -222,7 +222,7 @@ def list_entries(chunk: _Chunk, _: ProgressCallback) -> _Found:
                 if chunk.with_texts and not bytes(key).startswith(_IMAGE):
                     break
                 found.entries.append(_entry(bytes(key), value, transaction, chunk))
-                # The next value may be the one that kills the process.
+                # Stop before the next value, because it may kill the process.
                 if len(found.entries) == chunk.limit:
                     break
     except lmdb.Error as error:
@@ -243,12 +243,12 @@ def _entry(key: bytes, value: Any, transaction: Any, chunk: _Chunk) -> _Entry:
 
 
 def _int32(value: int) -> int:
-    """Convert a varint to a label; writers use 64 bits for negative labels, and some 32."""
+    """Convert a varint to a label; most writers use 64 bits for negative labels, and some 32."""
     return value - (1 << 32) if 1 << 31 <= value < 1 << 32 else to_signed(value)
 
 
 def _datum(value: Any) -> dict[int, Field] | None:
-    """Return the fields of a Datum; None for other values."""
+    """Return the fields of a Datum by number; None if the value is not a Datum."""
     fields: dict[int, Field] = {}
     try:
         for field in fields_of(memory_reader(value), 0, len(value)):
@@ -286,7 +286,7 @@ def _image(value: Any, datum: dict[int, Field]) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a folder with data.mdb, or such a file."""
+    """Return whether a location is an LMDB's file, or a folder with such a file ``data.mdb``."""
     if probe.is_folder:
         return "data.mdb" in probe.files and _has_magic(probe.head("data.mdb"))
     return _has_magic(probe.head())

@@ -15,7 +15,7 @@ from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.source_file import file_version, printable
 from picstore.storage.location.resolve import Location, Where, locate
 
-# If a file lacks more samples than this, its stated count is not believed.
+# If a file lacks more samples than this, its stated number of samples is not believed.
 _MAX_MISSING = 1 << 24
 T = TypeVar("T", bound="Input | SourceSample")
 
@@ -30,16 +30,16 @@ def end_at_damage(
     may_be_empty: bool = False,
     version: str | None = None,
 ) -> Iterator[T | SourceSample]:
-    """Yield the samples of a file; at damage, samples whose ``problem`` describes it, so that no loss is silent.
+    """Yield the samples of a file; for samples lost to damage, yield samples whose ``problem`` describes the damage.
 
-    Samples keep the version of the file, so that nothing is read from another file that takes its place.
+    Samples keep the file's version, so that no image is read from another file that replaces it.
 
     Args:
-        name: name of the file in the ledger; by default its own.
-        count: number of samples that the file or its index states. Each missing sample is yielded. If None, one sample
-            stands for all that the damage cost, and its ``lost`` is an estimate.
-        first: number of the first sample in the names of missing samples.
-        may_be_empty: whether a file without samples is not damaged.
+        name: name of the file in the ledger; by default the file's own name.
+        count: number of samples that the file or its index states, so that each missing sample is yielded. If None, one
+            sample stands for all lost samples, and its ``lost`` is an estimate.
+        first: number of the file's first sample in the names of missing samples.
+        may_be_empty: whether a file without samples is undamaged.
         version: version of the file, if it was opened before; by default its current version.
     """
     file, found, problem, offset = locate(where), 0, "", 0
@@ -68,7 +68,7 @@ def end_at_damage(
 
 
 def _of_version(sample: T, version: str) -> T:
-    """Return a sample that has the file's version, as have its attachments in the same file."""
+    """Return a sample with the file's version; its attachments in the same file get the version too."""
     attachments = sample.attachments
     if attachments:
         attachments = tuple(
@@ -81,13 +81,13 @@ def _of_version(sample: T, version: str) -> T:
 
 
 def describe_damage(error: Damage) -> str:
-    """Describe damage as the ``problem`` of a sample."""
+    """Return the ``problem`` of a sample that is damaged."""
     position = f" at byte {error.offset:,}" if error.offset else ""
     return f"damaged{position}: {error.what}"
 
 
 def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *arguments: Any) -> SourceSample:
-    """Make a sample; if it is damaged, make one with the damage as ``problem``, so that the next can be read."""
+    """Return ``make(*arguments)``; on Damage, a sample with the damage as ``problem``, so that reading goes on."""
     try:
         return make(*arguments)
     except Damage as error:
@@ -95,10 +95,10 @@ def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *argumen
 
 
 def estimate_loss(file: Location, found: int, offset: int) -> int:
-    """Estimate the number of samples behind damage at an offset, if ``found`` samples lie before it.
+    """Estimate the number of samples behind damage at ``offset``, before which ``found`` samples lie.
 
-    Samples are assumed to have one size. If the file was cut off, its end tells nothing; then assume that as many
-    samples were lost as were found.
+    Samples are assumed to have one size. If the file ends at ``offset``, the number of lost samples is taken as
+    ``found``.
     """
     try:
         rest = file.size() - offset
@@ -108,7 +108,7 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
 
 
 def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Estimate the samples that each damaged file lost, by path, from the undamaged files with the same suffix."""
+    """Estimate the number of samples that each damaged file lost, by path, from undamaged files of the same suffix."""
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}
     estimates: dict[str, int] = {}

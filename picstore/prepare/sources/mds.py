@@ -1,7 +1,7 @@
 """MosaicML's MDS as a source: a folder with index.json and shards of samples, each a row of encoded columns.
 
-A shard: count u32, count + 1 offsets u32, the shard's description as JSON, the samples. A sample: u32 sizes of the
-columns without a fixed size, then the columns by name.
+A shard is the number of samples (u32), one offset more than samples (u32), the shard's description as JSON, and the
+samples. A sample is the u32 sizes of columns without a fixed size, then the columns by name.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class _Shard:
 
     Attributes:
         name: name of the file in the source.
-        columns: name, encoding and fixed size of each column; size 0 if it varies.
-        block: the whole file, if it is compressed; else None.
+        columns: name, encoding and fixed size of each column; size 0 if the size varies.
+        block: the whole file, if the file is compressed; else None.
     """
 
     file: Location
@@ -120,7 +120,7 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
 
 
 def _samples(shard: _Shard, image: str, label: str | None, skipped: SkippedFields) -> Iterator[SourceSample]:
-    # A store takes 20 ms to tell a version, so it is asked once.
+    # A store takes 20 ms to return a version, so ask only once per shard.
     version = file_version(shard.file)
 
     def found() -> Iterator[SourceSample]:
@@ -192,7 +192,7 @@ def _sample(
 
 
 def _decode(encoding: str, data: bytes, skipped: SkippedFields) -> Any:
-    """Decode the value of a column; ValueError or IndexError if the bytes are not of its type."""
+    """Decode a column's value; raise ValueError or IndexError if the bytes are not of the column's type."""
     if encoding == "json":
         return json_value(data, skipped)
     if encoding == "str_int":

@@ -1,7 +1,7 @@
 """Metadata of samples as JSON: the rule for values that JSON cannot hold, and remarks on fields that are left out.
 
-An odd value never costs the image, the label or another field. A source puts values into the extra as its format has
-them, texts decoded by :func:`decode_text`, and :func:`extra_as_json` makes JSON of the values:
+A value that JSON cannot hold never costs the image, the label or another field. A source puts values into the extra
+unchanged, with texts decoded by :func:`decode_text`, and :func:`extra_as_json` converts the values:
 
     NaN, infinity, an integer of more than 4,300 digits    null
     text that is not UTF-8, half of a UTF-16 pair          U+FFFD in place of each byte or half
@@ -31,14 +31,14 @@ from picstore.prepare.sources.lenient_json import MAX_DIGITS
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.format.record import MAX_EXTRA, extra_to_json
 
-# Largest number of levels. Parsers of JSON recurse, and fail from some hundred levels on.
+# Largest nesting depth. JSON parsers recurse, and fail at some hundred levels.
 _MAX_DEPTH = 64
-# Bytes of a record's extra that are kept free, beside the fields and the name of the input.
+# Bytes of a record's extra that stay free, in addition to the fields and the input's name.
 _ROOM = 1 << 10
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_MAX_NAMED = 5  # fields in a remark
-_MAX_LINES = 20  # remarks on fields that are left out
+_MAX_NAMED = 5  # largest number of fields that a remark names
+_MAX_LINES = 20  # largest number of remarks on fields that are left out
 _TOO_LARGE = 10**MAX_DIGITS
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
 
@@ -57,7 +57,7 @@ class OddValues(Counter[tuple[str, str]]):
     """Number of values that :func:`extra_as_json` changed, by kind of change and field."""
 
     def remarks(self) -> Iterator[str]:
-        """Yield one line for each kind of odd value, with its number and fields."""
+        """Yield a line for each kind of change, with the number of changed values and their fields."""
         for what in (_NUMBER, _TEXT, _BYTES, _DEEP, _KEY, _LARGE, _OTHER):
             fields = sorted(field for kind, field in self if kind == what)
             if fields:
@@ -67,12 +67,12 @@ class OddValues(Counter[tuple[str, str]]):
 
 
 class SkippedFields(Counter[str]):
-    """Number of samples with a field that records do not take over, by description of the field."""
+    """Number of samples with a field that records leave out, by description of the field."""
 
     def remarks(self) -> Iterator[str]:
-        """Yield one line per field. Consume the iterator after all samples were read.
+        """Yield one line per field. Iterate only after all samples were read.
 
-        If there are many fields, as with names of files that have several dots, only the most frequent have a line.
+        If there are many fields, because names of files have several dots, only the most frequent fields have a line.
         """
         for what, count in sorted(self.most_common(_MAX_LINES)):
             yield f"{what}: left out of {count:,} samples"
@@ -81,7 +81,7 @@ class SkippedFields(Counter[str]):
             yield f"{others:,} other fields: left out of {count:,} samples"
 
     def merge(self, extra: dict[str, Any], inner: dict[str, Any]) -> None:
-        """Add the members of an inner object to a sample's fields, and count fields that give way to members."""
+        """Add an inner object's members to a sample's fields, and count the fields that members replace."""
         for name in extra.keys() & inner.keys():
             self[f"field {printable(name)}, which an inner object has too"] += 1
         extra |= inner
@@ -93,10 +93,10 @@ def decode_text(data: bytes) -> str:
 
 
 def decode_if_text(data: bytes) -> str | None:
-    """Decode bytes that may be text or binary as :func:`decode_text` does; None for binary.
+    """Decode bytes as :func:`decode_text` does if they are text; return None if they are binary.
 
-    Valid UTF-8 is a text. So are bytes without control characters of which at most a quarter is not UTF-8, such as a
-    caption in Latin-1 or one that was cut inside a character.
+    Valid UTF-8 is text. Bytes without control characters are also text if at most a quarter is not UTF-8, such as a
+    caption in Latin-1 or a caption that was cut inside a character.
     """
     text = decode_text(data)
     invalid = len(_SURROGATE.findall(text))
@@ -104,10 +104,10 @@ def decode_if_text(data: bytes) -> str | None:
 
 
 def extra_as_json(extra: dict[str, Any], odd: OddValues, *, name: str = "") -> bytes:
-    """Serialize the fields of a sample as JSON that a record can hold; empty for no fields.
+    """Serialize a sample's fields as JSON that a record can hold; return empty bytes if there are no fields.
 
     Args:
-        odd: counts the values that were changed.
+        odd: counter of the values that are changed.
         name: name of the input, which the record's extra also holds.
     """
     limit = MAX_EXTRA - _ROOM - len(json.dumps(name))
@@ -132,7 +132,7 @@ def _shown(field: str) -> str:
 
 
 def _clean(value: Any, odd: OddValues, field: str, depth: int) -> Any:
-    """Copy a value as JSON can hold it; ``depth`` is its depth in the field."""
+    """Return a copy of a value as JSON can hold it; ``depth`` is the value's nesting depth in the field."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if value is None or isinstance(value, (bool, str, int, float)):

@@ -1,4 +1,4 @@
-"""Parquet files of images (Hugging Face's datasets) as a source: rows and images, read by pyarrow."""
+"""Parquet files of images, as Hugging Face's datasets writes them, as a source; pyarrow reads rows and images."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from picstore.storage.location.resolve import Location, locate
 
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
-_OPEN_COLUMNS = 8  # image and attachments, which are read in turn
-# A file may have this many rows, and one row for each of its bytes.
+_OPEN_COLUMNS = 8  # number of open columns: image and attachments, which are read in turn
+# A file may have this many rows in addition to one row for each of its bytes.
 _FREE_ROWS = 1 << 20
 _ROW = struct.Struct("<QQ")  # row group, and row in the group
 
@@ -50,9 +50,9 @@ def list_parquet(
 ) -> Listing:
     """List every row of a file, or of all ``*.parquet`` in a folder and its sub-folders, by sorted path.
 
-    The image is a struct of ``bytes`` and ``path``, or a binary column. If ``bytes`` is null, the path is read,
-    relative to the file and below its folder. Further columns of images become attachments, and other binary columns
-    are skipped. All other columns, and columns in the names of folders (``label=cat``), become the extra.
+    The image is a struct of ``bytes`` and ``path``, or a binary column. If ``bytes`` is null, the image is read from
+    ``path``, below the folder of the file. Further columns of images become attachments, and other binary columns are
+    skipped. All other columns, and columns in the names of folders (``label=cat``), become the extra.
     """
     import_parquet()
     parts = parquet_parts(location, split)
@@ -93,7 +93,7 @@ def _damage_of_schema(file: Location) -> Damage | None:
 
 @contextlib.contextmanager
 def _errors_as_damage(file: Location, prefix: str = "") -> Iterator[None]:
-    """Raise Damage for errors of pyarrow; names and texts may be any bytes."""
+    """Raise Damage instead of pyarrow's errors and UnicodeDecodeError, because names and texts may be any bytes."""
     import pyarrow as pa
 
     try:
@@ -103,7 +103,7 @@ def _errors_as_damage(file: Location, prefix: str = "") -> Iterator[None]:
 
 
 def _samples(part: ParquetPart, columns: ColumnChoice) -> Iterator[SourceSample]:
-    # All inputs share one object for the path.
+    # All inputs share one string for the path.
     path, number = str(part.file), 0
     with _errors_as_damage(part.file), open_parquet(part.file) as opened:
         _check_rows(opened, part.file)
@@ -140,7 +140,7 @@ def _attached(sample: SourceSample, column: str, where: bytes) -> Input:
 
 
 def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
-    """Replace the column ``extra`` of an export by the members of its JSON object."""
+    """Replace the column ``extra`` that an export wrote by the members of its JSON object."""
     inner = json_object(values.pop("extra").encode("utf-8", "surrogateescape"), skipped)
     if inner is None:
         skipped["column extra (not a JSON object)"] += 1
@@ -148,9 +148,9 @@ def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
 
 
 def _check_rows(opened: Any, file: Location) -> None:
-    """Raise TooLarge, before any row is listed, for more rows than the file can hold images.
+    """Raise TooLarge, before any row is listed, if a file states more rows than it can hold images.
 
-    Rows of a constant value take nearly no bytes, so that a footer may claim 2**40 rows.
+    Rows of a constant value take nearly no bytes, so a small file may state 2**40 rows.
     """
     stated, size = opened.metadata, file.size()
     groups = sum(stated.row_group(group).num_rows for group in range(stated.num_row_groups))
@@ -160,7 +160,7 @@ def _check_rows(opened: Any, file: Location) -> None:
 
 
 def _present(opened: Any, group: int, column: str) -> list[bool] | None:
-    """Return whether each row of a row group has a value in a column of bytes; None if all have, by the statistics."""
+    """Return for each row of a group whether a column of bytes has a value; None if all rows have, by statistics."""
     import pyarrow as pa
 
     stated = opened.metadata.row_group(group)
@@ -179,7 +179,7 @@ def _present(opened: Any, group: int, column: str) -> list[bool] | None:
                 found += values.is_valid().to_pylist()
             else:
                 found += [bool(value and (value.get("bytes") or value.get("path"))) for value in values.to_pylist()]
-    # The images behind a damaged page fail when they are read.
+    # Rows behind a damaged page count as present; their images fail when they are read.
     except (pa.ArrowException, OSError):
         pass
     return found + [True] * (stated.num_rows - len(found))
@@ -194,7 +194,7 @@ def _count_rows(file: Location) -> int | None:
 
 
 def _rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any] | Damage]:
-    """Yield the rows of a row group without images; for each row behind a damaged page, the damage."""
+    """Yield the rows of a row group without images; for each row behind a damaged page, yield the damage."""
     import pyarrow as pa
 
     count, found = opened.metadata.row_group(group).num_rows, 0
@@ -213,7 +213,7 @@ def _readable_rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterato
 
 
 def _values(column: Any) -> list[Any]:
-    """Convert a column to Python's values; one by one if some are not UTF-8, or beyond Python's dates."""
+    """Convert a column to Python's values, each by itself if some are not UTF-8 or beyond Python's dates."""
     try:
         return list(column.to_pylist())
     # UnicodeDecodeError is a ValueError.
@@ -253,7 +253,7 @@ class _OpenFile:
         self._start = self._stop = 0
 
     def image(self, group: int, row: int) -> Any:
-        """Return the value of the column in a row of a row group."""
+        """Return the column's value in a row of a row group."""
         if group != self._group or row < self._start:
             batches = self._file.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[self._column])
             self._group, self._batches, self._start, self._stop = group, batches, 0, 0
@@ -287,8 +287,8 @@ def read_parquet(source: Input) -> bytes:
 def recognizes(probe: SourceProbe) -> bool:
     """Return whether a location is a Parquet file, or a folder with Parquet files of images.
 
-    The files may be below folders of splits, configurations and columns. A folder whose Parquet files hold no images is
-    of another kind: img2dataset writes such files beside its tars.
+    The files may lie in folders of splits, configurations and columns. A folder whose Parquet files hold no images is
+    of another kind, because img2dataset writes such files beside its tars.
     """
     if not probe.is_folder:
         return probe.head().startswith(_MAGIC)

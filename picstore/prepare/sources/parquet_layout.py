@@ -29,17 +29,17 @@ from picstore.storage.class_names import JoinedNames
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location
 
-# Metadata of files that export writes: the column ``extra`` is a JSON object; and class names as JSON if a ClassLabel,
-# which has each name once, cannot hold them.
+# Keys in the metadata of files that export writes. The first says that the column ``extra`` is a JSON object. The
+# second has the class names as JSON, if a name is there twice, which a ClassLabel cannot hold.
 EXTRA_KEY, CLASSES_KEY = "picstore.extra", "picstore.classes"
-IMAGES_PER_READ = 16  # reading images one by one takes 1.5 times as long
+IMAGES_PER_READ = 16  # reading one image at a time takes 1.5 times as long
 
 _SUFFIX = ".parquet"
-_MAX_DEPTH = 64  # folders; partitions are seldom more than three deep
-_PROBED_DEPTH = 4  # a configuration, a split and two partitions
-_PROBED_FOLDERS = 8  # files and folders of one folder
+_MAX_DEPTH = 64  # largest depth of folders; partitions are seldom more than three deep
+_PROBED_DEPTH = 4  # depth of folders to search: a configuration, a split and two partitions
+_PROBED_FOLDERS = 8  # largest number of files, and of sub-folders, to search in a folder
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_SHOWN = 8  # configurations in a message
+_SHOWN = 8  # largest number of configurations in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,7 @@ class ParquetPart:
 
     Attributes:
         name: path relative to the source.
-        file: the file.
-        columns: columns in the names of its folders, as ``label=cat``, with their texts; None for null.
+        columns: text of each column that the name of a folder states, such as ``label=cat``; None for null.
     """
 
     name: str
@@ -60,8 +59,8 @@ class ParquetPart:
 def parquet_parts(location: Location, split: str | None) -> list[ParquetPart]:
     """List the Parquet files of a folder by sorted path, or a single file.
 
-    UsageError if the folder has no Parquet files, is a Delta table, or holds several splits or configurations of which
-    none is chosen.
+    Raise UsageError if the folder has no Parquet files, is a Delta table, or holds several splits or configurations of
+    which none is chosen.
     """
     if not location.is_folder():
         return choose_split([ParquetPart(location.name, location, {})], lambda part: part.name, split, location)
@@ -76,7 +75,7 @@ def parquet_parts(location: Location, split: str | None) -> list[ParquetPart]:
 
 
 def _paths_below(folder: Location, above: tuple[str, ...], parents: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of all Parquet files below a folder, relative to the source, as parts."""
+    """Yield the paths of all Parquet files below a folder as tuples of parts, relative to the source."""
     own = str(folder.path.resolve()) if isinstance(folder, Folder) else str(folder)
     # Links may lead in a circle.
     if own in parents:
@@ -100,7 +99,7 @@ def _columns(path: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split_part(path: tuple[str, ...]) -> int | None:
-    """Return the number of the part of a path that is the split, or None; a column is one only if named ``split``."""
+    """Return the index of the path's part that is the split, or None; ``name=value`` counts only if named ``split``."""
     folders = [
         (k, part)
         for k, part in reversed(list(enumerate(path[:-1])))
@@ -114,7 +113,7 @@ def _split_part(path: tuple[str, ...]) -> int | None:
 
 
 def _after_configuration(path: tuple[str, ...]) -> str:
-    """Return the folder of a path that is the split, with the file's name; the file's name alone without a folder."""
+    """Return a path's folder that is the split, with the file name; the file name alone if no folder is the split."""
     found = _split_part(path)
     return path[-1] if found in (None, len(path) - 1) else f"{path[found or 0]}/{path[-1]}"
 
@@ -140,8 +139,8 @@ def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location)
 def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
     """Return whether a folder, or the first of its folders with Parquet files, has Parquet files of images.
 
-    Image files end the search, so that in a folder of classes only the first class is listed. None if the folder holds
-    nothing that tells.
+    Files that may be images end the search, so that only the first class of a folder of classes is listed. Return None
+    if nothing in the folder decides.
     """
     if names := probe.files_ending(_SUFFIX):
         others = bool(probe.files_ending(".tar"))
@@ -161,7 +160,7 @@ def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
 
 
 def _may_hold_images(file: Location, others: bool) -> bool:
-    """Return whether a Parquet file may hold images; ``others`` is whether to say no if that cannot be found out."""
+    """Return whether a Parquet file may hold images; if the file cannot be opened, return ``not others``."""
     try:
         with open_parquet(file) as opened:
             return any(_is_image(field.type) or is_binary(field.type) for field in opened.schema_arrow)
@@ -171,19 +170,19 @@ def _may_hold_images(file: Location, others: bool) -> bool:
 
 
 def import_parquet() -> Any:
-    """Import ``pyarrow.parquet``; MissingDependency if pyarrow is not installed."""
+    """Import ``pyarrow.parquet``; raise MissingDependency if pyarrow is not installed."""
     return import_library("pyarrow.parquet", "pyarrow", "parquet")
 
 
 def open_parquet(location: Location) -> Any:
     """Open a Parquet file; reading a page checks its checksum, if the writer stored one."""
     if isinstance(location, Folder):
-        # pyarrow would wait for the writer of a pipe.
+        # Refuse a pipe, because pyarrow would wait for its writer.
         if not location.is_file():
             raise Damage("not a regular file", printable(str(location)))
         source: Any = location.path
     else:
-        # A file object, from which pyarrow requests only the ranges that it reads.
+        # From a file object, pyarrow requests only the ranges that it reads.
         source = location.open()
     return import_parquet().ParquetFile(source, page_checksum_verification=True)
 
@@ -195,7 +194,7 @@ class ParquetColumns:
     Attributes:
         others: columns that become the extra.
         attached: columns that become attachments.
-        numbers: numbers of the file's classes in the whole source; None if the file states no names.
+        numbers: numbers in the whole source of the file's classes, in order; None if the file names no classes.
         json_extra: whether the column ``extra`` is JSON, whose members become the extra.
     """
 
@@ -207,7 +206,7 @@ class ParquetColumns:
     json_extra: bool = False
 
     def take_label(self, extra: dict[str, Any], file: Location) -> Label:
-        """Remove the label from a row and return it, numbered as in the whole source; UsageError if it has no name."""
+        """Remove a row's label and return its number in the whole source; raise UsageError if the label has no name."""
         label = take_label(extra, self.label)
         if self.numbers is None or not isinstance(label, int) or label == -1:
             return label
@@ -223,7 +222,7 @@ class ColumnChoice:
     Attributes:
         labels: choice of the label's column.
         classes: class names of all files.
-        skipped: columns of bytes that are left out.
+        skipped: counts of rows by column that is left out.
     """
 
     def __init__(self, location: Location, image_field: str | None, label_field: str | None) -> None:
@@ -231,12 +230,12 @@ class ColumnChoice:
         self.classes = JoinedNames()
         self.skipped = SkippedFields()
         self._location, self._image_field = location, image_field
-        # Lists of class names that files state, and a file with numbers but without names.
+        # Lists of class names that files state, and a file that has integer labels but states no names.
         self._lists: set[tuple[str, ...]] = set()
         self._unnamed: Location | None = None
 
     def choose(self, opened: Any, part: ParquetPart) -> ParquetColumns:
-        """Choose the columns of an open file; the names of its folders may hold further columns."""
+        """Return the columns of an open file; names of the file's folders may state further columns."""
         import pyarrow as pa
 
         schema, file = opened.schema_arrow, part.file
@@ -274,7 +273,7 @@ class ColumnChoice:
         return ParquetColumns(image, label, tuple(others), tuple(attached), numbers, json_extra)
 
     def remarks(self) -> Iterator[str]:
-        """Yield messages for the user; UsageError if numbers without names could mean different classes."""
+        """Yield messages for the user; raise UsageError if labels without names could mean different classes."""
         yield from self.skipped.remarks()
         if self._unnamed is None or not self._lists:
             return
@@ -323,7 +322,7 @@ def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
     for group in range(opened.num_row_groups):
         try:
             batch = next(opened.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[column]), None)
-        # Reading the images reports the damage.
+        # Reading the images will report the damage.
         except (pa.ArrowException, OSError):
             continue
         values = [] if batch is None else [value for value in batch.column(0).to_pylist() if value is not None]
@@ -337,7 +336,7 @@ def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
-    """Return the descriptions that Hugging Face's datasets stores of columns, by name."""
+    """Return the column descriptions, by column, that Hugging Face's datasets stores in a file's metadata."""
     info = (json_object(metadata.get(b"huggingface", b"{}")) or {}).get("info")
     features = info.get("features") if isinstance(info, dict) else None
     return features if isinstance(features, dict) else {}

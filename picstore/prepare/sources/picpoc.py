@@ -1,8 +1,8 @@
-"""PicPoc, version 1, as a source: ROOT/<stream>/<file>, each file a directory of containers and the containers.
+"""PicPoc, version 1, as a source: ROOT/<stream>/<file>, each file with containers and their directory.
 
-Numbers are little-endian. A file: 4,096 bytes of directory (magic, version, count, padding, then the end of each
-container), containers. A container, a multiple of 512 bytes: magic, records, bytes of the records, CRC. A record, a
-multiple of 16: magic, label, serial, bytes of the image, bytes of the extra, then both.
+Integers are little-endian. A file is a directory of 4,096 bytes (magic, version, count, padding, then the end of each
+container) and containers. A container, a multiple of 512 bytes, begins with magic, number of records, their size
+in bytes, and CRC. A record, a multiple of 16 bytes, is magic, label, serial, sizes of image and extra, image, extra.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _FILE, _CONTAINER, _RECORD = 0x50494346, 0x50494343, 0x50494352
 _DIRECTORY = struct.Struct("<IIII")
 _CONTAINER_HEAD = struct.Struct("<IIII")
 _RECORD_HEAD = struct.Struct("<IiiII")
-_FIRST_CONTAINER = 4096  # offset
+_FIRST_CONTAINER = 4096  # offset in bytes
 _CONTAINER_ALIGNMENT, _RECORD_ALIGNMENT = 512, 16
 _MAX_CONTAINERS = 255
 _MAX_IMAGE, _MAX_EXTRA = 32 << 20, 1 << 20
 
 
 def list_picpoc(location: Location) -> Listing:
-    """List every record, stream by stream and file by file; the extra's fields and ``serial`` become the extra.
+    """List every record, stream by stream and file by file; a record's extra and ``serial`` become the sample's extra.
 
-    A file whose writer died has no directory; its containers are found by walking their headers.
+    A file has no directory if its writer died; its containers are then found by walking their headers.
     """
     names = [f"{stream}/{file}" for stream in _numbers(location, folders=True) for file in _numbers(location / stream)]
     skipped, no_label = SkippedFields(), "no labels: no record has one"
@@ -48,7 +48,7 @@ def list_picpoc(location: Location) -> Listing:
 
 
 def _numbers(location: Location, *, folders: bool = False) -> list[str]:
-    """Return the names in a folder that are numbers, in numeric order; with ``folders`` only folders."""
+    """Return a folder's entries whose names are numbers, in numeric order; with ``folders``, only folders."""
     found = [name for name, is_folder in visible_entries(location) if name.isdecimal() and (is_folder or not folders)]
     return sorted(found, key=int)
 
@@ -124,7 +124,7 @@ def _records(
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location has numbered folders, and the first file in them PicPoc's magic number."""
+    """Return whether the first numbered file in the first numbered folder has PicPoc's magic number."""
     streams = sorted((name for name in probe.folders if name.isdecimal()), key=int)
     try:
         files = _numbers(probe.location / streams[0])

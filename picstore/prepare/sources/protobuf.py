@@ -11,13 +11,13 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _MAX_VARINT = 10  # bytes
 
-# Returns the bytes at an offset, of a size.
+# Function that takes an offset and a size, and returns the bytes.
 Read = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Field of a message: ``value`` is the integer of a varint, ``start`` and ``size`` the range of other fields."""
+    """Field of a message: ``value`` is a varint's integer, ``start`` and ``size`` the byte range of any other field."""
 
     number: int
     wire: int
@@ -27,7 +27,7 @@ class Field:
 
 
 def fields_of(read: Read, start: int, size: int, *, file: str = "") -> Iterator[Field]:
-    """Yield the fields of the message in a byte range; Corrupt, naming ``file``, if the range is not a message."""
+    """Yield the fields of the message in a byte range; raise Corrupt, naming ``file``, if it is not a message."""
     offset, end = start, start + size
     while offset < end:
         tag, offset = read_varint(read, offset, end, file)
@@ -47,7 +47,7 @@ def fields_of(read: Read, start: int, size: int, *, file: str = "") -> Iterator[
 
 
 def read_varint(read: Read, offset: int, end: int, file: str = "") -> tuple[int, int]:
-    """Read an unsigned integer of 64 bits, and return the integer and its end; Corrupt if it does not end."""
+    """Return an unsigned 64-bit integer and the offset behind it; raise Corrupt if the integer does not end."""
     value = 0
     for k, byte in enumerate(read(offset, min(_MAX_VARINT, end - offset))):
         value |= (byte & 0x7F) << (7 * k)
@@ -62,5 +62,5 @@ def to_signed(value: int) -> int:
 
 
 def memory_reader(data: bytes | memoryview) -> Read:
-    """Return a read function over bytes in memory; ranges beyond their end come back shorter."""
+    """Return a function that reads from bytes in memory, and cuts off ranges at their end."""
     return lambda offset, size: bytes(data[offset : offset + size])

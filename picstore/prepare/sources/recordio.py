@@ -1,8 +1,8 @@
 """MXNet's RecordIO as im2rec writes it, as a source: records of a header with the label and an image.
 
-A record: magic u32, length u32 (its upper three bits number the parts of a split record), the data, padding to 4. Data
-that holds the magic at a multiple of 4 is split there, and the magic left out. The header: flag u32, label f32, id and
-id2 u64, and if flag is not 0 that many f32 labels after it.
+A record is magic (u32), length (u32, whose upper three bits say which part of a split record it is), data, and padding
+to 4 bytes. Data that holds the magic at a multiple of 4 is split there, and the magic is left out. The header in the
+data is flag (u32), label (f32), id and id2 (u64), and ``flag`` further labels (f32).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _TARGETS = "boxes:xyxy-normalized"
 def list_recordio(location: Location, *, split: str | None = None) -> Listing:
     """List every record of a file, of a folder's ``*.rec``, or of files named by braces.
 
-    An .idx file is needed only to go on behind a damaged record, and to know the number of missing records.
+    An .idx file is needed only to read on behind a damaged record, and to know the number of missing records.
 
-    The label is the header's, or the first of several, if it is an integer; otherwise it stays in the extra as
-    ``label`` (``labels`` for several). Labels that describe objects become boxes, and the label is −1.
+    The label is the header's label, or the first of several labels, if it is an integer; otherwise it stays in the
+    extra as ``label``. Several labels stay as ``labels``. Labels of objects become boxes, and the label is −1.
     """
     files = shard_files(location, *_SUFFIXES, split=split)
     empty = list[str]()
@@ -110,13 +110,13 @@ def _sample(file: SourceFile, offset: int, part: int, length: int, name: str, *,
 
 
 def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, Any] | None:
-    """Parse the labels of a record for detection, as im2rec --pack-label writes them; None for other labels.
+    """Parse the labels of objects, as im2rec --pack-label writes them; return None for labels of another kind.
 
-    These are the width A of the header, the width B of an object, A − 2 values of any meaning, and objects of B values:
-    class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning.
+    The labels are the width A of the header, the width B of an object, A − 2 values of any meaning, and objects of B
+    values: class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning.
 
     Args:
-        may_be_none: whether an empty list of objects counts; two to four labels of a class would look the same.
+        may_be_none: whether an empty list of objects counts, although two to four labels of a class may look the same.
     """
     if len(labels) < 2 or not all(math.isfinite(value) and value.is_integer() for value in labels[:2]):
         return None
@@ -140,13 +140,13 @@ def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, An
 
 def _is_object(values: Sequence[float]) -> bool:
     class_, left, top, right, bottom = values[:_OBJECT]
-    # Some boxes lead out of their images.
+    # Some boxes extend beyond their images.
     in_order = -1 <= left <= right <= 2 and -1 <= top <= bottom <= 2
     return in_order and class_ >= -1 and class_.is_integer()
 
 
 def read_split(source: Input) -> bytes:
-    """Read a split record: ``offset`` is its first part, ``key`` the length of its header as u32."""
+    """Read a split record: ``offset`` is the offset of its first part, ``key`` the length of its header as u32."""
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []
     offset, part, total = source.offset, _FIRST, 0
@@ -160,7 +160,7 @@ def read_split(source: Input) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a file that begins with the magic number, or a folder of such files ``*.rec``."""
+    """Return whether a location is a file that begins with the magic number, or a folder whose first ``*.rec`` does."""
     magic = struct.pack("<I", _MAGIC)
     if probe.is_folder:
         return any(probe.head(name).startswith(magic) for name in probe.files_ending(*_SUFFIXES)[:1])

@@ -1,4 +1,4 @@
-"""Files that no source reads: they are recognized by their first bytes, and refused with the name of a remedy."""
+"""Files that no source reads: recognized by their first bytes, and refused with a message that names a remedy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from picstore.storage.location.text_files import is_wide
 _UNPACK = "unpack it, and give the folder"
 _EXPORT = "write its images to a folder, or to a dataset with picstore.Writer"
 _FOLDER = "give the folder that holds it, or a list of images"
-_PROBED_FILES = 8  # files of a folder
-# Offset and bytes of the magic number, what the file is, and what to do. A longer number precedes its own beginning.
+_PROBED_FILES = 8  # largest number of files of a folder that are read
+# Offset and bytes of the magic number, type of the file, and remedy. A longer number precedes its own beginning.
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xff\xd8\xff", "an image (JPEG)", _FOLDER),
     (0, b"\x89PNG\r\n\x1a\n", "an image (PNG)", _FOLDER),
@@ -69,15 +69,15 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x7fELF", "a program", "give images"),
     (0, b"MZ", "a program", "give images"),
 )
-# Bytes that are rare in texts of any encoding except UTF-16. DEL may stand in JSON.
+# Bytes that are rare in texts of any encoding except UTF-16. DEL is left out, because JSON may contain it.
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-# By the end of the name of a zip archive, what it is and what to do.
+# For suffixes of zip archives, the type of the file and the remedy.
 _ZIPPED = {
     (".npz",): ("NumPy arrays (.npz)", "give its images to picstore.Writer, as uint8 arrays (H, W, 3)"),
     (".pt", ".pth", ".ckpt"): ("a file of PyTorch", "picstore opens no pickles; give its images to picstore.Writer"),
     (".docx", ".pptx", ".xlsx", ".odt", ".epub"): ("a document", _UNPACK),
 }
-# By the suffix and beginning of a file in a folder, which annotations of images it holds and what to do.
+# Annotations of images in a folder: suffix and beginning of the file, type, and remedy.
 _ANNOTATIONS: tuple[tuple[str, re.Pattern[bytes], str, str], ...] = (
     (
         ".json",
@@ -95,7 +95,7 @@ _ANNOTATIONS: tuple[tuple[str, re.Pattern[bytes], str, str], ...] = (
 )
 _PICKLE = ("a pickle", "picstore does not open pickles, as they can run programs; give its images to picstore.Writer")
 _HUGGING_FACE = "load it by datasets.load_from_disk, write it by to_parquet('DIR/data.parquet'), and give DIR"
-# By the names of files in a folder, what it is and what to do.
+# Folders of other libraries: names of files in the folder, type of the folder, and remedy.
 _FOLDERS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("dataset_dict.json",),
@@ -110,19 +110,19 @@ _FOLDERS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """File or folder that no source reads: what it is, and what the user can do with it."""
+    """File or folder that no source reads: its type, and what the user can do with it."""
 
     what: str
     remedy: str
 
 
 def _is_text(head: bytes) -> bool:
-    """Return whether bytes may be a text: no zero byte, and few control characters, as in the name of a column."""
+    """Return whether bytes may be text: no zero byte, and few control characters, which column names may contain."""
     return b"\0" not in head and len(_CONTROL.findall(head)) <= 1 + len(head) // 64
 
 
 def describe_foreign(head: bytes, name: str) -> Foreign | None:
-    """Recognize a file that no source reads by its first bytes and name; None for texts and empty files."""
+    """Recognize a file that no source reads by its first bytes and name; return None if the file is text or empty."""
     if head.startswith(b"PK\x03\x04"):
         for suffixes, (what, remedy) in _ZIPPED.items():
             if name.lower().endswith(suffixes):
@@ -143,12 +143,12 @@ def describe_foreign(head: bytes, name: str) -> Foreign | None:
 
 
 def require_text(location: Location) -> None:
-    """Raise UsageError for a file that is not a text; the message names its type and a remedy, and quotes no byte."""
+    """Raise UsageError if a file is not text; the message names its type and a remedy, and quotes none of its bytes."""
     _refuse(location, describe_foreign(SourceProbe(location, is_folder=False).head(), location.name))
 
 
 def require_readable(probe: SourceProbe) -> None:
-    """Raise UsageError, as :func:`require_text`, for a folder of another library, or one that holds only archives."""
+    """Raise UsageError, as :func:`require_text`, if a folder is another library's or no source reads its files."""
     for names, what, remedy in _FOLDERS:
         if set(names) <= set(probe.files):
             _refuse(probe.location, Foreign(what, remedy))
@@ -162,7 +162,7 @@ def require_readable(probe: SourceProbe) -> None:
 
 
 def _refuse_annotations(probe: SourceProbe) -> None:
-    """Refuse images with annotations, directly or in ``annotations``, that are not read with the folder."""
+    """Raise UsageError if the folder or its ``annotations`` holds annotations that are not read with the folder."""
     inner = [f"annotations/{entry.name}" for entry in _entries(probe, "annotations") if not entry.is_folder]
     for suffix, beginning, what, remedy in _ANNOTATIONS:
         for name in [name for name in (*probe.files, *inner) if name.lower().endswith(suffix)][:_PROBED_FILES]:

@@ -11,7 +11,7 @@ from picstore.prepare.sources.inputs import Input
 from picstore.prepare.sources.labels import Label, quoted, usual_field
 from picstore.prepare.sources.metadata import OddValues, extra_as_json
 
-# Usual names in lower case, the preferred first.
+# Usual names of the image's field in lower case, the preferred name first.
 IMAGE_FIELDS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "images", "x", "data", "bytes", "image_bytes")
 
 
@@ -20,10 +20,10 @@ class SourceSample:
     """Sample of a format, which becomes an Input once the labels of all samples are known.
 
     Attributes:
-        label: value that :func:`picstore.prepare.sources.labels.to_label` classified.
-        extra: all other fields, with any values; see :mod:`picstore.prepare.sources.metadata`.
+        label: label as :func:`picstore.prepare.sources.labels.to_label` returns it.
+        extra: all other fields, with values of any type; see :mod:`picstore.prepare.sources.metadata`.
 
-    The other attributes are :class:`Input`'s.
+    All other attributes are as in :class:`Input`.
     """
 
     name: str
@@ -42,7 +42,7 @@ class SourceSample:
     version: str = ""
 
     def to_input(self, label: int, odd: OddValues) -> Input:
-        """Make the input of this sample, with the number ``label``; ``odd`` counts values that JSON cannot hold."""
+        """Return the sample as an Input with number ``label``; ``odd`` counts values that JSON cannot hold."""
         extra = extra_as_json(self.extra, odd, name=self.name) if self.extra else b""
         return Input(
             self.name,
@@ -63,9 +63,9 @@ class SourceSample:
 
 
 def choose_image(given: str | None, fields: Collection[str], path: object, usual: Sequence[str] = IMAGE_FIELDS) -> str:
-    """Choose the image's field: the user's choice, the first of the usual names, or the only field.
+    """Return the image's field: the user's choice, the first of the usual names, or the only field.
 
-    UsageError if the user's choice is not a field, or no field can be chosen; the message names the source ``path``.
+    Raise UsageError, which names the source ``path``, if the user's choice is not a field or no field can be chosen.
     """
     if given is not None:
         if given not in fields:

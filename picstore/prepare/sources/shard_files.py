@@ -1,4 +1,4 @@
-"""Shard files of a source: names of files, indexes that state what the files hold, and records by an index."""
+"""Shard files of a source: their names, indexes that state their contents, and records read with an index."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from picstore.prepare.sources.source_file import SourceFile, named_file, printab
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location, locate, map_concurrently
 
-# Reads the record at an offset: its sample, by the name that is given, and the offset of the next record.
+# Function that takes a record's offset and the sample's name, and returns the sample and the next record's offset.
 ReadRecord = Callable[[int, str], tuple[SourceSample, int]]
 
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
-_MAX_NAMES = 1 << 20  # names of one pattern
+_MAX_NAMES = 1 << 20  # largest number of names that a pattern may stand for
 
 
 def shard_files(location: Location, *suffixes: str, split: str | None = None) -> list[Location]:
-    """List the files of a location: a folder's files with a suffix, the files that a name with braces means, or itself.
+    """List the files of a location: a folder's files with a suffix, the files of a brace pattern, or the file itself.
 
-    NotADataset if a file does not exist or the folder has no files; UsageError for more than a million names, and for
-    the files of several splits unless ``split`` chooses one.
+    Raise NotADataset if a file does not exist or the folder has no such files, and UsageError if the pattern stands for
+    more than a million names or the files belong to several splits and ``split`` is None.
     """
     if location.is_folder():
         found = [location / entry.name for entry in visible_entries(location) if entry.name.lower().endswith(suffixes)]
@@ -42,13 +42,13 @@ def shard_files(location: Location, *suffixes: str, split: str | None = None) ->
     for file, is_file in zip(files, map_concurrently(lambda file: file.is_file(), files), strict=True):
         if not is_file:
             raise NotADataset(f"{file} is not a file" if file.exists() else f"{file} does not exist")
-    # The braces stand for splits. The folder before them is the same for all files.
+    # Splits are searched in names from the last slash before the braces on, because all files share the part before.
     folder = len(str(location).partition("{")[0].rpartition("/")[0])
     return choose_split(files, lambda file: str(file)[folder:], split, location)
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expand ``a-{000..003}.tar`` or ``{train,val}-0.tar``; UsageError for more than a million names."""
+    """Expand ``a-{000..003}.tar`` or ``{train,val}-0.tar``; raise UsageError beyond a million names."""
     match = _BRACES.search(pattern)
     if match is None:
         return [pattern]
@@ -70,7 +70,7 @@ _MAX_INDEX_JSON = 1 << 30  # bytes
 
 
 def read_index(folder: Location, entries: str) -> dict[str, Any]:
-    """Read the object in ``folder/index.json``; UsageError unless its member ``entries`` is a list of objects."""
+    """Return the object in ``folder/index.json``; raise UsageError unless its ``entries`` is a list of objects."""
     path = folder / "index.json"
     if not path.is_file():
         raise NotADataset(f"{folder} has no index.json")
@@ -82,7 +82,7 @@ def read_index(folder: Location, entries: str) -> dict[str, Any]:
 
 
 def listed_file(folder: Location, name: Any) -> Location:
-    """Locate a file that index.json names; UsageError unless the file lies below the folder of the index."""
+    """Locate a file that index.json names; raise UsageError unless the file lies below the folder of the index."""
     try:
         return named_file(folder, name)
     except UsageError as error:
@@ -90,7 +90,7 @@ def listed_file(folder: Location, name: Any) -> Location:
 
 
 def checked_count(value: Any, file: object) -> int:
-    """Return a count or size; UsageError, naming ``file``, unless it is an integer of 0 to 2⁶³ − 1."""
+    """Return a count or size; raise UsageError, naming ``file``, unless it is an integer from 0 to 2⁶³ − 1."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise UsageError(f"{file}: {value!r} stands where a count must be, 0 or a whole number above it")
     return value
@@ -99,11 +99,11 @@ def checked_count(value: Any, file: object) -> int:
 _MAX_INDEX = 1 << 28  # bytes
 _MAX_COUNT = 1 << 40
 _NUMBERED = re.compile(r"(.*?)(\d{1,7})-of-(\d{1,7})(.*)", re.DOTALL)
-_OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # a line
+_OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # line of an index
 
 
 def names_beside(location: Location) -> frozenset[str]:
-    """Return the names of the files in a folder, or beside a file or pattern; none if the folder cannot be listed."""
+    """Return the names of the files in a folder, or beside a file or pattern; empty if the folder cannot be listed."""
     try:
         folder = location if location.is_folder() else location.parent
         return frozenset(entry.name for entry in visible_entries(folder) if not entry.is_folder)
@@ -112,9 +112,9 @@ def names_beside(location: Location) -> frozenset[str]:
 
 
 def stated_counts(folder: Location) -> dict[str, int]:
-    """Read the number of samples of each tar, by file name, from the indexes of a folder of tars.
+    """Return the number of samples of each tar, by file name, from the indexes of a folder of tars.
 
-    These are ``sizes.json`` of OpenCLIP, ``wids-meta.json`` and ``index.json`` of webdataset's wids, and
+    The indexes are ``sizes.json`` of OpenCLIP, ``wids-meta.json`` and ``index.json`` of webdataset's wids, and
     ``.nv-meta/.info.json`` of Megatron Energon.
     """
     counts: dict[str, Any] = _read_json(folder / "sizes.json")
@@ -129,13 +129,13 @@ def stated_counts(folder: Location) -> dict[str, int]:
 
 
 def index_of_tar(tar: Location, names: frozenset[str]) -> Location | None:
-    """Find the file that counts the samples of a tar: img2dataset's ``x_stats.json``, or DALI's ``x.idx``."""
+    """Return the file that counts a tar's samples: img2dataset's ``x_stats.json``, DALI's ``x.idx``, or None."""
     stem = tar.name.removesuffix(".tar")
     return next((tar.parent / name for name in (f"{stem}_stats.json", f"{stem}.idx") if name in names), None)
 
 
 def read_count(index: Location) -> int | None:
-    """Read the number of samples from an index of :func:`index_of_tar`; None if the index states none."""
+    """Return the number of samples from an index of :func:`index_of_tar`; None if the index states no number."""
     if index.name.endswith(".json"):
         count = _read_json(index).get("successes")
         return count if _is_count(count) else None
@@ -144,10 +144,10 @@ def read_count(index: Location) -> int | None:
 
 
 def read_offsets(file: Location, names: frozenset[str], *, column: int) -> list[int] | None:
-    """Read the offset of each record of a file from its index, in the order of the file; None without an index.
+    """Return the sorted offsets of a file's records, read from its index; None if the file has no index.
 
-    The index is ``x.idx`` or ``x.index`` for ``x.rec``, or ``x.rec.idx``. Each line has two numbers, of which number
-    ``column`` is the offset: ``key offset`` by MXNet, and ``offset size`` by DALI and the package tfrecord.
+    The index of ``x.rec`` is ``x.idx``, ``x.index``, ``x.rec.idx`` or ``x.rec.index``. Each line has two integers:
+    ``key offset`` by MXNet, ``offset size`` by DALI and the package tfrecord; number ``column`` is the offset.
     """
     stem = file.name.rpartition(".")[0] or file.name
     found = [
@@ -168,13 +168,13 @@ def indexed_samples(
     column: int,
     empty: list[str],
 ) -> Iterator[SourceSample]:
-    """Yield the samples of files of records, in order. With an index, reading goes on behind a damaged record.
+    """Yield the samples of record files, in order. If a file has an index, reading goes on behind a damaged record.
 
     Args:
-        location: the source, beside whose files the indexes are.
-        reader: returns a function that reads the records of a file.
+        location: the source. Indexes lie beside its files.
+        reader: function that returns, for an open file, the function that reads the file's records.
         column: column of the offsets in the indexes, see :func:`read_offsets`.
-        empty: list that gets the names of files without records.
+        empty: list to which the names of files without records are added.
     """
     names = names_beside(location)
     for file in files:
@@ -204,7 +204,7 @@ def _records(
 
 
 def missing_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield a remark for each set of shards ``train-00003-of-00128.…`` in a folder that lacks some of them."""
+    """Yield a remark for each set of shards ``train-00003-of-00128.…`` from which some are missing."""
     found: dict[tuple[str, str, str], set[str]] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(name):
@@ -221,7 +221,7 @@ def missing_shards(names: Iterable[str]) -> Iterator[str]:
 
 
 def empty_files(names: Sequence[str]) -> Iterator[str]:
-    """Yield a remark on files without records, if ``names`` has any; it may grow until the iteration begins."""
+    """Yield a remark if ``names``, the files without records, is not empty; it may grow until the iteration begins."""
     if names:
         files = "1 file holds" if len(names) == 1 else f"{len(names):,} files hold"
         yield f"{files} no records, such as {names[0]}"

@@ -16,23 +16,23 @@ from picstore.storage.location.obstore_file import OddKey, RemoteFile
 from picstore.storage.location.regular_file import is_version, open_regular, version_of
 from picstore.storage.location.resolve import Location, Where, locate
 
-# Least number of bytes per read, as formats read one small field after the other.
+# Least number of bytes per read, because formats read many small fields in sequence.
 _WINDOW = 1 << 12
-# The same for objects: the latency of a request costs as much as transferring a megabyte.
+# Least number of bytes per request to a store, because a request's latency costs as much as transferring a megabyte.
 _REMOTE_WINDOW = 8 << 20
 
 
 class SourceFile:
-    """Open file of a source. Lengths from the file are not trusted: ranges beyond its end raise Truncated.
+    """Open file of a source. Lengths from the file are not trusted: reading beyond its end raises Truncated.
 
     Args:
-        where: the file; Damage if it cannot be opened.
-        window: bytes that are read at once if fewer are asked for; 0 for a size that suits small sequential reads.
-        version: version that the file must have, as it was listed; Changed for another version. Empty for any.
+        where: the file. Raise Damage if the file cannot be opened.
+        window: least number of bytes to read at once; 0 for a size that suits small sequential reads.
+        version: version that the file had when it was listed; empty for any. Raise Changed if the version differs.
 
     Attributes:
-        path, printable_path: path of the file, or URL of the object, and its form for messages.
-        version: version of the file's bytes, which inputs keep whose offsets were read here.
+        path, printable_path: path of the file or URL of the object, and the same in its form for messages.
+        version: version of the open file, which inputs keep if their offsets were read from the file.
     """
 
     def __init__(self, where: Where, *, window: int = 0, version: str = "") -> None:
@@ -45,7 +45,7 @@ class SourceFile:
             self._min_bytes = window or _REMOTE_WINDOW
             try:
                 self._object, self.size = self._object.pin()
-            # The ledger repeats this message, which therefore is the same as for a local file.
+            # This message equals that of a local file, because the ledger repeats it.
             except NotADataset as error:
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
             except OddKey as error:
@@ -66,7 +66,7 @@ class SourceFile:
             raise Changed(Changed.WHAT, self.printable_path)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read exactly ``size`` bytes; Truncated, before anything is allocated, if the file has fewer."""
+        """Read exactly ``size`` bytes; raise Truncated, before allocating anything, if the file ends before."""
         if size < 0 or offset < 0 or offset + size > self.size:
             what = f"{size:,} bytes are said to be here, the file has {self.size:,}"
             raise Truncated(what, self.printable_path, offset)
@@ -98,7 +98,7 @@ class SourceFile:
 
 
 def file_version(where: Where) -> str:
-    """Return the current version of a file, as :attr:`SourceFile.version`; empty if the file cannot be read."""
+    """Return a file's current version, as :attr:`SourceFile.version`; empty if the file cannot be read."""
     location = locate(where)
     try:
         return location.pin()[0].expected if isinstance(location, RemoteFile) else version_of(os.stat(str(location)))  # noqa: PTH116
@@ -107,13 +107,13 @@ def file_version(where: Where) -> str:
 
 
 def locate_version(path: str, version: str) -> Location:
-    """Return the location of a file; reading from a store raises Changed if the object has another version."""
+    """Return the location of a file; reading an object raises Changed if the object has another version."""
     location = locate(path)
     return replace(location, expected=version) if version and isinstance(location, RemoteFile) else location
 
 
 def read_whole(location: Location, limit: int) -> bytes:
-    """Read a file of at most ``limit`` bytes; UsageError for a larger one, NotADataset if it cannot be read."""
+    """Read a file; raise UsageError if the file has more than ``limit`` bytes, NotADataset if it cannot be read."""
     try:
         with SourceFile(location) as file:
             if file.size > limit:
@@ -133,7 +133,7 @@ def printable(name: str) -> str:
 
 
 def visible_entries(folder: Location) -> list[Entry]:
-    """Return the entries of a folder by name, without hidden ones; NotADataset or UsageError unless it is a folder."""
+    """Return a folder's visible entries by name; raise NotADataset or UsageError if the location is not a folder."""
     return [entry for entry in folder.entries() if not entry.name.startswith(".")]
 
 
@@ -142,11 +142,11 @@ _HUB_SNAPSHOT = re.compile(r"(.*/datasets--[^/]+--[^/]+)/snapshots/[^/]+(?:/|$)"
 
 
 def named_file(folder: Location, name: object) -> Location:
-    """Locate a file that a source names, relative to a folder; UsageError if the file lies elsewhere.
+    """Locate a file that a source names, relative to a folder; raise UsageError if the file lies outside the folder.
 
-    Tables, indexes and annotations may come from strangers. No absolute name, no ``..`` and no symbolic link leads to a
-    file outside the folder, except to the files of a download by Hugging Face, to which its snapshot links. All sources
-    confine names by this function.
+    Tables, indexes and annotations may come from strangers. No absolute name, ``..`` or symbolic link may lead out of
+    the folder, except from a download by Hugging Face, whose snapshot links to files elsewhere. All sources confine
+    names by this function.
     """
     if not isinstance(name, str) or not name or "\0" in name:
         raise UsageError(f"{name!r} is not the name of a file; give a path in {folder}")
@@ -160,7 +160,7 @@ def named_file(folder: Location, name: object) -> Location:
 
 
 def is_inside(folder: str, path: str) -> bool:
-    """Return whether a local path lies below a folder once all links are followed; the file need not exist."""
+    """Return whether a local path lies below a folder after all links are followed; the file need not exist."""
     parent, _, last = path.rpartition("/")
     real = os.path.realpath(path) if last in ("", ".", "..") else f"{_real_folder(parent or '/')}/{last}"
     if os.path.islink(real):  # noqa: PTH114
@@ -169,9 +169,9 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return the folder to which the files of a snapshot in Hugging Face's cache link, as a prefix of paths.
+    """Return the prefix of the paths that the files of a Hugging Face snapshot link to; empty for any other folder.
 
-    A snapshot is ``datasets--OWNER--NAME/snapshots/REVISION``, and its files are links into ``datasets--…/blobs``.
+    The files of a snapshot ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
     """
     match = _HUB_SNAPSHOT.match(folder)
     return [f"{match[1]}/blobs/"] if match else []

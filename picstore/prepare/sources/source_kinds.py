@@ -17,7 +17,7 @@ from picstore.storage.location.resolve import Location, Where, locate
 
 # Kinds that are recognized by a magic number or an index.
 _WITH_MAGIC = ("index", "mds", "litdata", "ffcv", "parquet", "hdf5", "lmdb", "recordio", "tfrecord", "picpoc")
-# Kinds that take any folder and any file.
+# Kinds that recognize any folder or any file.
 GENERAL = ("folder", "list")
 # Kinds in the order of recognition. Entry points of other packages are tried before GENERAL.
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *GENERAL)
@@ -88,9 +88,8 @@ class SourceFormat:
     """Kind of source. An entry point of the group ``picstore.sources`` is a SourceFormat or a ``list_inputs`` function.
 
     Attributes:
-        list_inputs: function that lists the inputs of a path and takes options as keywords. It raises NotADataset if
-            the path cannot be read, UsageError if the path is of another kind or a value is wrong, Damage, or
-            MissingDependency.
+        list_inputs: function of a path and of options as keywords. It raises NotADataset if the path cannot be read,
+            UsageError if the path is of another kind or a value is wrong, Damage, or MissingDependency.
         options: names of the options that ``list_inputs`` takes.
         recognizes: function by which ``--source auto`` tells whether a location is of this kind; None for never.
         object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in an object store, not a path.

@@ -1,6 +1,6 @@
-"""Splits of a source: which names of folders, shards and groups are splits, and which of several is read.
+"""Splits of a source: which names of folders, shards and groups are splits, and which of several splits is read.
 
-A source that holds several splits is not read until ``--split`` chooses one. The Hugging Face hub uses the same words.
+A source with several splits is not read until ``--split`` chooses one split. The Hugging Face hub uses the same words.
 ``val`` also chooses ``validation``, and the year of ``train2017`` or the number of ``test01`` is ignored.
 """
 
@@ -29,15 +29,15 @@ T = TypeVar("T")
 
 @functools.lru_cache(1 << 12)
 def split_of_word(word: str) -> str | None:
-    """Return the split that a word is, such as the name of a folder, or None; an extension is ignored."""
+    """Return the split that a word, such as the name of a folder, means, or None; digits and extension are ignored."""
     match = _WORD.fullmatch(word.lower().partition(".")[0])
     return match and match[1]
 
 
 def split_of_name(name: str) -> str | None:
-    """Return the split in a name: the last such word of the first part that has one; None without such a word.
+    """Return the last split in the first part of a name that contains a split; None if no part contains one.
 
-    Slashes divide parts, and characters other than letters and digits divide words, as in ``mnist-train.tfrecord``.
+    Slashes separate parts; characters except letters and digits separate words, as in ``mnist-train.tfrecord``.
     """
     for part in name.split("/"):
         for token in reversed(_TOKENS.split(part.lower())):
@@ -47,19 +47,19 @@ def split_of_name(name: str) -> str | None:
 
 
 def without_split(name: str) -> str:
-    """Return a name without the words of splits and their separators: ``y`` for ``y_train``."""
+    """Return a name without words that are splits, and their separators: ``y`` for ``y_train``."""
     words = [word for word in re.split(r"[^A-Za-z0-9]+", name) if not _WORD.fullmatch(word.lower())]
     return "_".join(words) or name
 
 
 def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None, where: object) -> list[T]:
-    """Return the items, such as shards, of the split that the user chose; all items if there are not several splits.
+    """Return the items, such as shards, that belong to ``split``; all items if ``split`` is None or ALL.
 
-    UsageError if there are several splits and ``split`` is None, or if there is no such split.
+    Raise UsageError if ``split`` is None and items belong to several splits, or if no item belongs to ``split``.
     """
     names = [name(item) for item in items]
     found = [split_of_name(each) for each in names]
-    # Beside known splits, other names of numbered shards are splits too.
+    # If some names are known splits, other names of numbered shards are splits too.
     if any(found):
         found = [each or _numbered_split(shard) for each, shard in zip(found, names, strict=True)]
     splits = list(dict.fromkeys(each for each in found if each))
@@ -77,7 +77,7 @@ def _numbered_split(name: str) -> str | None:
 
 
 def match_split(split: str, names: Iterable[str]) -> str | None:
-    """Return the name that the user's choice means: the same, or the only name with another word for that split."""
+    """Return the name that ``split`` means: the equal name, or the only name with another word for the same split."""
     there = list(names)
     if split in there:
         return split
@@ -87,7 +87,7 @@ def match_split(split: str, names: Iterable[str]) -> str | None:
 
 
 def require_split(split: str, names: Collection[str], where: object) -> str:
-    """Return the name that the user's choice means, as :func:`match_split` does; UsageError without such a name."""
+    """Return the name that ``split`` means, as :func:`match_split` does; raise UsageError if no name matches."""
     chosen = match_split(split, names)
     if chosen is None:
         raise no_split(split, names, where)
@@ -95,16 +95,16 @@ def require_split(split: str, names: Collection[str], where: object) -> str:
 
 
 def no_split(split: str, splits: Collection[str], where: object) -> UsageError:
-    """Build the error for a split that a source does not have."""
+    """Return the error for a split that a source does not have."""
     return UsageError(f"{where} has no split {split!r}; it has {', '.join(splits) or 'none, so leave out --split'}")
 
 
 def refuse_splits(names: Collection[str], where: object, option: str = "--classes") -> None:
-    """Raise UsageError if there are several classes and all their names are splits; ``option`` can name classes."""
+    """Raise UsageError if there are several classes, all named like splits; the message names ``option`` as remedy."""
     if len(names) > 1 and all(map(split_of_word, names)):
         refuse(names, where, f"; if they are classes, name them in a file for {option}")
 
 
 def refuse(splits: Collection[str], where: object, remedy: str = f", or --split {ALL} for all of them") -> NoReturn:
-    """Raise UsageError for a source of several splits."""
+    """Raise UsageError, because a source holds several splits."""
     raise UsageError(f"{where} holds the splits {', '.join(splits)}; give --split with one of them{remedy}")

@@ -1,6 +1,6 @@
-"""Texts with an image a line as sources: tables (CSV, TSV, JSON Lines), and Caffe's lists of paths and labels.
+"""Text files with one image per line as sources: tables (CSV, TSV, JSON Lines), and Caffe's lists of paths and labels.
 
-The columns of a table beside path and label become the extra.
+All columns of a table except path and label become the extra.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from picstore.storage.location.text_files import is_wide, text_lines
 
 _REPEATED = "repeated"  # key of notes
 _JSON_LINES = (".jsonl", ".ndjson")
-_PART_BYTES = 1 << 19  # 5,000 rows, 0.1 s
+_PART_BYTES = 1 << 19  # size of a part of a CSV: 5,000 rows, which take 0.1 s
 _EXTRA, _ATTACHMENTS = "extra", "attachments"
-_SHOWN = 80  # characters of a line in a message
+_SHOWN = 80  # largest number of a line's characters in a message
 
 
 def list_table(
@@ -65,10 +65,10 @@ def list_table(
     label_field: str | None = None,
     engine: Engine | None = None,
 ) -> Listing:
-    """List the rows of a table in order. Labels are integers, or names that are numbered by sorted name; empty is −1.
+    """List the rows of a table in order. Labels are integers, or names numbered by sorted name; an empty label is −1.
 
-    In JSON Lines two columns are special if they hold objects: ``extra`` becomes the extra itself, and ``attachments``
-    maps names to paths. `picstore export --format folder` writes such a table.
+    In JSON Lines, an object in the column ``extra`` becomes the extra itself, and an object in ``attachments`` maps
+    names to paths. `picstore export --format folder` writes such a table.
 
     A CSV begins with the names of its columns. Paths are relative to ``root``, by default the folder of the table.
     """
@@ -90,10 +90,10 @@ def list_table(
 
 
 def list_paths(location: Location, *, root: Where | None = None) -> Listing:
-    """List the lines ``path label`` of a text.
+    """List the images of a text file with lines ``path label``.
 
-    Paths may hold spaces, and are relative to ``root``, by default the folder of the list. Labels are integers, or
-    names, which ``--classes`` must number. A line without a label is an input that fails.
+    Paths may contain spaces, and are relative to ``root``, by default the folder of the list. Labels are integers, or
+    names, which ``--classes`` must number. A line without a label becomes an input that fails.
     """
     require_text(location)
     base = location.parent if root is None else locate(root)
@@ -103,14 +103,14 @@ def list_paths(location: Location, *, root: Where | None = None) -> Listing:
 
 @dataclass(frozen=True, slots=True)
 class _CsvPart:
-    """Some lines of a CSV.
+    """Consecutive lines of a CSV.
 
     Attributes:
-        bounds: first byte of the part in the file, and the end of the part.
+        bounds: offsets of the part's first byte and end in the file.
         lines: number of lines before the part.
-        names: names of the columns; None if the first row of the part has them.
-        fields: columns of image and label, if the user named them.
-        data: bytes of the part, if it is the whole file.
+        names: names of the columns; None if the part's first row states the names.
+        fields: columns of image and label, each None unless the user named it.
+        data: bytes of the part, if the part is the whole file.
     """
 
     table: Location
@@ -123,7 +123,7 @@ class _CsvPart:
 
 
 def _csv_parts(table: Location, root: Location, *fields: str | None) -> list[_CsvPart]:
-    """Divide a CSV at ends of lines; one part if a row may have several lines, which quotes allow."""
+    """Divide a CSV at line ends; return one part if the CSV is small, or quotes may let a row span several lines."""
     data = read_table(table)
     chosen, header = (fields[0], fields[1]), data.find(b"\n")
     of_lines = b'"' not in data and data.count(b"\r") == data.count(b"\r\n") and not is_wide(data)
@@ -152,7 +152,7 @@ def _list_csv_part(part: _CsvPart) -> FoundPart:
 
 
 def _noting_repeated(samples: Iterator[SourceSample], notes: Notes) -> Iterator[SourceSample]:
-    """Yield samples, and count rows that name the image of the row before, as tables of objects have them."""
+    """Yield samples, and count rows that name the same image as the previous row, as tables of objects do."""
     before = None
     for sample in samples:
         if sample.path == before and not sample.problem:
@@ -209,7 +209,7 @@ def _samples(
     for number, row in rows:
         row_name = f"{table} line {number}"
         if isinstance(row, str):
-            # If the table was cut off, nothing tells how many lines it had. Assume twice as many as there are.
+            # Nothing tells how many lines a table that was cut off has lost. Assume as many as it still has.
             lost = number if row.startswith(CUT) else 0
             name, problem = printable(f"{table.name} line {number}"), f"line {number}: {row}"
             yield SourceSample(name, str(table), problem=problem, lost=lost)
@@ -236,7 +236,7 @@ def _samples(
 
 
 def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tuple[str, Input], ...]:
-    """Return the attachments of a row; UsageError if one lies outside ``root``."""
+    """Return the attachments of a row; raise UsageError if an attachment lies outside ``root``."""
     found = row.get(_ATTACHMENTS)
     if not isinstance(found, dict):
         return ()
@@ -249,9 +249,9 @@ def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tu
 
 
 def require_integers(listing: Listing, location: Location) -> Listing:
-    """Return the listing of a list with integer labels; inputs with another label fail.
+    """Return the listing of a list with integers as labels; inputs with any other label fail.
 
-    UsageError if most labels are not integers: they are names, which a file of classes must number.
+    Raise UsageError if half of the labels are not integers, because a file of classes must then number the names.
     """
     names = listing.classes
     found = [number_of_text(name) for name in names]

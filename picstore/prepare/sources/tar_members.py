@@ -1,7 +1,7 @@
 """Members of tars as byte ranges.
 
-Headers are POSIX ustar and pax, and GNU's long names. Parsing them here takes 4 µs per member, and tarfile 45 µs: for a
-million samples of three members 12 s and 135 s.
+Headers may be POSIX ustar, pax, and GNU's long names. This module parses a member in 4 µs, tarfile in 45 µs: for a
+million samples of three members, 12 s against 135 s.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from picstore.prepare.sources.source_file import SourceFile
 
 _BLOCK = 512
 _END = bytes(_BLOCK)
-# Types of members: regular files (a zero byte in tars from before POSIX); links, devices, folders and pipes.
+# Types of members: regular files (a zero byte in tars older than POSIX); links, devices, folders and pipes.
 _REGULAR = b"\0" + b"07"
 _WITHOUT_DATA = b"123456"
 _LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
-_MAX_HEADER = 1 << 20  # bytes of a long name or of pax records
+_MAX_HEADER = 1 << 20  # largest size of a long name or of pax records in bytes
 _PAX_LENGTH = re.compile(rb"(\d{1,8}) ")
 # Names of compressions by the first two bytes of a file.
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
@@ -36,7 +36,7 @@ class Member:
 
 
 def members_of(path: str) -> Iterator[Member]:
-    """Yield the regular files of a tar; Damage at the first member that is damaged or sparse."""
+    """Yield the regular files of a tar; raise Damage at the first member that is damaged or sparse."""
     with SourceFile(path) as file:
         if compression := _COMPRESSIONS.get(file.read(0, min(2, file.size))):
             raise Corrupt(f"it is compressed by {compression}; unpack it to a plain tar", file.printable_path)
@@ -62,7 +62,7 @@ def members_of(path: str) -> Iterator[Member]:
 
 
 def _checked_size(header: bytes, file: str, offset: int) -> int:
-    """Return the size that a header states; Corrupt if the header's checksum is wrong."""
+    """Return the size that a header states; raise Corrupt if the header's checksum is wrong."""
     try:
         checksum = int(header[148:156].rstrip(b"\0 ") or b"-1", 8)
         field = header[124:136]
@@ -76,9 +76,9 @@ def _checked_size(header: bytes, file: str, offset: int) -> int:
 
 
 def _sum(header: bytes) -> int:
-    """Add the bytes of a block, five times as fast as ``sum``.
+    """Return the sum of a block's bytes, five times as fast as ``sum``.
 
-    The lower half of Adler-32 is 1 + the sum of up to 256 bytes.
+    The lower 16 bits of Adler-32 are 1 + the sum of up to 256 bytes.
     """
     return (zlib.adler32(header[:256]) & 0xFFFF) + (zlib.adler32(header[256:]) & 0xFFFF) - 2
 
@@ -90,9 +90,9 @@ def _header_name(header: bytes) -> bytes:
 
 
 def _parse_pax(records: bytes, name: bytes, size: int) -> tuple[bytes, int]:
-    r"""Return ``path`` and ``size`` of pax records, each ``length key=value\n``, or else the given name and size."""
+    r"""Return path and size from pax records, each ``length key=value\n``; if missing, the given name and size."""
     start = 0
-    # Records are not cut off one by one, which would be quadratic.
+    # Records are matched at an offset, because cutting off one after the other would take quadratic time.
     while digits := _PAX_LENGTH.match(records, start):
         end = start + int(digits[1])
         if not digits.end() < end <= len(records):

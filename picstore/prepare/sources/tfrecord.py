@@ -35,10 +35,10 @@ _DATA_CRC = 4  # bytes
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # kinds of tf.Feature
 # Largest size in bytes of a feature in the extra, and largest number of its values.
 _MAX_VALUE = 1 << 16
-_MAX_FEATURES = 1 << 12  # features of an example
+_MAX_FEATURES = 1 << 12  # largest number of features of an example
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)
 _LABELS = ("image/class/label", "image/class/text", *LABEL_FIELDS)
-# The source is refused if this many examples have no image, and none before them has one.
+# The source is refused if none of its first examples, this many, has an image.
 _TRIED = 1000
 _BOXES = "image/object/bbox/xmin"  # feature of TensorFlow's detection API
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")
@@ -50,9 +50,9 @@ def list_tfrecord(
 ) -> Listing:
     """List every example of a file, of a folder's ``*.tfrecord`` or ``name-00000-of-00128``, or of names with braces.
 
-    Integers, floats and texts become the extra, single ones as values, several as lists; other bytes are skipped. CRCs
-    of lengths are checked here, and the data's when the image is read. An example without an image fails; UsageError if
-    none of all examples, or of the first 1,000, has one.
+    Integers, floats and texts become the extra: a single value as itself, several values as a list. Other bytes are
+    skipped. Listing checks the CRCs of lengths, and reading an image the CRC of its data. An example without an image
+    fails. Raise UsageError if no example, or none of the first 1,000, has an image.
     """
     files = _files(location, split)
     skipped, empty, unclear = SkippedFields(), list[str](), list[UsageError]()
@@ -88,7 +88,7 @@ def _files(location: Location, split: str | None) -> list[Location]:
 
 
 def _shards(probe: SourceProbe) -> list[str]:
-    """Return the files with names as TensorFlow's tools number shards."""
+    """Return the files whose names are numbered as TensorFlow's tools number shards."""
     return [name for name in probe.files if "-of-" in name and ".parquet" not in name]
 
 
@@ -155,7 +155,7 @@ def _sample(
 
 
 def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile) -> str:
-    """Choose the feature with the image by its name, or by its size if no name tells."""
+    """Return the feature that holds the image: by its name, or the only large feature if no name is usual."""
     if given is None and not {name.lower() for name in binary} & set(_IMAGES):
         large = [name for name, field in binary.items() if field.size > _MAX_VALUE // 64]
         given = large[0] if len(large) == 1 else None
@@ -163,7 +163,7 @@ def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile)
 
 
 def _features(file: SourceFile, start: int, length: int) -> dict[str, tuple[int, list[Field]]]:
-    """Return kind and values of each feature of an example, by name; of too many values one more than the limit."""
+    """Return kind and values of each feature of an example, by name; at most _MAX_VALUE + 1 values."""
     count = 0
     by_name: dict[str, tuple[int, list[Field]]] = {}
     for features in _submessages(file, start, length, 1):
@@ -192,7 +192,7 @@ def _submessages(file: SourceFile, start: int, length: int, number: int) -> Iter
 
 
 def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None:
-    """Return the values of a feature; None for bytes that are not text, and for values too large for metadata."""
+    """Return the values of a feature; None if they are bytes that are not text, or too large for metadata."""
     if len(found) > _MAX_VALUE or sum(field.size for field in found) > _MAX_VALUE:
         return None
     if kind == _BYTES:

@@ -26,14 +26,14 @@ from picstore.storage.annotations import MAX_COORDINATE, OWN
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, map_concurrently
 
-# Names of the folders of images and of annotations. The devkit's are first.
+# Names of the folders of images and of annotations, the devkit's names first.
 _IMAGES, _ANNOTATIONS = ("JPEGImages", "images"), ("Annotations", "annotations")
 _SETS = "ImageSets"
 # Folders of segmentations, whose pixels are classes or numbers of objects, and the names of their attachments.
 _MASKS = {"SegmentationClass": "mask", "SegmentationObject": "object_mask"}
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-_MAX_XML = 1 << 22  # bytes of one annotation
-_MAX_SET = 1 << 28  # bytes of a list of images
+_MAX_XML = 1 << 22  # largest size of an annotation in bytes
+_MAX_SET = 1 << 28  # largest size of a list of images in bytes
 _YEAR = re.compile(r"VOC\d{4}")
 _FLAGS = ("difficult", "truncated", "occluded")
 
@@ -70,7 +70,7 @@ class _Layout:
 
     Attributes:
         images, annotations: files by stem; an annotation may have no image, and an image no annotation.
-        masks: files by stem, for each name of an attachment.
+        masks: for each attachment's name, its files by stem.
         other: names of the files that are neither images nor annotations.
     """
 
@@ -84,7 +84,7 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     """List the images by name, with label −1 and the objects of their annotations in the extra (docs/sources.md).
 
     Classes are the sorted names of all objects. The devkit counts pixels from 1, and a box ends with its last pixel, so
-    an ``xmin`` of 1 is the left edge of the image. If any box of the source begins below 1, all count from 0.
+    an ``xmin`` of 1 is the left edge of the image. If any box of the source begins below 1, all boxes count from 0.
 
     Args:
         folder: as the devkit lays it out, or with XML files beside the images.
@@ -140,7 +140,7 @@ def _places(folders: Collection[str]) -> tuple[str, str] | None:
 
 
 def _by_stem(folder: Location, suffixes: tuple[str, ...]) -> tuple[Files, list[str]]:
-    """Return the files of a folder with one of the suffixes, by stem, and the names of the other files."""
+    """Return the files of a folder with one of the suffixes, by stem, and the names of all other files."""
     found: dict[str, Location] = {}
     other = []
     for name, is_folder in folder.entries():
@@ -159,7 +159,7 @@ def _by_stem(folder: Location, suffixes: tuple[str, ...]) -> tuple[Files, list[s
 
 
 def _choose_stems(folder: Location, layout: _Layout, split: str | None) -> list[str]:
-    """Return the sorted stems of the images of a split; without a split, of all images and annotations."""
+    """Return the sorted stems of a split's images; without a split, the stems of all images and annotations."""
     everything = sorted({*layout.images, *layout.annotations})
     lists = _image_sets(folder)
     if split is None and len({*map(splits.split_of_word, lists)} - {None}) > 1:
@@ -168,7 +168,7 @@ def _choose_stems(folder: Location, layout: _Layout, split: str | None) -> list[
         return everything
     name = splits.require_split(str(split), lists, folder)
     lines = read_whole(lists[name], _MAX_SET).decode("utf-8-sig", "surrogateescape").splitlines()
-    # CVAT writes paths of images, the devkit writes stems. In the lists of a class a number follows.
+    # CVAT writes paths of images, the devkit writes stems. In the lists of a class, a number follows the stem.
     wanted = [line.split()[0].rpartition("/")[2] for line in lines if line.strip()]
     return sorted({each if each in layout.images else each.rpartition(".")[0] or each for each in wanted})
 
@@ -198,7 +198,7 @@ def _input(folder: Location, layout: _Layout, stem: str) -> Input:
 
 
 def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str]) -> Input:
-    """Return an input with final labels, and with boxes from edge to edge, clipped to the image."""
+    """Return an input with final labels, and boxes from pixel edge to pixel edge, clipped to the image."""
     if not one.extra:
         return one
     fields: dict[str, list[Any]] = json.loads(one.extra)
@@ -233,7 +233,7 @@ def _read(file: Location | None) -> _Annotation | str:
 
 
 def _parse(data: bytes) -> _Annotation:
-    """Parse an XML file; ValueError or ExpatError if the file breaks VOC's format, or declares entities."""
+    """Parse an XML file; raise ValueError or ExpatError if the file breaks VOC's format, or declares entities."""
     builder, parser = TreeBuilder(), expat.ParserCreate()
 
     def refuse(*_: object) -> None:
@@ -273,7 +273,7 @@ def _number(element: Element, path: str, default: float | None = None) -> float:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is laid out as the devkit is, is VOCdevkit, or has XML files beside its images."""
+    """Return whether a location has the devkit's layout, is VOCdevkit, or has XML files beside its images."""
     return probe.is_folder and (bool(_years(probe.folders)) or _is_layout(probe))
 
 

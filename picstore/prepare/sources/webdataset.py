@@ -50,11 +50,11 @@ IMAGES = frozenset(
 _LABELS = ("cls", "cls2", "class")
 _JSON = ("json", "jsn")
 _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", *_LABELS))
-_PROBED_MEMBERS = 64  # members that tell a WebDataset from a tar of images
-# Keys of notes begin with these, before the name of a split or a field.
+_PROBED_MEMBERS = 64  # number of members that are read to tell a WebDataset from a tar of images
+# Prefixes of the keys of notes, before the name of a split or a field.
 _SPLIT, _FURTHER = "split ", "further image "
-_MAX_NAMED = 5  # fields in a remark
-# Largest size of a JSON object in bytes. The extra leaves out its largest fields.
+_MAX_NAMED = 5  # largest number of fields that a remark names
+# Largest size in bytes of a JSON object that is read. The extra leaves out the object's largest fields.
 _MAX_JSON = 4 * MAX_EXTRA
 
 
@@ -110,7 +110,7 @@ def list_webdataset(
 
 
 def _further_images(notes: Notes) -> Iterator[str]:
-    """Yield a remark on images that became attachments of other images, if there are any."""
+    """Yield a remark if images became attachments of other images."""
     if notes:
         count, example = sum(count for count, _ in notes.values()), min(example for _, example in notes.values())
         fields = sorted(what.removeprefix(_FURTHER) for what in notes)
@@ -125,9 +125,9 @@ class _Tar:
 
     Attributes:
         image_field, label_field: fields that the user named.
-        split: split whose folders are read, if the user named one and the tars hold folders of several.
-        count: number of samples, if an index of all tars states it.
-        index: file that states the count of this tar alone.
+        split: split whose folders are read, if the user named a split and the tars hold folders of several splits.
+        count: number of samples, if an index of all tars states the number.
+        index: file that states the number of this tar's samples.
     """
 
     location: Location
@@ -155,12 +155,12 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
-    """Yield the samples of a tar; ``notes`` get the splits of its folders, '' for samples in no split."""
+    """Yield the samples of a tar; ``notes`` get the splits of its folders, and '' for samples without a split."""
     labels = RowLabels(tar.label_field, always=(*_LABELS, "label"))
     with SourceFile(tar.location) as file:
         # Members of macOS (._x) and of webdataset itself (__index__) are not samples.
         members = (m for m in members_of(str(tar.location)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
-        # A tar that breaks off loses its last sample, whose label may be missing.
+        # A tar that breaks off loses its last sample, because the sample's label may be missing.
         for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
             split = next(filter(split_of_word, key.split("/")[:-1]), "")
             notes[_SPLIT + split] = (1, "")
@@ -175,7 +175,7 @@ def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[Source
 
 
 def _ambiguous(file: SourceFile, key: str, members: list[tuple[str, Member]]) -> Iterator[SourceSample]:
-    """Yield a failing input for each image of a sample that has a field twice: nothing tells what belongs together."""
+    """Yield a failing sample for each image of a sample that has a field twice, because members cannot be matched."""
     counts = Counter(field for field, _ in members)
     twice = ", ".join(printable(os.path.basename(member.name)) for field, member in members if counts[field] > 1)  # noqa: PTH119
     problem = f"a field comes twice in this sample: {twice}"
@@ -198,12 +198,12 @@ def _sample(
     notes: Notes,
 ) -> SourceSample:
     tar = file.name
-    # jpg is before seg.png, and attachments that are not images are last.
+    # Fields without a dot are first, such as jpg before seg.png; attachments that are not images are last.
     images = sorted(filter(_is_image, fields), key=lambda field: "." in field)
     chosen = next(iter(images), None) if image_field is None else image_field
     images += [field for field in fields if field.endswith(".bin")]
     extra: dict[str, Any] = {}
-    # JSON comes first, so that a member with the name of one of its fields takes that field's place.
+    # JSON comes first, so that members replace fields of the JSON with the same name.
     for field, member in sorted(fields.items(), key=lambda each: each[0] not in _JSON):
         if field not in (chosen, *images) and not _read_field(file, field, member, extra, skipped):
             skipped[f"field .{printable(field)}"] += 1
@@ -229,7 +229,7 @@ def _sample(
 
 
 def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, Any], skipped: SkippedFields) -> bool:
-    """Put a text or JSON object into the extra; return False for any other field."""
+    """Add a text or JSON object to ``extra`` and return True; return False if the field is neither or is too large."""
     if member.size > (_MAX_JSON if field in _JSON else MAX_EXTRA):
         return False
     if field in _JSON:
@@ -244,7 +244,7 @@ def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, A
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a tar, a folder of tars whose first members share keys, or a name with braces."""
+    """Return whether a location is a tar, a brace pattern of tars, or a folder whose first tar is a WebDataset."""
     if "{" in probe.location.name and not probe.location.exists():
         return probe.location.name.endswith(".tar")
     if not probe.is_folder:
@@ -254,7 +254,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Return whether adjacent first members of a tar share a key, or lie in folders with other names than the tar."""
+    """Return whether adjacent first members of a tar share a key, or any lie in folders not named like the tar."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:

@@ -1,6 +1,6 @@
 """YOLO's folders as a source: lines of the label files become boxes, outlines and keypoints in the extras.
 
-Label files are texts with an object a line, ``class cx cy width height`` from 0 to 1, or ``class x1 y1 x2 y2 …``
+Label files have one object per line, ``class cx cy width height`` from 0 to 1, or ``class x1 y1 x2 y2 …``
 (docs.ultralytics.com, "Detection Datasets Overview"). Layouts: ``images/train`` and ``labels/train``, ``train/images``
 and ``train/labels``, ``images`` and ``labels``, or images and label files in one folder, such as ``obj_train_data``.
 """
@@ -35,11 +35,11 @@ _DARKNET = re.compile(r"obj(_\w+_data)?")  # folders of images and label files b
 _NAMES = ("obj.names", "_darknet.labels", "classes.txt")
 _NOT_LABELS = re.compile(r"(predefined_)?classes\.txt|notes\.txt|readme.*", re.IGNORECASE)
 _FORMS = {"boxes": "boxes:xyxy-normalized", "polygons": "polygons:normalized", "keypoints": "keypoints:normalized"}
-_MAX_LABELS = 1 << 24  # bytes of a label file
-_MAX_NAMES = 1 << 22  # bytes of a file of names
-_MAX_LIST = 1 << 28  # bytes of a list of images
-_MAX_DEPTH = 16  # folders, as links may lead in a circle
-_PROBED = 8  # label files that are read to recognize the layout
+_MAX_LABELS = 1 << 24  # largest size of a label file in bytes
+_MAX_NAMES = 1 << 22  # largest size of a file of names in bytes
+_MAX_LIST = 1 << 28  # largest size of a list of images in bytes
+_MAX_DEPTH = 16  # largest depth of folders, because links may lead in a circle
+_PROBED = 8  # number of label files that are read to recognize the layout
 _LINE = re.compile(rb"\s*\d+(\.0*)?(\s+-?[\d.]+(e[+-]?\d+)?){4,}\s*", re.IGNORECASE)
 
 
@@ -69,7 +69,7 @@ class _Pair:
 def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
     """List the images by name, with label −1 and the objects of their label files in the extra (docs/sources.md).
 
-    Classes have the names of ``data.yaml``, ``obj.names`` or ``classes.txt``; without these files they are numbers.
+    Class names come from ``data.yaml``, ``obj.names`` or ``classes.txt``; without such a file, classes are numbers.
 
     Args:
         split: name of a folder of images, or of a list such as ``train.txt``; ``"all"`` for all images.
@@ -109,7 +109,7 @@ def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
 
 
 def _find_trees(folder: Location) -> dict[str, _Tree]:
-    """Return the trees of a source by split; a single tree may have the name '' instead."""
+    """Return the trees of a source by split; a single tree may have the key '' instead."""
     entries = visible_entries(folder)
     folders = [name for name, is_folder in entries if is_folder]
     if {_IMAGES, _LABELS} <= set(folders):
@@ -140,7 +140,7 @@ def _find_trees(folder: Location) -> dict[str, _Tree]:
 
 
 def _divided(folder: Location, names: Iterable[str]) -> list[str]:
-    """Return the names of splits that are folders with images and label files in folders of their own."""
+    """Return the names of those splits whose folder holds a folder ``images`` and a folder ``labels``."""
     found = [name for name in names if splits.split_of_word(name)]
     return [
         name
@@ -181,7 +181,7 @@ def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
 
 
 def _is_other(name: str, tree: _Tree) -> bool:
-    """Return whether a text without an image is not a label file, but names of classes or a list of images."""
+    """Return whether a text without an image is not a label file but a readme, class names or a list of images."""
     return bool(_NOT_LABELS.fullmatch(name) or (tree.is_shared and splits.split_of_word(name)))
 
 
@@ -190,7 +190,7 @@ def _stem(name: str) -> str:
 
 
 def _walk(folder: Location, notes: Counter[str], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Location]]:
-    """Yield the visible files below a folder, with their paths relative to it; nothing if the folder does not exist."""
+    """Yield relative path and location of each visible file below a folder; nothing if the folder does not exist."""
     if depth > _MAX_DEPTH:
         raise UsageError(f"{folder} lies in more than {_MAX_DEPTH} folders; links may lead in a circle")
     if not depth and not folder.is_folder():
@@ -205,7 +205,7 @@ def _walk(folder: Location, notes: Counter[str], prefix: str = "", depth: int = 
 
 
 def _of_list(pairs: Sequence[_Pair], file: Location) -> list[_Pair]:
-    """Choose the pairs that a list of images names; a name without an image becomes a pair without files."""
+    """Return the pairs that a list of images names; a name without an image becomes a pair without files."""
     by_name = {pair.name: pair for pair in pairs}
     by_end = {pair.name.partition("/")[2]: pair for pair in pairs} | by_name
     lines = text_of_file(read_whole(file, _MAX_LIST), "surrogateescape").splitlines()
@@ -218,7 +218,7 @@ def _of_list(pairs: Sequence[_Pair], file: Location) -> list[_Pair]:
 
 
 def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str, int]) -> None:
-    """Refuse folders named images and labels if the labels are other files, such as masks."""
+    """Raise UsageError if no image has a label file, and the folders hold other files instead, such as masks."""
     if pairs and all(pair.labels is None for pair in pairs) and sum(notes.values()) >= len(pairs):
         raise UsageError(
             f"{folder} has other files than YOLO's .txt in {_LABELS}; if they are masks, name each image and its mask "
@@ -247,7 +247,7 @@ def _finish(one: Input, fields: set[str]) -> Input:
 
 
 def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
-    """Read the objects of a label file, none without a file; return the reason, a text, if they cannot be read."""
+    """Return the objects of a label file, none without a file; a text with the reason if the file cannot be read."""
     if pair.labels is None or pair.image is None:
         return parse_labels("", meaning)
     try:
@@ -257,7 +257,7 @@ def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
 
 
 def _read_meaning(folder: Location, trees: Sequence[_Tree]) -> tuple[Meaning, list[str]]:
-    """Return the names of classes and the shape of keypoints, from the files that state them, and remarks."""
+    """Return the class names and shape of keypoints that files of the source state, and remarks."""
     files = {name for name, is_folder in visible_entries(folder) if not is_folder}
     yamls = sorted(name for name in files if name.lower().endswith((".yaml", ".yml")))
     preferred = [name for name in ("data.yaml", "dataset.yaml", *yamls) if name in yamls]
@@ -297,7 +297,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _first_files(folder: Location) -> Iterator[tuple[str, Location]]:
-    """Yield the files of a folder and of its first folders, but not of deeper folders."""
+    """Yield name and location of the files in a folder and in its first sub-folders, but not in deeper folders."""
     entries = visible_entries(folder)
     for place, prefix in ((folder, ""), *((folder / name, name) for name, is_folder in entries[:_PROBED] if is_folder)):
         for name, is_folder in visible_entries(place):

@@ -1,4 +1,4 @@
-"""YOLO's label files, with an object a line, and data.yaml, which defines the values of a line."""
+"""YOLO's label files, with one object per line, and data.yaml, which defines the values of a line."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from picstore.prepare.sources.source_kinds import import_library
 from picstore.storage.location.resolve import Location
 from picstore.storage.location.text_files import text_of_file
 
-_MAX_YAML = 1 << 20  # bytes; 21,841 names of ImageNet take 600 KB
-_MAX_CLASS = 1 << 20  # classes
-_MAX_KEYPOINTS = 1 << 12  # keypoints of an object
-# Ultralytics takes coordinates from -0.01 to 1.01, which rounding may give.
+_MAX_YAML = 1 << 20  # largest size in bytes; 21,841 names of ImageNet take 600 KB
+_MAX_CLASS = 1 << 20  # largest number of classes
+_MAX_KEYPOINTS = 1 << 12  # largest number of keypoints of an object
+# Ultralytics accepts coordinates from -0.01 to 1.01, which may result from rounding.
 _BEYOND = 0.01
-# Decimals of normalized coordinates, which are sums and differences of other coordinates.
+# Decimals of normalized coordinates, rounded because sums and differences have errors of floats.
 _DECIMALS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Rules for a line: names of classes, empty if classes are numbers; number and length of keypoints."""
+    """Rules for a line: class names, empty if classes are numbers; number of keypoints and of values per keypoint."""
 
     names: Sequence[str] = ()
     keypoints: tuple[int, int] | None = None
 
 
 def parse_labels(text: str, meaning: Meaning) -> dict[str, Any]:
-    """Parse a label file to target fields with coordinates from 0 to 1, and the number of boxes ``without_area``.
+    """Return a label file's target fields, with coordinates from 0 to 1, and the number of boxes ``without_area``.
 
-    ValueError, which names the line, if a line breaks the format.
+    Raise ValueError, which names the line, if a line breaks the format.
     """
     found: dict[str, Any] = {"boxes": [], "box_labels": [], "polygons": [], "keypoints": [], "without_area": 0}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -54,7 +54,7 @@ def parse_labels(text: str, meaning: Meaning) -> dict[str, Any]:
 
 
 def _parse(parts: Sequence[str], meaning: Meaning) -> tuple[int, list[float], list[float], list[list[float]]]:
-    """Parse a line to class, box (left, top, right, bottom), outline and keypoints, all from 0 to 1; or ValueError."""
+    """Return class, box (left, top, right, bottom), outline and keypoints of a line; raise ValueError if it is bad."""
     label = _class(parts[0], meaning.names)
     values, outline, points = [_number(part) for part in parts[1:]], list[float](), list[list[float]]()
     if meaning.keypoints is not None:
@@ -103,7 +103,7 @@ def _clipped(value: float) -> float:
 
 
 def _point(values: Sequence[float]) -> list[float]:
-    """Make a keypoint; a point of two numbers is visible unless one is negative, as for Ultralytics."""
+    """Return a keypoint; a point of two numbers is visible unless a number is negative, as for Ultralytics."""
     x, y = values[:2]
     visible = values[2] if len(values) == 3 else 2.0 if min(x, y) >= 0 else 0.0
     if visible not in (0, 1, 2):
@@ -138,7 +138,7 @@ def _keypoint_shape(value: Any) -> tuple[int, int]:
 
 
 def _names(value: Any) -> list[str]:
-    """Return the names of classes from a list, or an object by number; a number without a name is its own name."""
+    """Return class names from a list, or from an object by number; a number without a name is its own name."""
     if isinstance(value, dict):
         by_number = {int(number): name for number, name in value.items()}
         if by_number and not 0 <= min(by_number) <= max(by_number) < _MAX_CLASS:
