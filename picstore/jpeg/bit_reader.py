@@ -1,8 +1,8 @@
 """Bit reading for kernels: entropy-coded data freed of stuffing and markers, and a refillable accumulator.
 
-Without stuffing any bit can be reached by arithmetic (ITU-T T.81, B.1.1.5). A reader of bits is three numbers: the
-accumulator, a 64-bit word with the next bits at its head; the number of valid bits in it, at least 56 after ``refill``;
-and the offset of the next byte.
+Without stuffing, the position of any bit is plain arithmetic (ITU-T T.81, B.1.1.5). A bit reader's state is three
+numbers: the accumulator, a 64-bit word whose highest bits are the next bits; the number of valid bits in the
+accumulator, at least 56 after ``refill``; and the offset of the next byte.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u64, store_u8
 from picstore.kernels.simd import VectorMemory, load_u8, load_u32, trailing_zeros, vector_function
 
-# Damage that kernels over a scan return, as negative numbers.
+# Codes that kernels return if a scan is damaged.
 TOO_MANY_SEGMENTS, BAD_MARKER, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, BAD_CODE = range(-6, 0)
 
-# Zero bytes after the data, so that damage is noticed at the next MCU. An MCU has at most 6 blocks of 27 + 63 * 31
-# bits: 1,487 bytes, and 8 bytes are read at a time.
+# Number of zero bytes after the data, which a damaged MCU may read before the check that follows each MCU. An MCU has
+# at most 6 blocks of 27 + 63 * 31 bits: 1,487 bytes, and 8 bytes are read at a time.
 PADDING = 2048
 
 _STEP = 32  # bytes copied at a time
@@ -29,9 +29,10 @@ _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 @device_function
 def search_code(accumulator, ranges, symbols, shortest):
-    """Find the code at the head of the accumulator (F.2.2.3): symbol | length << 8; 0 without a code.
+    """Return symbol | length << 8 of the code at the accumulator's head (F.2.2.3), or 0 if there is no code.
 
-    ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``transcode_lookup.make_lookups``.
+    ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``transcode_lookup.make_lookups``. Codes have at
+    least ``shortest`` bits.
     """
     for length in range(shortest, MAX_CODE_BITS + 1):
         code = np.int64(accumulator >> _u64(64 - length))
@@ -45,13 +46,13 @@ def search_code(accumulator, ranges, symbols, shortest):
 
 @inlined
 def has_byte_ff(word):
-    """Test whether a byte of a uint64 is 0xFF."""
+    """Return nonzero if any byte of a uint64 is 0xFF, else 0."""
     return (~word - _ONES) & word & _TOPS
 
 
 @inlined
 def refill(address, accumulator, valid, byte):
-    """Fill the accumulator up to 56 bits or more, without a branch that could be mispredicted."""
+    """Fill the accumulator to at least 56 bits, without a branch, which could be mispredicted."""
     accumulator |= load_u64(address + _u64(byte)) >> _u64(valid)
     byte += (63 - valid) >> 3
     return accumulator, valid | 56, byte
@@ -59,7 +60,7 @@ def refill(address, accumulator, valid, byte):
 
 @vector_function(2, returns=True)
 def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
-    """Copy _STEP bytes; bit *k* of the result tells that byte *k* is not 0xFF."""
+    """Copy _STEP bytes; return a mask whose bit *k* is set if byte *k* is not 0xFF."""
     copied = memory.load(source, _STEP, 8)
     memory.store(target, copied)
     return (copied ^ -1).nonzero()
@@ -67,7 +68,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy up to a byte 0xFF, or ``size`` bytes and up to _STEP - 1 more readable ones; return the number of bytes."""
+    """Copy the bytes before 0xFF, or ``size`` bytes and up to _STEP - 1 more readable bytes; return their number."""
     count = 0
     while count < size:
         if count + _STEP <= readable:
@@ -92,11 +93,11 @@ def unstuff(address, size, start, flat, segments):
         address, size: the JPEG; not an array, because numba would compile a second version for read-only arrays.
         start: offset of the data in the JPEG.
         flat: uint8, takes the data; at least as long as the rest of the JPEG.
-        segments: int64, takes the offset of each restart segment in ``flat``, and the end of the last.
+        segments: int64, takes the offset of each restart segment in ``flat``, and the end of the last segment.
 
     Returns:
-        (segments found, or negative for damage; bytes in ``flat``; offset of the marker that ends the data, or of its
-        fill bytes, or the end of the JPEG).
+        Number of segments, or negative for damage; number of bytes in ``flat``; offset of the marker that ends the
+        data, or of the marker's fill bytes, or the end of the JPEG.
     """
     source, n = array_at(address, size, np.uint8), size
     offset = start
@@ -116,7 +117,7 @@ def unstuff(address, size, start, flat, segments):
         if following >= n:
             break
         code = source[following]
-        # Fill bytes stand before markers only; libjpeg-turbo decodes some blocks wrongly if they precede a zero.
+        # Fill bytes may precede only markers; libjpeg-turbo decodes some blocks wrongly if fill bytes precede a zero.
         if code == 0 and following == offset + 1:
             flat[out] = _u8(0xFF)
             out += 1
@@ -140,11 +141,11 @@ def unstuff_segment(source, size, readable, target):
 
     Args:
         source, size: address and size of the segment, without its marker; fill bytes may end it.
-        readable: bytes at ``source``.
-        target: address of as many bytes as the segment's, and 64 more.
+        readable: number of readable bytes at ``source``.
+        target: address of ``size`` + 64 writable bytes.
 
     Returns:
-        The bytes of the segment that were written, or BAD_MARKER.
+        Number of bytes of the segment that were written, or BAD_MARKER.
     """
     offset = out = 0
     while True:

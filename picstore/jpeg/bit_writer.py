@@ -1,7 +1,7 @@
 """Bit writing for kernels: a scan copied in runs of bits, with edited DC codes and new restart markers.
 
-A writer of bits is three numbers: the accumulator, a 64-bit word with the last bits at its end; the number of pending
-bits in it, which are not written yet; and the address of the next byte. Each 0xFF that is written gets a stuffed zero.
+A bit writer's state is three numbers: the accumulator, a 64-bit word whose lowest bits are the latest; the number of
+pending bits, which are in the accumulator but not written; and the address of the next byte.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _MASK32 = np.uint64(0xFFFFFFFF)
 
 @inlined
 def append_bits(accumulator, pending, value, bits, target):
-    """Append up to 32 bits, writing whole words; return (accumulator, pending bits, next address)."""
+    """Append up to 32 bits, and write a word once 32 bits are pending; return (accumulator, pending, next address)."""
     accumulator = (accumulator << _u64(bits)) | value
     pending += bits
     if pending >= 32:
         pending -= 32
         four = (accumulator >> _u64(pending)) & _MASK32
-        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # a byte 0xFF may be among them
+        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # one of the bytes may be 0xFF
             for shift in range(24, -8, -8):
                 target = _write_byte((four >> _u64(shift)) & _u64(255), target)
         else:
@@ -36,7 +36,7 @@ def append_bits(accumulator, pending, value, bits, target):
 
 @inlined
 def _write_byte(byte, target):
-    """Write a byte, and after 0xFF a stuffed zero (T.81, B.1.1.5); return the next address."""
+    """Write a byte, followed by a stuffed zero if the byte is 0xFF (T.81, B.1.1.5); return the next address."""
     store_u8(target, _u8(byte))
     target += _u64(1)
     if byte == _u64(255):
@@ -47,11 +47,11 @@ def _write_byte(byte, target):
 
 @inlined
 def _copy_bits(address, first, end, accumulator, pending, target):
-    """Copy the bits from ``first`` to ``end``; return (accumulator, pending bits, next address)."""
+    """Copy bits ``first`` to ``end - 1`` of the data at ``address``; return (accumulator, pending, next address)."""
     while pending >= 8:
         pending -= 8
         target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
-    # Seven bytes at a time, because any 57 bits lie within eight bytes.
+    # Copy seven bytes at a time, because any 57 consecutive bits lie within the eight bytes of one load.
     while end - first >= 56:
         more = load_u64(address + _u64(first >> 3)) << _u64(first & 7) >> _u64(8)
         accumulator = accumulator << _u64(56) | more
@@ -73,7 +73,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):
 
 @inlined
 def _append_dc(difference, table, codes, lengths, accumulator, pending, target):
-    """Append a DC difference (T.81, F.1.2.1); return (accumulator, pending bits, next address)."""
+    """Append the code and the value of a DC difference (T.81, F.1.2.1); return (accumulator, pending, next address)."""
     size = bit_length(difference)
     if difference < 0:
         difference += (1 << size) - 1
@@ -95,7 +95,7 @@ def flush_bits(accumulator, pending, target):
 
 @device_function
 def _fill_codes(tables, codes, bits):
-    """Fill in codes and lengths of codes of DC tables, by symbol (T.81, C.1 and C.2)."""
+    """Fill ``codes`` and ``bits``, the codes' lengths, by DC table and symbol (T.81, C.1 and C.2)."""
     for k in range(tables.shape[0]):
         code = index = 0
         for length in range(1, MAX_CODE_BITS + 1):
@@ -112,14 +112,15 @@ def write_scan(flat, edits, columns, tables, out, lengths):
     """Write a scan with edits: runs of old bits, edited DC codes, and restart markers.
 
     Args:
-        flat, edits: as ``restart_edits.find_edits`` took and filled them.
-        columns: int64 (edited blocks,), the DC table of each.
-        tables: uint8 (DC tables, 272), as ``huffman.pack_tables`` makes them; symbols are at most 15.
+        flat: uint8, data of the old scan, as ``bit_reader.unstuff`` fills it.
+        edits: rows of edits, as ``restart_edits.find_edits`` fills them.
+        columns: int64 (edited blocks of an MCU,), index in ``tables`` of each block's DC table.
+        tables: uint8 (DC tables, 272), result of ``huffman.pack_tables``; symbols are at most 15.
         out: uint8, long enough.
-        lengths: int64 (new segments,), takes the bytes of each segment without the marker that ends it.
+        lengths: int64 (new segments,), takes each segment's length in bytes, without the marker that ends the segment.
 
     Returns:
-        Bytes written.
+        Number of bytes written.
     """
     codes, bits = np.zeros((tables.shape[0], 16), np.uint32), np.zeros((tables.shape[0], 16), np.uint32)
     _fill_codes(tables, codes, bits)

@@ -1,7 +1,7 @@
-"""Kernel that finds the first bits and the DC differences of the blocks of scans (T.81, annex F.2), two at a time.
+"""Kernel that finds where each block of a scan begins, and its DC difference, in two scans at a time (T.81, F.2).
 
-Reading Huffman codes is a chain: the beginning of a code is known when the code before it has been looked up. A core
-could do half as much again in the time that a lookup takes, so the chains of two scans run side by side in one loop.
+Reading Huffman codes is a chain: the beginning of a code is known only once the previous code has been looked up. A
+core could do half as much again during a lookup, so the chains of two scans run side by side in one loop.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ from picstore.jpeg.bit_reader import BAD_CODE, BAD_DC, TOO_MANY_COEFFICIENTS, TO
 from picstore.jpeg.transcode_lookup import LOOKUP_BITS, SKIP_SHIFT
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
 
-# Columns of a row of scans, int64. First addresses: the data, followed by PADDING zeros; the segments' offsets in the
-# data; the blocks of an MCU, int64 (n, 4): component, DC table, AC table, whether the DC is edited; the arrays of
-# ``transcode_lookup.make_lookups``; and the notes, to fill. Then numbers of blocks: of an MCU, a segment and the scan.
+# Columns of a scan's row, int64. DATA to STARTS are addresses of the data, followed by PADDING zeros; of the segments'
+# offsets in the data; of the blocks of an MCU, int64 (n, 4): component, DC table, AC table, whether the DC is edited;
+# of the arrays of ``transcode_lookup.make_lookups``; and of the notes, which the kernel fills. The last three columns
+# are the numbers of blocks in an MCU, in a segment and in the rest of the scan.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
-# The kernel fills: damage, blocks left in the segment, the bit at its end, and the plans of the blocks of an MCU.
+# Columns that the kernel fills: damage, blocks left in the segment, bit at the segment's end, plans of an MCU's blocks.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
-# Fields of a plan: the addresses of its AC table, of the next block's DC table and of the next block's plan; the two
-# tables' numbers; the address of the row. No branch predictor foresees where a block ends, so the plan holds everything
-# that the next block needs: computing it there took 20 µs an image.
+# Fields of a block's plan: addresses of the block's AC table, the next block's DC table and the next block's plan;
+# indices of the two tables; address of the scan's row. No branch predictor foresees where a block ends, so the plan
+# holds everything that the next block needs; computing that at the end of each block took 20 µs an image.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
 # An MCU has at most 6 blocks in the samplings of training JPEGs.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
-# A note of a block: the bit at which its DC code begins, the number of bits of code and difference, and the difference.
+# Fields of a block's note: bit at which the DC code begins, number of bits of code and difference, and the difference.
 POSITION_SHIFT, BITS_SHIFT, DIFFERENCE_BIAS = 20, 12, 2048
 
-# A lane reads one scan: a reader of bits whose byte is an address, the number of the next coefficient, and the address
-# of the plan of its block, which is 0 in a lane that is idle. Two lanes of six numbers would exceed the registers.
+# A lane reads one scan: a bit reader's three numbers, with an address instead of the byte's offset; the index of the
+# next coefficient; the address of the block's plan, 0 if the lane is idle. Two lanes of six numbers would exceed the
+# registers.
 PLAN = 4
 
 _u64, _i64 = np.uint64, np.int64
@@ -42,11 +44,11 @@ _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
     "uint32[:, ::1])), int64[::1], Tuple((int64, int64)))"
 )
 def describe_scan(row, flat, segments, blocks, tables, starts, mcus):
-    """Fill the row of a scan. This is a kernel because NumPy takes 1.2 µs to return the address of one array.
+    """Fill a scan's row; this is a kernel because NumPy takes 1.2 µs to return the address of one array.
 
     Args:
         row: int64 (SCAN_COLUMNS,).
-        flat, segments, blocks, tables, starts: arrays whose addresses are noted; the caller keeps them alive.
+        flat, segments, blocks, tables, starts: arrays whose addresses the row takes; the caller keeps the arrays alive.
         mcus: numbers of MCUs in a segment and in the scan.
     """
     single, several, ranges, symbols = tables
@@ -62,8 +64,8 @@ def find_block_starts(scans):
     """Find the bit at which each block of each scan begins, and the block's DC difference.
 
     Args:
-        scans: a row of :func:`describe_scan` for each scan. For each segment of a scan the kernel notes all blocks, and
-            the bit at which the last block ends. It sets DAMAGE, to 0 for a sound scan.
+        scans: rows that :func:`describe_scan` has filled. For each segment of a scan the kernel notes all blocks, and
+            the bit at which the segment's last block ends. It sets DAMAGE to 0 if the scan is sound, else to a code.
     """
     first = _u64(scans.ctypes.data)
     a = b = _u64(0), 0, 0, 0, _u64(0)
@@ -84,14 +86,14 @@ def find_block_starts(scans):
 
 @inlined
 def _look_up(lane):
-    """Skip the AC codes that one lookup gives."""
+    """Skip the AC codes and values of one lookup-table entry; return the lane."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    # While the entry is loaded: at least 25 bits were left, which are enough to look it up.
+    # Refill while the entry is loaded: the lookup needed only the 25 or more bits that were left.
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:
-        # The mask is free: a shift looks only at these bits.
+        # The mask costs nothing, because the processor's shifts use only the last 6 bits of their operand.
         accumulator <<= _u64(entry & 63)
         return accumulator, valid - (entry & 63), byte, k, plan
     return _end_lookup((accumulator, valid, byte, k, plan), entry)
@@ -99,9 +101,9 @@ def _look_up(lane):
 
 @inlined
 def _end_lookup(lane, entry):
-    """Continue after an entry that ends a block, after a longer code, or after the last coefficient.
+    """Continue if a lookup-table entry ends the block, is missing, or goes beyond the last coefficient.
 
-    The bits after the last coefficient belong to the next block, so codes before them are read one by one.
+    The bits after a block's last coefficient belong to the next block, so the codes before them are read one by one.
     """
     accumulator, valid, byte, k, plan = lane
     bits, ended = entry & 63, k >= 128
@@ -116,7 +118,7 @@ def _end_lookup(lane, entry):
 
 @device_function
 def _read_ac(plan, accumulator, k):
-    """Read one AC code: its bits, 0 for damage; and the next coefficient, 64 after the last, 0 without a code."""
+    """Return the bits of an AC code and value, 0 for damage, and the next coefficient, 64 at the end, 0 if no code."""
     row = _row(plan)
     length, symbol = _look_up_code(accumulator, _load(plan, AC_NUMBER), row)
     if length == 0:
@@ -173,7 +175,7 @@ def _begin_block(lane):
 
 @inlined
 def _read_dc(lane):
-    """Note and skip the DC code and difference of the block after ``plan``."""
+    """Note and skip the DC code and difference of the block after the lane's block; return the lane."""
     accumulator, valid, byte, _, plan = lane
     row = _row(plan)
     position = 8 * (byte - row[DATA]) - valid
@@ -184,7 +186,7 @@ def _read_dc(lane):
     length, size = entry >> 8, entry & 255
     bits = accumulator << _u64(length)
     value = _i64(bits >> _u64(1) >> _u64(63 - size))
-    # This avoids a branch, because signs cannot be predicted.
+    # The code has no branch, because signs cannot be predicted.
     below = ((1 << size) - 1) & (_i64(bits >> _u64(63)) - 1)
     _note(row, position << POSITION_SHIFT | (length + size) << BITS_SHIFT | (value - below + DIFFERENCE_BIAS))
     accumulator, valid, byte = refill(_u64(0), bits << _u64(size), valid - length - size, byte)
@@ -212,7 +214,7 @@ def _note(row, number):
 
 @inlined
 def _stop(lane, damage):
-    """Make a lane idle."""
+    """Store the scan's damage, or 0, and return the lane idle."""
     accumulator, valid, byte, k, plan = lane
     _row(plan)[DAMAGE] = damage
     return accumulator, valid, byte, k, _u64(0)
@@ -220,13 +222,13 @@ def _stop(lane, damage):
 
 @inlined
 def _table_offset(table):
-    """Return the bytes before the entries of a lookup table."""
+    """Return the offset in bytes of a table's entries in ``single`` or ``several``."""
     return table << (LOOKUP_BITS + 1)
 
 
 @device_function
 def _look_up_code(accumulator, table, row):
-    """Read the code at the head of the accumulator: (length, symbol); length 0 without a code."""
+    """Return the length and the symbol of the code at the accumulator's head; the length is 0 if there is no code."""
     single = _u64(row[SINGLE] + _table_offset(table))
     entry = _i64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     if entry == 0:
@@ -236,5 +238,5 @@ def _look_up_code(accumulator, table, row):
 
 @device_function
 def _search_code(accumulator, table, row):
-    """Search a code of a table: symbol | length << 8; 0 without a code."""
+    """Search the code at the accumulator's head; return symbol | length << 8, or 0 if there is no code."""
     return search_code(accumulator, _u64(row[RANGES] + 4 * 54 * table), _u64(row[SYMBOLS] + 4 * 256 * table), 1)

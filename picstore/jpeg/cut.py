@@ -1,10 +1,9 @@
 """Crops cut out of compressed bytes along tiles, without decoding.
 
 A restart segment decodes by itself (ITU-T T.81, E.1.4). So the headers with another size, followed by the segments of
-the tiles that a box touches, are a JPEG of that part of the image. Decoding it gives the same pixels as decoding
-everything and cropping, because the box is widened by one pixel: a decoder that interpolates chroma reads one
-neighboring sample (libjpeg's "fancy upsampling"). Without the margin, pixels at the border differ in 13 % of 4:2:0
-cuts.
+the tiles that a box touches, are a JPEG of that part of the image. Decoding that JPEG gives the same pixels as decoding
+the whole image and cropping, because the box is widened by one pixel: a decoder that interpolates chroma reads one
+neighboring sample (libjpeg's "fancy upsampling"). Without the margin, border pixels differ in 13 % of 4:2:0 cuts.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel, 
 
 Buffer: TypeAlias = "bytes | memoryview"
 
-# Rows of tiles that are prefetched before they are copied. A row has a few KB, too few for the processor's own
-# prefetching. Streams that no cache holds are cut 1.4 times as fast with 1, 2 or 4 rows.
+# Number of rows of tiles to prefetch ahead of the copied row. A row has a few KB, too few for the processor's own
+# prefetching. With 1, 2 or 4 rows, streams that are in no cache are cut 1.4 times as fast.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
-# Least pixels of a last tile that is cut out alone: libjpeg does not interpolate chroma rows of at most 2 samples.
+# Least width in pixels of a cut from a row's last tile, because libjpeg does not interpolate rows of 2 chroma samples.
 MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8
@@ -52,7 +51,7 @@ class TiledJpegs:
 
     @classmethod
     def from_streams(cls, jpegs: Sequence[Buffer], tilings: I64, segments: Sequence[U16]) -> TiledJpegs:
-        """Describe streams; ``segments`` holds the lengths of the restart segments of each, without markers.
+        """Describe streams; ``segments`` holds for each stream the lengths of its restart segments, without markers.
 
         Raises:
             UsageError: there are not as many tilings as streams.
@@ -90,7 +89,7 @@ class CutJpegs:
 def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpegs:
     """Cut a box out of each of several JPEGs, in one call without the GIL.
 
-    A stream whose restart markers form no grid of tiles, or whose segments have other lengths, is copied whole.
+    A stream is copied whole if its restart markers form no grid of tiles, or its segments have other lengths.
 
     Args:
         tiled: the streams.
@@ -98,7 +97,7 @@ def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpe
         out: contiguous uint8 buffer, at least as long as all streams together; a new one by default.
 
     Raises:
-        UsageError: there are not as many boxes as streams, one is empty or not within its image, or ``out`` is too
+        UsageError: there are not as many boxes as streams, a box is empty or not within its image, or ``out`` is too
             short.
     """
     boxes = np.ascontiguousarray(boxes, np.int64)
@@ -126,12 +125,12 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
     """Cut a box out of a JPEG with restart markers.
 
     Args:
-        jpeg: a stream whose restart interval divides its MCU columns, as ``add_restart_markers`` makes it; any other
-            is returned whole.
+        jpeg: a stream whose restart interval divides the number of MCU columns, as ``add_restart_markers`` chooses it;
+            any other stream is returned whole.
         box: left, top, width, height in pixels.
 
     Returns:
-        The cut, a JPEG, and (dx, dy), the position of the box in it, in pixels.
+        The cut, a JPEG; and (dx, dy), the position of the box in the cut, in pixels.
 
     Raises:
         UsageError: the box is empty or not within the image.
@@ -159,7 +158,7 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
         addresses, sizes, tilings: arrays of ``TiledJpegs``.
         boxes: int64 (n, 4), as in ``cut_batch``.
         out: uint8, at least as long as all streams together.
-        offsets: int64 (n + 1,), takes the beginnings of the cuts in ``out``, and the end of the last.
+        offsets: int64 (n + 1,), takes the offset in ``out`` of each cut, and the end of the last cut.
         rects: int64 (n, 4), takes left, top, width and height of the cuts.
     """
     offsets[0] = 0
@@ -169,7 +168,7 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
 
 @device_function
 def _cut_one(addresses, sizes, tiling, box, out, start, rect):
-    """Write the cut of one image, or the whole image.
+    """Write the cut of one stream, or the whole stream if it cannot be cut.
 
     Args:
         addresses, sizes, tiling: one row of each array of ``TiledJpegs``.
@@ -192,7 +191,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):
 
 @device_function
 def _find_frame(source, tiling):
-    """Find the baseline frame header (T.81, B.2.2); 0 if the entropy-coded data begins without one."""
+    """Return the offset of the baseline frame header (T.81, B.2.2), or 0 if the headers have no such header."""
     offset = 2
     end = min(tiling[HEADER], source.size)
     while offset + 9 <= end and source[offset] == 0xFF:
@@ -208,7 +207,7 @@ def _find_frame(source, tiling):
 
 @device_function
 def is_grid(size, tiling, lengths):
-    """Test whether the segments fill a stream of ``size`` bytes and form rows of tiles."""
+    """Return whether the segments fill a stream of ``size`` bytes and form rows of tiles."""
     for number in tiling:
         # The upper bound keeps products from overflowing.
         if number < 1 or number >= 1 << 31:
@@ -225,16 +224,16 @@ def is_grid(size, tiling, lengths):
 
 @device_function
 def holds_box(tiling, box):
-    """Test whether a box is not empty and lies within the image of a tiling, which may be some rows of a larger one.
+    """Return whether a box is not empty and lies within a tiling's image, which may be some rows of a larger image.
 
-    Kernels that take the tiles under a box test this first; otherwise they would read and write beyond their memory.
+    Kernels that take the tiles under a box must test this first; otherwise they would access memory out of bounds.
     """
     return 0 <= box[0] < box[2] <= tiling[WIDTH] and 0 <= box[1] < box[3] <= tiling[HEIGHT]
 
 
 @device_function
 def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
-    """Write the cut of one image; ``frame`` is the offset of the frame header, other arguments as for ``_cut_one``."""
+    """Write a cut as ``_cut_one`` does; ``frame`` is the offset of the frame header, ``target`` is ``start``."""
     width, height, header = tiling[WIDTH], tiling[HEIGHT], tiling[HEADER]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     left, right = max(box[0] - CUT_MARGIN, 0) // tile_width, (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1
@@ -268,7 +267,7 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
 
 @device_function
 def tile_row_ranges(lengths, header, per_row, tiles):
-    """Return the offsets in the stream at which each row of the tiles of a box begins and ends."""
+    """Return the offsets in the stream at which each of a box's rows of tiles begins, and those at which it ends."""
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)
     position = header

@@ -1,8 +1,7 @@
 """Decoding of any JPEG to RGB, without the GIL, at full size or at 1/2, 1/4 or 1/8.
 
 picstore's decoder decodes training JPEGs. Pillow's libjpeg-turbo decodes all others: progressive, arithmetic-coded or
-CMYK JPEGs, and those of several scans. A JPEG that both decode has the same pixels from both. CMYK is converted as
-Pillow does.
+CMYK JPEGs, and JPEGs of several scans. Both decoders return the same pixels. CMYK is converted as Pillow does.
 """
 
 from __future__ import annotations
@@ -17,20 +16,19 @@ from picstore.jpeg.decoder.decode_baseline import NotTrainingJpeg, decode, frame
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 
-# Progressive JPEGs have about ten scans. Every SOS marker counts, even one in a comment.
+# Progressive JPEGs have about ten scans. Every SOS marker is counted, even in a comment.
 _MAX_SCANS = 100
 
 
 def decode_rgb(
     jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1, buffer: U8 | None = None
 ) -> U8:
-    """Decode to RGB; grey images get three equal channels.
+    """Decode a JPEG to RGB; grey images get three equal channels.
 
     Args:
         jpeg: one whole stream.
         width, height: size in pixels, from an index or the headers.
-        factor: number that the sides are divided by: 1, 2, 4 or 8, at most the shorter side. Decoding skips that part
-            of the inverse DCT.
+        factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side; the inverse DCT computes fewer samples.
         buffer: contiguous uint8 of one dimension, at least as long as the pixels; a new one by default.
 
     Returns:
@@ -51,7 +49,7 @@ def decode_rgb(
 
 
 def check_stream(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> None:
-    """Check that a decoder of another project, which trusts headers, does not do more than the stream's bytes justify.
+    """Check that a decoder of another project, which trusts headers, will not do more work than the bytes justify.
 
     Args:
         jpeg: one whole stream, or a cut.
@@ -61,7 +59,7 @@ def check_stream(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> N
         ImageError: the headers are damaged or have another size, they claim more pixels than the bytes can hold, or
             there are more than 100 scans, each of which may cost as much as the whole image.
     """
-    # This takes 13 us without the GIL; the rest takes 20.
+    # This test takes 13 us without the GIL; the tests below take 20 us.
     if frame_size(jpeg) == (width, height):
         return
     data = bytes(jpeg)
@@ -83,7 +81,7 @@ def _decode_by_pillow(jpeg: bytes | memoryview | U8, factor: int) -> U8:
     try:
         image = JpegImageFile(io.BytesIO(bytes(jpeg)))
         if factor > 1:
-            # A side has at least factor times the requested pixels and less than twice as many, so draft takes it.
+            # draft chooses ``factor``, because a side has 1 to less than 2 times factor * requested pixels.
             image.draft(None, (image.width // factor, image.height // factor))
         return np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, ZeroDivisionError) as error:

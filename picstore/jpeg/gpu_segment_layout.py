@@ -1,48 +1,49 @@
-"""Layout of the rows of integers that describe tiles of JPEGs to a decoder of segments on a GPU."""
+"""Layout of the integers that describe tiles of JPEGs to the decoder of segments on a GPU."""
 
 from __future__ import annotations
 
-# Words of an image, int64 (IMAGE_WORDS,).
-# Size of all tiles in decoded pixels; sampling factors of luma; components; MCUs of a segment, and segments of a row.
+# Words of an image, int64 (IMAGE_WORDS,): width and height of all tiles in decoded pixels; sampling factors of the
+# luma; number of components; number of MCUs in a segment; number of segments in a row of tiles.
 (WIDTH, HEIGHT, ACROSS, DOWN, COMPONENTS, INTERVAL, PER_ROW) = range(7)
-# For each of three components: tables for DC and AC, row of the quantization table, first byte of samples, and bytes
-# between rows of samples. Decoding counts the first bytes from the first image that is decoded at once with this one.
+# For each of three components: DC and AC table, row of the quantization table, offset of the samples, and bytes between
+# rows of samples. For decoding, the offset is counted from the first image that is decoded together with this image.
 DC, AC, QUANTIZATION, PLANE, STRIDE = 7, 10, 13, 16, 19
-# Bytes between rows of pixels; first byte of the stream; number of segments that are held.
+# Bytes between rows of pixels; offset of the stream's first byte; number of segments in the copied rows of tiles.
 PITCH, DATA, HELD = 22, 23, 24
-# Numbers of blocks, of entries of lookup tables, and of bytes of samples.
+# Numbers of blocks, of lookup-table entries, and of bytes of samples.
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)
-# Numbers of blocks, entries, bytes of samples, bytes of pixels and parts of segments before the image; and the first
-# word of the parts' rows, less PART_WORDS for each part before. Decoding counts these from the same first image.
+# Blocks, entries, bytes of samples, bytes of pixels and parts of segments of the images before this image, from the
+# same first image on; and the index of the first word of this image's parts, less PART_WORDS for each part before.
 FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34)
-# Samples of a side that a block of luma becomes, and of chroma; samples of luma for one of chroma, across and down.
+# Samples per side of a decoded luma block, and of a chroma block; luma samples per chroma sample, across and down.
 SIDE, WIDER, TALLER = 34, 36, 37
-# Places of the Huffman tables in the memory that holds the tables of all images, written by decoding: the first byte of
-# the codes, and the first int32 of the words. Decoding counts QUANTIZATION and DATA in this memory, too.
+# Offsets of the Huffman tables in the memory that holds the tables of all images, written before decoding: first byte
+# of the codes, and first int32 of the words. QUANTIZATION and DATA then are offsets in this memory, too.
 CODES, PLACES = 38, 39
 IMAGE_WORDS = 40
 
-# Words of a part of a segment, int32 (PART_WORDS,); a segment without entry points is one part. First byte in the
-# stream, and number of bytes, which neighboring parts may share; first block; number of MCUs; bits before the first MCU
-# in the first byte; bits after the last MCU in the last byte, WHOLE_BYTE for up to 7 bits of padding.
+# Words of a part of a segment, int32 (PART_WORDS,); a segment without entry points is one part. Offset of the first
+# byte in the stream, and number of bytes, of which neighboring parts may share some; index of the first block; number
+# of MCUs; bits before the first MCU in the first byte; bits after the last MCU in the last byte, or WHOLE_BYTE for up
+# to 7 bits of padding.
 OFFSET, LENGTH, BLOCK, MCUS, BEFORE, AFTER = range(6)
 PART_WORDS, WHOLE_BYTE = 6, 8
 
-# Words of a Huffman table, int32 (4,): first entry, number of entries, windows of LOOKUP_BITS bits, 1 for DC.
+# Words of a Huffman table, int32 (4,): first entry; number of entries; number of windows of LOOKUP_BITS bits with an
+# entry; 1 for DC, 0 for AC.
 FIRST_ENTRY, ENTRY_COUNT, SHORT, IS_DC = range(4)
 HUFFMAN_TABLES = 4  # DC 0, DC 1, AC 0, AC 1
-HUFFMAN_BYTES = 16 + 256  # numbers of codes by length, symbols
+HUFFMAN_BYTES = 16 + 256  # number of codes of each length, symbols
 
-# A lookup table takes any code in one step. Canonical codes grow with their length, so all codes longer than
+# A lookup table resolves any code in one step. Canonical codes grow with their length, so all codes longer than
 # LOOKUP_BITS lie at the end of the code space: each of the first SHORT windows of LOOKUP_BITS bits has an entry, and
-# each window of 16 bits of the rest. With a bias of BIAS · SHORT an entry of either kind is the number
+# each 16-bit window of the remaining code space. With a bias of BIAS · SHORT, the index of either kind of entry is
 # max(next LOOKUP_BITS bits, next 16 bits - bias).
 LOOKUP_BITS = 9
 BIAS = (1 << (16 - LOOKUP_BITS)) - 1
-# Tables begin at multiples of this number of entries. The words DC and AC of an image are first entry / UNIT << 16 |
-# bias.
+# Tables begin at multiples of this number of entries. An image's words DC and AC are first entry / UNIT << 16 | bias.
 UNIT = 64
 
-# Fields of an entry, a byte each: bits of code and value, bits of the value, and coefficients from one symbol to the
-# next. An entry of NO_CODE is never taken, because it has more bits than a reader's buffer.
+# Fields of an entry, one byte each: bits of code and value, bits of the value, and coefficients from one symbol to the
+# next. A window without a code has the entry NO_CODE, more bits than a reader's buffer, so the reader never takes it.
 SIZE_SHIFT, SKIP_SHIFT, END_OF_BLOCK, NO_CODE = 8, 16, 128, 127

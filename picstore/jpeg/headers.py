@@ -1,4 +1,4 @@
-"""Tables, JFIF and Adobe markers and EXIF orientation of a JPEG, and writing headers (ITU-T T.81, annex B)."""
+"""Headers of a JPEG: reading tables, JFIF, Adobe and EXIF segments, and writing headers (ITU-T T.81, annex B)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from picstore.errors import ImageError
 from picstore.jpeg.huffman import HuffmanTable
 from picstore.jpeg.markers import APP0, APP1, APP14, DHT, DQT, DRI, SOF0, SOI, SOS, Header, MarkerSegment
 
-# Huffman tables by class, 0 for DC and 1 for AC, and destination.
+# Huffman tables by class (0 for DC, 1 for AC) and destination.
 HuffmanTables: TypeAlias = dict[tuple[int, int], HuffmanTable]
 
-_ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4: 1 is upright
-# BYTE, SHORT and LONG. The standard requires a SHORT, and readers accept all three.
+_ORIENTATION = 0x0112  # tag of EXIF 2.32, 4.6.4; value 1 is upright
+# Struct formats of BYTE, SHORT and LONG. The standard requires a SHORT, but readers accept all three types.
 _INTEGERS = {1: "B", 3: "H", 4: "I"}
 
 
 @dataclass(frozen=True, slots=True)
 class TableSelector:
-    """Huffman tables of a component of the scan (T.81, B.2.3)."""
+    """Component of a scan, and the destinations of its DC and AC Huffman tables (T.81, B.2.3)."""
 
     component: int
     dc: int
@@ -33,11 +33,11 @@ class CodingParameters:
     """Contents of the headers besides size and sampling.
 
     Attributes:
-        quantization: bodies of the tables by destination, with their precision in the upper half of the first byte.
-        huffman: Huffman tables; a later definition replaces an earlier one.
-        selectors: tables of the first scan's components.
+        quantization: bodies of the tables by destination; the upper half of a body's first byte is the precision.
+        huffman: Huffman tables; a later definition replaces an earlier definition.
+        selectors: components of the first scan, with their Huffman tables.
         spectral: the last three bytes of the scan header: 0, 63, 0 in a sequential scan.
-        jfif, adobe: bodies of the APP0 and the APP14 segment; empty without such a segment.
+        jfif, adobe: bodies of the APP0 and the APP14 segment, empty if there is no such segment.
         orientation: orientation in EXIF, 1 … 8.
     """
 
@@ -51,7 +51,7 @@ class CodingParameters:
 
 
 def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameters:
-    """Read the segments of ``markers.iterate_marker_segments``; ImageError for one cut off or without a valid table."""
+    """Read coding parameters from marker segments; raise ImageError if a table or the scan header is invalid."""
     quantization: dict[int, bytes] = {}
     huffman: HuffmanTables = {}
     jfif = adobe = body = b""
@@ -61,11 +61,11 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
             quantization.update(_read_quantization(body))
         elif marker == DHT:
             huffman.update(_read_huffman(body))
-        elif marker == APP0 and body.startswith(b"JFIF\0") and len(body) >= 14:  # libjpeg ignores shorter ones
-            # Revision 1, as libjpeg warns of any other, which decoders may call an error; no thumbnail.
+        elif marker == APP0 and body.startswith(b"JFIF\0") and len(body) >= 14:  # libjpeg ignores shorter segments
+            # Write major version 1, because libjpeg warns of others, which decoders may call an error; no thumbnail.
             jfif = body[:5] + b"\1" + body[6:12] + b"\0\0"
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
-            # Any transform but 0 means YCbCr to libjpeg, which warns of all but 1; decoders may call that an error.
+            # Write 1 for all YCbCr transforms: libjpeg reads others, but warns, which decoders may call an error.
             adobe = body[:11] + bytes([min(body[11], 1)])
         elif marker == APP1:
             exif.append(body)
@@ -102,13 +102,13 @@ def _read_huffman(body: bytes) -> HuffmanTables:
 
 
 def find_orientation(bodies: Iterable[bytes]) -> int:
-    """Find the orientation, 1 … 8, in bodies of APP1 segments; of several EXIF blocks the first that rotates counts."""
+    """Return the orientation, 1 … 8, in bodies of APP1 segments: the first that is not 1, if EXIF blocks differ."""
     blocks = (body[6:] for body in bodies if body.startswith(b"Exif\0\0"))
     return next((found for found in map(_read_orientation, blocks) if found != 1), 1)
 
 
 def _read_orientation(tiff: bytes) -> int:
-    """Read the orientation in an EXIF block; 1 if the block has none or is unreadable."""
+    """Return the orientation in an EXIF block, or 1 if the block has no orientation or is unreadable."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or len(tiff) < 8:
         return 1
@@ -125,11 +125,11 @@ def _read_orientation(tiff: bytes) -> int:
 
 
 def write_headers(header: Header, coding: CodingParameters, huffman: HuffmanTables, interval: int) -> bytes:
-    """Write the headers of a baseline JPEG of one scan, SOI to SOS, with nothing that decoders do not need."""
+    """Return the headers of a baseline JPEG of one scan, SOI to SOS, without segments that decoders do not need."""
     quantization = sorted({component.quantization for component in header.components})
     frame = struct.pack(">BHHB", header.precision, header.height, header.width, len(header.components))
     for c in header.components:
-        # The sampling factors of a single component mean nothing (A.2.2), and 1 × 1 is what decoders expect.
+        # The sampling factors of a single component have no effect (A.2.2), but decoders expect 1 × 1.
         sampling = 0x11 if len(header.components) == 1 else c.horizontal << 4 | c.vertical
         frame += bytes([c.id, sampling, c.quantization])
     used = sorted({(0, s.dc) for s in coding.selectors} | {(1, s.ac) for s in coding.selectors})

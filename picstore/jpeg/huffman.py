@@ -1,7 +1,4 @@
-"""Huffman tables of a JPEG: their codes, more codes in them, and the best table, in Python and as a kernel.
-
-ITU-T T.81, annexes C and K.
-"""
+"""Huffman tables of a JPEG: code lengths, extension by more codes, and optimal tables (ITU-T T.81, annexes C and K)."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from picstore.errors import ImageError
 from picstore.kernels.jit import device_function
 
 MAX_CODE_BITS = 16
-# Key of a tree that is part of another tree. Other keys are weight << 9 | 511 - number.
+# Key of a tree that was merged into another tree. Keys of other trees are weight << 9 | 511 - index.
 _MERGED = 1 << 62
-# Numbers of codes of 16 bits that begin with a code of 1, 2, … bits.
+# Number of 16-bit codes that begin with the same code of 1, 2, … bits.
 _SHARES = [1 << bits for bits in reversed(range(MAX_CODE_BITS))]
 
 
@@ -28,7 +25,7 @@ class HuffmanTable:
 
     Attributes:
         counts: 16 bytes, the number of codes of 1, 2, … 16 bits.
-        symbols: in the order of their codes.
+        symbols: symbols, one byte each, in the order of their codes.
 
     Raises:
         ImageError: the lengths do not form a prefix code, or symbols are missing.
@@ -50,16 +47,16 @@ class HuffmanTable:
         return dict(zip(self.symbols, lengths, strict=True))
 
     def extended(self, symbols: Iterable[int]) -> HuffmanTable | None:
-        """Return a table with codes for more symbols; None if there are not enough free codes.
+        """Return a table with codes for more symbols, or None if too few codes are free.
 
-        New codes follow the longest old code and are at least as long, so that all old codes stay, and with them every
-        bit that was coded. A code of all ones stays free, as the standard requires (C.2).
+        New codes follow the longest old code and are at least as long, so that all old codes, and all bits coded with
+        them, stay valid. The code of all ones stays free, as the standard requires (C.2).
         """
         added = bytes(sorted(symbols))
         if len(self.symbols) + len(added) > 256:
             return None
         longest = max((k + 1 for k in range(MAX_CODE_BITS) if self.counts[k]), default=1)
-        free = 1  # codes of the current length
+        free = 1  # free codes of the current length
         for length, count in enumerate(self.counts, start=1):
             free = 2 * free - count
             if length >= longest and free > len(added) and count + len(added) <= 255:
@@ -70,13 +67,13 @@ class HuffmanTable:
 
 
 def pack_tables(tables: Iterable[HuffmanTable]) -> U8:
-    """Pack tables for kernels: uint8 (tables, 272), counts and then symbols."""
+    """Pack tables for kernels: uint8 (tables, 272), the counts and then the symbols of each table."""
     raw = b"".join([table.counts + table.symbols.ljust(256, b"\0") for table in tables])
     return np.frombuffer(raw, np.uint8).reshape(-1, MAX_CODE_BITS + 256)
 
 
 def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
-    """Make the table that codes symbols in the fewest bits, without codes of more than 16 bits or of all ones (K.2).
+    """Compute the table that codes symbols in the fewest bits, without codes of more than 16 bits or all ones (K.2).
 
     Args:
         frequencies: frequency of symbol 0, 1, …; a symbol of frequency 0 gets no code.
@@ -94,7 +91,7 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
     for bits in depth.values():
         per_length[bits] += 1
     for bits in range(len(per_length) - 1, MAX_CODE_BITS, -1):
-        # Pairs of codes that are too long move up (figure K.3).
+        # Replace each pair of codes that are too long by shorter codes (figure K.3).
         while per_length[bits] > 0:
             shorter = bits - 2
             while per_length[shorter] == 0:
@@ -104,7 +101,7 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
             per_length[shorter + 1] += 2
             per_length[shorter] -= 1
     longest = max(bits for bits in range(MAX_CODE_BITS + 1) if per_length[bits])
-    # The code of all ones is dropped.
+    # Drop the code of all ones.
     per_length[longest] -= 1
     ordered = sorted((symbol for symbol in depth if symbol != 256), key=lambda symbol: (depth[symbol], symbol))
     return HuffmanTable(bytes(per_length[1 : MAX_CODE_BITS + 1]), bytes(ordered))
@@ -112,7 +109,7 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
 
 @device_function
 def optimal_codes(frequencies, counts, symbols, codes):
-    """Compute the code of the fewest bits as :func:`optimal_table`, but with ties as libjpeg-turbo resolves them.
+    """Compute the optimal code as :func:`optimal_table` does, but resolve ties as libjpeg-turbo does.
 
     Args:
         frequencies: uint32 (256,), frequency of each symbol.
@@ -136,7 +133,7 @@ def optimal_codes(frequencies, counts, symbols, codes):
     for length in range(MAX_CODE_BITS):
         counts[length] = per_length[length + 1]
     count = 0
-    # Limiting the lengths has kept the order of the symbols.
+    # Sort the symbols by their depth, because limiting the lengths does not change this order.
     for length in range(1, per_length.size):
         for k in range(found):
             if depth[k] == length:
@@ -153,7 +150,7 @@ def optimal_codes(frequencies, counts, symbols, codes):
 
 @device_function
 def _take_least(keys):
-    """Return the least key and the number of its tree, and mark the tree as merged."""
+    """Return the least key and the index of its tree, and mark this tree as merged."""
     least = _MERGED
     for k in range(keys.size):
         least = min(least, keys[k])
@@ -165,8 +162,8 @@ def _take_least(keys):
 
 @device_function
 def _find_depths(weights, depth):
-    """Compute the depth of each leaf of Huffman's tree; of equal weights the later ones are merged first."""
-    # The leaves of a tree form a chain.
+    """Compute the depth of each leaf of the Huffman tree; of equal weights, the highest index is merged first."""
+    # The leaves of a tree form a chain: ``following`` has the index of the next leaf, or -1.
     following = np.full(weights.size, -1, np.int64)
     keys = np.empty(weights.size, np.int64)
     for k in range(weights.size):

@@ -18,7 +18,7 @@ TEM, SOI, EOI, SOS, DRI = 0x01, 0xD8, 0xD9, 0xDA, 0xDD
 SOF0, DHT, DQT = 0xC0, 0xC4, 0xDB
 APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 RST0, RST7 = 0xD0, 0xD7
-# All SOFn of table B.1. DHT (C4), JPG (C8) and DAC (CC) share their range but do not begin a frame.
+# Number n of each marker SOFn of table B.1. DHT (C4), JPG (C8) and DAC (CC) lie in the same range but begin no frame.
 FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
 _PROCESSES = {0: "baseline", 1: "extended", 2: "progressive", 3: "lossless"}
 _PROCESSES |= {9: "arithmetic-coded", 10: "arithmetic-coded progressive", 11: "arithmetic-coded lossless"}
@@ -44,7 +44,7 @@ class Header:
             ``"arithmetic-coded progressive"``, ``"arithmetic-coded lossless"`` or ``"SOF<n>"``.
         precision: bits of a sample.
         width, height: pixels.
-        components: in the frame's order.
+        components: components in the frame's order.
         scan_components: number of components in the first scan.
         restart_interval: MCUs between restart markers, 0 without markers (T.81, B.2.4.4).
         length: bytes before the entropy-coded data of the first scan.
@@ -61,7 +61,7 @@ class Header:
 
     @property
     def sampling(self) -> str:
-        """Name of the sampling: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"``, or ``""`` for another one."""
+        """Name of the sampling: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"``, or ``""`` if it has no name."""
         if len(self.components) == 1:
             return "grey"
         first, *others = self.components
@@ -109,7 +109,7 @@ def parse_header(jpeg: bytes | memoryview) -> Header:
 
 
 def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
-    """Parse the marker segments of :func:`iterate_marker_segments`; ImageError if the headers break T.81."""
+    """Parse the marker segments of :func:`iterate_marker_segments`; raise ImageError if the headers break T.81."""
     interval, frame, body, end = 0, None, b"", 0
     for marker, body, end in segments:
         if marker in FRAMES:
@@ -128,10 +128,10 @@ def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
 
 
 def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64, I64]:
-    """Find the restart markers of a scan: the offsets at which each segment between them begins and ends.
+    """Return the offsets at which each restart segment of a stream begins, and those at which the segments end.
 
-    The stream has one interleaved scan, and ``header`` is its header. The results are int64 (segments,), in bytes from
-    the stream's beginning; without restart markers there is one segment.
+    The stream has one interleaved scan and the header ``header``. The offsets are int64 (segments,), in bytes; without
+    restart markers there is one segment.
 
     Raises:
         ImageError: the restart markers contradict the headers, or EOI is missing.
@@ -159,7 +159,7 @@ def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64
 
 
 def _next_marker(jpeg: bytes | memoryview, first: int) -> tuple[int, int]:
-    """Read the marker at offset ``first``, skipping fill bytes (T.81, B.1.1.2): the marker, and the offset after."""
+    """Return the marker at offset ``first``, after any fill bytes (T.81, B.1.1.2), and the offset after the marker."""
     offset = first
     while offset < len(jpeg) and jpeg[offset] == 0xFF:
         offset += 1

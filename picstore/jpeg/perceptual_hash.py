@@ -1,6 +1,6 @@
-"""Perceptual hash of a JPEG, pHash: signs of the lowest frequencies, from the DC coefficients of the luma.
+"""Perceptual hash (pHash) of a JPEG, computed from the DC coefficients of the luma.
 
-The DC coefficients are the image at 1/8. They are read without decoding the image (ITU-T T.81, F.2).
+The DC coefficients are the image at 1/8 of its size, and are read without decoding the image (ITU-T T.81, F.2).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from picstore.jpeg.decoder.decode_baseline import REASONS, decode
 from picstore.kernels.jit import device_function, kernel
 
 _FREQUENCIES = 8  # frequencies in each direction
-# Pixels of 16 blocks. With fewer, blocks are too coarse for these frequencies.
+# Least pixels of a side, 16 blocks. With fewer blocks, the DC coefficients are too coarse for the frequencies.
 _MIN_SIDE = 128
 _u64 = np.uint64
 _LUMA = np.array([0.299, 0.587, 0.114])  # T.871, 7
 
 
 def perceptual_hash(jpeg: bytes | memoryview) -> int:
-    """Hash a training JPEG to 64 bits, of which re-encoded, resized or slightly changed copies share most.
+    """Hash a training JPEG to 64 bits; re-encoded, resized or slightly changed copies share most of the bits.
 
-    The hash is pHash's (``imagehash.phash``): a bit for each of the 8 × 8 lowest coefficients of the image's cosine
-    transform, row by row, set above their median. The DC coefficients are the means of the image's 8 × 8 blocks. They
-    are transformed by integrals, so that size, padding and quantization do not matter. Images smaller than 128 pixels
-    are decoded.
+    The hash is pHash's (``imagehash.phash``): a bit, row by row, for each of the 8 × 8 lowest coefficients of the
+    image's cosine transform, set if the coefficient is above the median. The DC coefficients, which are the means of
+    8 × 8 blocks, are transformed by integrals, so that size, padding and quantization do not matter. Images with a side
+    of less than 128 pixels are decoded.
 
     Raises:
         ImageError: the stream is damaged or not a training JPEG.
@@ -49,20 +49,20 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     scale = 8
     if min(width, height) < _MIN_SIDE:
         blocks, scale = decode(jpeg) @ _LUMA, 1
-    # An image of one color gets exact zeros; otherwise its bits would be rounding errors.
+    # An image of one color thus gets exact zeros; otherwise rounding errors would determine its bits.
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape
     spectrum = _cosine_integrals(height, scale, rows) @ blocks @ _cosine_integrals(width, scale, columns).T
-    # The mean has the bit 1 in pHash of any photograph.
+    # In pHash, the mean's bit is 1 for any photograph.
     spectrum[0, 0] = np.inf
     bits = spectrum > np.sort(spectrum, axis=None)[spectrum.size // 2 - 1]
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
 
 
-# Photographs have few widths and heights, and each takes 40 us.
+# Cached, because photographs have few distinct sides, and each call takes 40 us.
 @lru_cache(maxsize=1024)
 def _cosine_integrals(length: int, block: int, count: int) -> F64:
-    """Integrate the lowest cosines over blocks of ``length`` pixels, the last of which may be narrower: (8, count)."""
+    """Return the integrals of the 8 lowest cosines over ``count`` blocks of a side of ``length`` pixels: (8, count)."""
     edges = np.minimum(np.arange(count + 1) * block, length) / length
     k = np.arange(1, _FREQUENCIES)[:, None]
     waves = np.diff(np.sin(np.pi * k * edges) / (np.pi * k), axis=1)
@@ -70,13 +70,13 @@ def _cosine_integrals(length: int, block: int, count: int) -> F64:
 
 
 def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
-    """Read the DC coefficients of the luma of a training JPEG, for all blocks that hold pixels.
+    """Read the luma's DC coefficients from a training JPEG, for all blocks that hold pixels.
 
-    AC coefficients are skipped: 0.43 ms for a photograph of 107 KB, which takes 0.79 ms to decode.
+    For a photograph of 107 KB this takes 0.43 ms, because AC coefficients are skipped; decoding takes 0.79 ms.
 
     Returns:
-        int32 (rows, columns), 8 times the mean of each block less 128, in units of its quantization step; and the
-        image's width and height in pixels.
+        int32 (rows, columns), for each block 8 * (mean - 128) in quantization steps; the image's width and height in
+        pixels.
 
     Raises:
         ImageError: the stream is damaged or not a training JPEG.
@@ -92,9 +92,9 @@ def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
 
 @kernel("(uint64, int64, int64[::1])")
 def read_scan(address, size, frame):
-    """Read a stream at an address: 0 or negative for damage, and the DC of whole MCUs, int32.
+    """Read the luma's DC coefficients from the stream at ``address``, and fill ``frame`` as ``parse.parse_frame`` does.
 
-    ``frame`` is filled by ``parse.parse_frame``.
+    Return 0, or negative for damage; and the coefficients of all blocks of whole MCUs, int32 (rows, columns).
     """
     tables, nothing = np.empty(TABLES, np.uint8), np.empty((0, 0), np.int32)
     code = parse.parse_frame(_u64(address), size, frame, _u64(tables.ctypes.data))
@@ -116,7 +116,7 @@ def read_scan(address, size, frame):
 
 @device_function
 def _make_plan(frame, tables):
-    """Return for each block of an MCU the addresses of its tables: DC codes, DC by length, AC codes, AC by length."""
+    """Return the addresses of the tables of each block of an MCU: DC codes, DC by length, AC codes, AC by length."""
     plan, base = np.empty((parse.blocks_of_mcu(frame), 4), np.uint64), _u64(tables.ctypes.data)
     for b in range(plan.shape[0]):
         c = max(b - frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 1, 0)
@@ -130,9 +130,9 @@ def _make_plan(frame, tables):
 
 @device_function
 def _read_segments(flat, segments, frame, tables, dc):
-    """Read all segments into ``dc``; return 0, or negative for damage.
+    """Read the DC coefficients of all segments into ``dc``; return 0, or negative for damage.
 
-    The tables are read by address. They are an argument because numba frees an array after its last mention.
+    The kernels read ``tables`` by address. It is an argument because numba frees an array after its last mention.
     """
     h, v, interval = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.INTERVAL]
     plan, address = _make_plan(frame, tables), _u64(flat.ctypes.data)

@@ -1,4 +1,4 @@
-"""Pixels of a JPEG or of a box, at a size: ``picstore.decode``."""
+"""Decoding of a JPEG, or a box of a JPEG, to a given size: ``picstore.decode``."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ def decode(
     *,
     reducing_gap: float | None = None,
 ) -> U8:
-    """Decode a JPEG or a box of one to RGB at a size, with the pixels of a loader that crops and resizes alike.
+    """Decode a JPEG, or a box of it, to RGB at a given size; the pixels are those of a loader with this box and size.
 
-    With restart markers, as ``convert`` writes them, only the tiles under the box are decoded. An orientation in the
-    headers is not applied; images of a dataset are upright.
+    If the JPEG has restart markers, as ``convert`` writes them, only the tiles under the box are decoded. An
+    orientation in the headers is not applied; images of a dataset are upright.
 
     Args:
         jpeg: one stream of any kind: baseline or progressive, grey, color or CMYK.
-        box: left, top, width, height in pixels; all of the image by default.
-        size: (height, width), or the length of the shorter side, which keeps the aspect ratio; the box's by default.
+        box: left, top, width, height in pixels; the whole image by default.
+        size: (height, width), or the length of the shorter side, which keeps the aspect ratio; the box's size by
+            default.
         interpolation: ``"nearest"``, ``"box"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``, antialiased, or
-            torchvision's or Pillow's member of that name.
-        reducing_gap: None for exact pixels. With a number of at least 1.0 the image is decoded at 1/2, 1/4 or 1/8 if
-            that leaves at least this factor to the resampling, as with Pillow's argument of that name; ``"nearest"``
-            ignores it.
+            torchvision's or Pillow's member of the same name.
+        reducing_gap: None for exact pixels. With a number of at least 1.0, the image is decoded at 1/2, 1/4 or 1/8 if
+            that leaves at least this factor to the resampling, as with Pillow's argument of the same name. No effect on
+            ``"nearest"``.
 
     Returns:
         uint8 (height, width, 3), C-contiguous, in memory of its own; grey images have three equal channels.
@@ -82,7 +83,7 @@ def _checked_box(box: Sequence[int] | None, header: Header) -> Box:
 
 
 def _output_shape(size: int | Sequence[int], width: int, height: int) -> tuple[int, int]:
-    """Return height and width of the result; the longer side is rounded down, as torchvision's Resize does."""
+    """Return height and width of the result; the longer side is rounded down, as in torchvision's Resize."""
     problem = f"size is {size!r}; give one or two (height, width) integers, 1 to {_MAX_SIZE}"
     if isinstance(size, Sequence):
         rows, columns = _integers(size, 2, problem)
@@ -105,10 +106,10 @@ def _integers(values: Any, count: int, problem: str) -> list[int]:
 
 
 def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tuple[bytes | memoryview, tuple[int, int]]:
-    """Cut a box out of a stream that has restart markers in one scan; also return the box's position in the result."""
+    """Return the cut of a box, or the stream if it cannot be cut; and the box's position in the returned stream."""
     if header.restart_interval and box != (0, 0, header.width, header.height):
         left, top, width, height = box
-        # Pixels of a reduced image that the box touches are cut whole.
+        # Widen the box to whole pixels of the reduced image.
         x, y = left % factor, top % factor
         right = min(-(-(left + width) // factor) * factor, header.width)
         bottom = min(-(-(top + height) // factor) * factor, header.height)
@@ -116,6 +117,6 @@ def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tup
             stream, (dx, dy) = cut(jpeg, (left - x, top - y, right - left + x, bottom - top + y))
             return stream, (dx + x, dy + y)
         except ImageError:
-            # There are several scans, or damage, which the decoder describes better.
+            # The stream has several scans, or damage, which the decoder describes better.
             pass
     return jpeg, box[:2]

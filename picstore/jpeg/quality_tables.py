@@ -1,4 +1,4 @@
-"""Quantization tables of a quality on libjpeg's scale, and the estimated quality of a JPEG."""
+"""Quantization tables for a quality on libjpeg's scale, and the estimated quality of a JPEG."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _CHROMA = (
 
 
 def scale_tables(quality: int) -> list[list[int]]:
-    """Scale the tables of T.81 for luma and chroma to a quality as libjpeg does, each row by row."""
+    """Return the luma and the chroma table of T.81, each row by row, scaled to a quality as libjpeg does."""
     percent = 5000 // quality if quality < 50 else 200 - 2 * quality
     return [[min(max((k * percent + 50) // 100, 1), 255) for k in table] for table in (_LUMA, _CHROMA)]
 
 
 def estimate_quality(jpeg: bytes | memoryview) -> int:
-    """Find the quality, 1 to 100, whose table in libjpeg is nearest to the luma table; exact for libjpeg's files.
+    """Return the quality, 1 to 100, whose luma table in libjpeg is nearest to the JPEG's; exact for libjpeg's files.
 
-    The nearest table has the least mean ratio of steps. ImageError if the headers break T.81 or have no such table.
+    The nearest table has the least mean of |log(ratio of steps)|. Raise ImageError if the headers break T.81 or have no
+    luma table.
     """
     segments = list(iterate_marker_segments(jpeg))
     tables = read_coding_parameters(segments).quantization
@@ -47,5 +48,5 @@ def estimate_quality(jpeg: bytes | memoryview) -> int:
 
 @lru_cache(maxsize=1)
 def _luma_tables() -> I64:
-    """Make the luma tables of the qualities 1 to 100, in zigzag order: int64 (100, 64)."""
+    """Return libjpeg's luma tables for the qualities 1 to 100, in zigzag order: int64 (100, 64)."""
     return np.array([scale_tables(quality)[0] for quality in range(1, 101)], np.int64)[:, ZIGZAG]

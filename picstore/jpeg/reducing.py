@@ -1,4 +1,4 @@
-"""The factor by which decoding reduces an image that is resampled afterwards; this module does not import numba."""
+"""Factor by which decoding reduces an image that is resampled afterwards; this module does not import numba."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from picstore.errors import UsageError
 
 
 def check_reducing_gap(gap: Any) -> float | None:
-    """Check a ``reducing_gap``; UsageError unless it is None or a number of at least 1.0."""
+    """Return a ``reducing_gap`` as None or float; raise UsageError unless the gap is None or at least 1.0."""
     if gap is None:
         return None
     if isinstance(gap, bool) or not isinstance(gap, Real) or not 1 <= float(gap) < math.inf:
@@ -26,11 +26,11 @@ def decode_factors(shrink: npt.ArrayLike, gap: float | None) -> I64:
     """Choose the factors by which decoding divides the sides of images that are resampled afterwards.
 
     Args:
-        shrink: factors of decoding and resampling together; of any shape.
-        gap: least factor of the resampling, Pillow's ``reducing_gap``; None for exact pixels.
+        shrink: factors by which decoding and resampling together divide the sides, of any shape.
+        gap: least factor to leave to the resampling, Pillow's ``reducing_gap``; None for exact pixels.
 
     Returns:
-        int64 of that shape: the largest of 8, 4 and 2 that leaves the gap, else 1.
+        int64 of the same shape: the largest of 8, 4 and 2 that leaves at least ``gap`` to the resampling, else 1.
     """
     wanted = np.asarray(shrink, dtype=np.float64)
     exponents = np.zeros(wanted.shape, dtype=np.int64)

@@ -4,9 +4,9 @@ An edit is a DC code whose difference changes. The first MCU of each new segment
 differences are edited; the first MCU of each old segment gets its predecessor back. All bits between edits stay as they
 are, and ``bit_writer.write_scan`` copies them in runs. Coefficients are never computed.
 
-An entry point is a bit within a restart segment at which an MCU begins, so that several readers share a segment.
-Huffman codes can be read from any MCU whose first bit is known. DC coefficients are coded as differences (F.1.1.5.1),
-which are summed once all parts of a segment are read.
+An entry point is a bit within a restart segment at which an MCU begins, and from which Huffman codes can be read, so
+that several readers share a segment. DC coefficients are coded as differences (F.1.1.5.1), which are summed once all
+parts of a segment are read.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from picstore.jpeg.block_starts import BITS_SHIFT, DIFFERENCE_BIAS, POSITION_SHI
 from picstore.jpeg.huffman import HuffmanTable
 from picstore.kernels.jit import inlined, kernel
 
-# Columns of a row of edits, int64 (edited MCUs + 1, BLOCKS + PER_BLOCK * edited blocks): the bit at which the MCU
-# before ended; whether a new segment begins; and for each edited block the bits at which its DC code begins and its
+# Columns of a row of edits, int64 (edited MCUs + 1, BLOCKS + PER_BLOCK * edited blocks): the bit at which the previous
+# MCU ends; whether a new segment begins; and for each edited block the bits at which the DC code begins and the
 # difference ends, and the new difference. The last row has only the end of the last MCU.
 BEFORE, STARTS, BLOCKS, PER_BLOCK = 0, 1, 2, 3
 BEGIN, END, DIFFERENCE = 0, 1, 2
-DC_SIZES = 12  # sizes of DC differences (table F.1)
+DC_SIZES = 12  # number of sizes of DC differences (table F.1)
 
 
 @inlined
@@ -42,22 +42,22 @@ def bit_length(difference):
 def find_edits(starts, blocks, intervals, edits, sizes):
     """Record the edits that new restart markers need.
 
-    Every MCU whose number is a multiple of the new or the old interval begins with edits, one for each flagged block of
-    the MCU; if ``every``, all MCUs do.
+    Every MCU whose index is a multiple of the new or the old interval gets edits, one for each flagged block; if
+    ``every``, all MCUs get edits.
 
     Args:
         starts: int64, notes of ``block_starts.find_block_starts`` about the scan.
         blocks: int64 (blocks of an MCU, 4): component, DC table, AC table, whether the DC is edited.
-        intervals: MCUs, new interval, old interval (all MCUs without old markers), whether every MCU is edited.
-        edits: rows of edits, to fill; at least as many as needed.
-        sizes: int64 (DC tables, DC_SIZES), to fill: the number of differences of each size that each table codes.
+        intervals: number of MCUs, new interval, old interval (all MCUs if there are no old markers), ``every``.
+        edits: takes rows of edits; at least as many rows as needed.
+        sizes: int64 (DC tables, DC_SIZES), takes the number of edited differences of each size, by table.
 
     Returns:
-        The number of edited MCUs, or negative for damage.
+        Number of edited MCUs, or negative for damage.
     """
     sizes[:] = 0
     mcus, interval, old, every = intervals
-    # DC of the last block of each component, and as a decoder of the new stream will predict it.
+    # DC of each component's previous block, and the DC from which a decoder of the new stream predicts the next.
     actual = np.zeros(4, np.int64)
     predictor = np.zeros(4, np.int64)
     edit = start = until_new = until_old = 0
@@ -68,7 +68,7 @@ def find_edits(starts, blocks, intervals, edits, sizes):
             edits[edit, STARTS] = until_new == 0
         if until_old == 0:
             if mcu:
-                start += 1  # end of the segment before
+                start += 1  # Skip the note of the previous segment's end.
             actual[:] = 0
             until_old = old
         if until_new == 0:
@@ -82,7 +82,7 @@ def find_edits(starts, blocks, intervals, edits, sizes):
             actual[component] += (noted & ((1 << BITS_SHIFT) - 1)) - DIFFERENCE_BIAS
             if edited and blocks[b, 3]:
                 difference = actual[component] - predictor[component]
-                # A baseline JPEG has no larger differences (table F.1).
+                # Baseline JPEGs cannot code larger differences (table F.1).
                 if not -2047 <= difference <= 2047:
                     return BAD_DC
                 position = noted >> POSITION_SHIFT
@@ -101,12 +101,12 @@ def find_edits(starts, blocks, intervals, edits, sizes):
 def bits_after_edits(
     starts: I64, edits: I64, columns: I64, tables: Sequence[HuffmanTable], *, mcus: tuple[int, int, int]
 ) -> I64:
-    """Compute the entry points of a scan that gets its first restart markers from ``bit_writer.write_scan``.
+    """Compute the new entry points of a scan without old restart markers that ``bit_writer.write_scan`` edits.
 
     Args:
         starts: int64, notes of ``block_starts.find_block_starts`` about the old scan.
         edits, columns: arguments of ``write_scan``.
-        tables: tables for DC differences.
+        tables: DC tables of the new scan.
         mcus: MCUs of a new segment, MCUs from one entry point to the next, and blocks of an MCU.
 
     Returns:
@@ -131,15 +131,15 @@ def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
     Args:
         stream: uint8, the JPEG.
         begins: int64 (segments,), the offset of each segment in the stream.
-        bits: int64 (segments, points), from the segment's beginning, without stuffing.
+        bits: int64 (segments, points), bits from the segment's beginning to each entry point, without stuffing.
 
     Returns:
-        uint16 (segments, points), the bits of the stream from the segment's beginning or the entry point before. None
-        if a number takes more than 16 bits.
+        uint16 (segments, points), bits of the stream from the segment's beginning or the previous entry point. None if
+        a distance takes more than 16 bits.
     """
     escaped = np.flatnonzero(stream[:-1] == 0xFF)
     escaped = escaped[(stream[escaped + 1] == 0) & (escaped >= begins[0])]
-    # Offset of each FF without the zeros before it.
+    # Offset of each stuffed 0xFF, less the number of stuffed zeros before it.
     plain = escaped - np.arange(len(escaped))
     offsets = (begins - np.searchsorted(escaped, begins))[:, None] + (bits >> 3)
     offsets += np.searchsorted(plain, offsets) - begins[:, None]

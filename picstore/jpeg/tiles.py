@@ -11,12 +11,12 @@ import numpy as np
 
 from picstore.arrays import I64
 
-# A block of 64 pixels takes a bit or more for its DC coefficient in any Huffman-coded JPEG, and baseline ones take two.
+# In any Huffman-coded JPEG, a block of 64 pixels takes at least a bit, for its DC coefficient; in a baseline JPEG two.
 MAX_PIXELS_A_BYTE = 8 * 64
-# Pixels. docs/archive/measurements.md has sizes and speeds of tiles from 1 MCU to one row.
+# Preferred width in pixels. docs/archive/measurements.md has sizes and speeds of tiles from 1 MCU to one row.
 TILE_WIDTH = 64
 
-# Columns of a tiling, a row of numbers about a JPEG and its tiles; ``cut.TiledJpegs`` has their meaning.
+# Columns of a tiling, which describes a JPEG and its tiles; see ``cut.TiledJpegs``.
 WIDTH, HEIGHT, MCU_WIDTH, MCU_HEIGHT, INTERVAL, HEADER = range(6)
 CUT_MARGIN = 1  # pixels that ``cut.py`` adds on each side
 
@@ -27,24 +27,23 @@ def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
     return (8, 8) if components == 1 else sizes[subsampling]
 
 
-# Most images of a dataset have one of a few widths, and each takes 8 us.
+# Cached, because most images of a dataset have one of a few widths, and each call takes 8 us.
 @lru_cache(maxsize=256)
 def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WIDTH) -> int:
     """Choose the MCUs between restart markers: the divisor of ``columns`` whose tile is nearest to ``tile_width``.
 
-    Widths are in pixels, ``columns`` is the number of MCUs in a row of the image.
-
-    MCUs are counted across the ends of rows (T.81, B.2.4.4), so only with a divisor does every row begin a segment, and
-    the tiles form a grid. Nearest is by ratio; of two equally near divisors the smaller is chosen, because it cuts
-    closer. No tile is narrower than half of ``tile_width``. If the number of columns is prime, the only other divisor
-    is 1, and a marker after every MCU would add 10 to 33 % to a photograph, so the tile is the whole row.
+    Widths are in pixels; ``columns`` is the number of MCUs in a row of the image. MCUs are counted across the ends of
+    rows (T.81, B.2.4.4), so the interval must be a divisor for every row to begin a segment and the tiles to form a
+    grid. Distance is measured as a ratio; of two equally near divisors the smaller is chosen, because narrower tiles
+    cut closer. No tile is narrower than half of ``tile_width``. If the number of columns is prime, the tile is the
+    whole row, because a marker after every MCU would add 10 to 33 % to a photograph.
     """
     wide = (k for k in range(1, columns + 1) if columns % k == 0 and 2 * k * mcu_width >= tile_width)
     return min(wide, key=lambda k: (max(k * mcu_width / tile_width, tile_width / (k * mcu_width)), k), default=columns)
 
 
 def entry_interval(interval: int, mcu_width: int) -> int:
-    """Choose the MCUs between the entry points of a restart segment; 0 for a tile that needs none.
+    """Choose the MCUs between the entry points of a restart segment; return 0 if a tile needs no entry points.
 
     An entry point is the first bit of an MCU within a segment (docs/format.md, "Entry points"). Tiles wider than twice
     ``TILE_WIDTH`` are whole rows of up to 7,000 symbols. They get an entry point every ``TILE_WIDTH`` pixels, so that a
@@ -54,10 +53,10 @@ def entry_interval(interval: int, mcu_width: int) -> int:
 
 
 def rows_to_cut(boxes: I64, tilings: I64) -> I64:
-    """Compute the rows of tiles that cutting boxes copies: int64 (n, 2), the first and the last + 1.
+    """Return the rows of tiles that a cut of each box copies: int64 (n, 2), the first row and the last + 1.
 
-    ``boxes`` and ``tilings`` are as in :func:`picstore.jpeg.cut.cut_batch`. A tiling without MCUs gives all rows,
-    because its tiles are unknown.
+    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. In a tiling without MCUs, a row of
+    pixels counts as a row of tiles.
     """
     height, mcu_height = tilings[:, HEIGHT], np.maximum(tilings[:, MCU_HEIGHT], 1)
     first = np.maximum(boxes[:, 1] - CUT_MARGIN, 0) // mcu_height

@@ -1,7 +1,7 @@
 """Lossless restart markers: ``add_restart_markers``.
 
-Huffman codes are read, coefficients are not: the first DC differences of each new segment are restated, all other bits
-are copied (ITU-T T.81, E.1.4 and F.2). Headers that decoders do not need are dropped.
+Huffman codes are read, but coefficients are not computed: DC differences where a new or old segment begins are coded
+anew, and all other bits are copied (ITU-T T.81, E.1.4 and F.2). Headers that decoders do not need are dropped.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class TranscodedJpeg:
     Attributes:
         header: result of ``markers.parse_header(jpeg)``.
         lengths: int64 (segments,), bytes of each restart segment without the marker that ends it.
-        entry_points: uint16 (segments, points), bits of the stream from the segment's beginning or the entry point
-            before. None for short segments, and if the points are unknown or do not fit.
+        entry_points: uint16 (segments, points), bits of the stream from the segment's beginning or the previous entry
+            point. None if the segments are too short for entry points, or if the points are unknown or do not fit.
     """
 
     jpeg: bytes
@@ -71,9 +71,8 @@ class TranscodedJpeg:
 def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -> bytes:
     """Add restart markers to a baseline JPEG without loss, or replace old ones.
 
-    Coefficients, and so pixels, stay the same. JFIF and Adobe markers stay, as they decide how colors are read; other
-    APPn and COM segments are dropped. A Huffman table without a code for a DC difference that begins a segment is
-    extended.
+    Coefficients, and so pixels, stay the same. JFIF and Adobe markers stay, because they decide how colors are read;
+    other APPn and COM segments are dropped. A Huffman table is extended if it lacks a code for a new DC difference.
 
     Args:
         jpeg: the stream. Bytes after EOI are dropped, and EOI may be missing.
@@ -90,7 +89,7 @@ def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -
 
 
 def read_marker_segments(jpeg: bytes | memoryview) -> tuple[tuple[MarkerSegment, ...], Header]:
-    """Read and parse the marker segments of the headers; NotTranscodable for damage."""
+    """Read and parse the marker segments of the headers; raise NotTranscodable if the headers are damaged."""
     try:
         segments = tuple(iterate_marker_segments(jpeg))
         return segments, header_from_segments(segments)
@@ -101,7 +100,7 @@ def read_marker_segments(jpeg: bytes | memoryview) -> tuple[tuple[MarkerSegment,
 def transcode(
     jpeg: bytes | memoryview, segments: Sequence[MarkerSegment], header: Header, interval: int | None = None
 ) -> TranscodedJpeg:
-    """Add restart markers as :func:`add_restart_markers`, given the result of :func:`read_marker_segments`."""
+    """Add restart markers as :func:`add_restart_markers` does, given the result of :func:`read_marker_segments`."""
     (made,) = transcode_all([(jpeg, segments, header)], interval)
     if isinstance(made, NotTranscodable):
         raise made
@@ -111,13 +110,13 @@ def transcode(
 def transcode_all(
     sources: Iterable[tuple[bytes | memoryview, Sequence[MarkerSegment], Header]], interval: int | None = None
 ) -> list[TranscodedJpeg | NotTranscodable]:
-    """Transcode several JPEGs as :func:`transcode`, reading two at the same time, which is a fifth faster.
+    """Transcode several JPEGs as :func:`transcode` does, but read two at the same time, which is a fifth faster.
 
     Returns:
-        For each source its result, or the error that :func:`transcode` raises.
+        For each source the result of :func:`transcode`, or the error that it would raise.
     """
     scans: list[_ScanRewriter | NotTranscodable] = [_returned(_begin, *source, interval) for source in sources]
-    # Each step is made for all, so that its code stays in the nearest caches: 2 % faster.
+    # Each step runs for all scans before the next step, so that its code stays in the nearest caches: 2 % faster.
     _run_step(scans, _ScanRewriter.flatten)
     _find_block_starts([scan for scan in scans if isinstance(scan, _ScanRewriter)])
     _run_step(scans, _ScanRewriter.choose_tables)
@@ -129,7 +128,7 @@ def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
 
     Args:
         jpeg: the stream.
-        step: MCUs from one entry point to the next, less than a segment has.
+        step: number of MCUs from one entry point to the next, less than a segment has.
 
     Returns:
         As :attr:`TranscodedJpeg.entry_points`; None also if the stream is damaged or cannot be transcoded.
@@ -145,14 +144,14 @@ def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
 
 
 def _run_step(scans: list[_ScanRewriter | NotTranscodable], step: Callable[[_ScanRewriter], None]) -> None:
-    """Run a step of all scans, and replace each scan that raises NotTranscodable by the error."""
+    """Run a step for each scan; replace the scan by the error if the step raises NotTranscodable."""
     for k, scan in enumerate(scans):
         if isinstance(scan, _ScanRewriter):
             scans[k] = _returned(step, scan) or scan
 
 
 def _returned(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | NotTranscodable:
-    """Call a function, and return NotTranscodable if the function raises it."""
+    """Call a function; return the function's result, or the NotTranscodable that the function raises."""
     try:
         return function(*args, **kwargs)
     except NotTranscodable as error:
@@ -177,7 +176,7 @@ def _begin(
 
 
 def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
-    """Return the reason why the headers forbid lossless restart markers, or an empty text."""
+    """Return the reason why the headers forbid lossless restart markers, or an empty string if there is no reason."""
     adobe = coding.adobe[11] if coding.adobe else None
     ids = bytes(component.id for component in header.components)
     tables = {table for s in coding.selectors for table in ((0, s.dc), (1, s.ac))}
@@ -204,7 +203,7 @@ def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
 
 
 def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
-    """Return the entropy-coded data, padded, without stuffing and markers, and the offsets of its segments."""
+    """Return the entropy-coded data without stuffing and markers, padded, and the offsets of the data's segments."""
     source = np.frombuffer(jpeg, np.uint8)
     columns, rows = header.mcus
     expected = -(-columns * rows // header.restart_interval) if header.restart_interval else 1
@@ -222,18 +221,18 @@ def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
 
 @lru_cache(maxsize=64)
 def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tuple[I64, I64]:
-    """Describe the blocks of an MCU for the kernels; return also the DC table of each edited block.
+    """Return the blocks of an MCU as the kernels take them, int64 (n, 4), and the DC table of each edited block.
 
     Args:
         parts: for each component the number of blocks, and the indices of its DC and AC table.
-        every: whether to edit the DC of all blocks, not only of each component's first.
+        every: whether to edit the DC of all blocks, not only of each component's first block.
     """
     blocks = [(c, dc, ac, every or k == 0) for c, (repeat, dc, ac) in enumerate(parts) for k in range(repeat)]
     return np.array(blocks, np.int64), np.array([dc for _, dc, _, edited in blocks if edited], np.int64)
 
 
 def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
-    """Find the beginnings of the blocks of all scans."""
+    """Find where each block of all scans begins, and set the scans' ``damage``."""
     rows = np.zeros((len(scans), block_starts.SCAN_COLUMNS), np.int64)
     for row, scan in zip(rows, scans, strict=True):
         scan.describe(row)
@@ -266,10 +265,10 @@ class _ScanRewriter:
         self.damage = 0
 
     def flatten(self) -> None:
-        """Prepare the data and the lookup tables; NotTranscodable if the data is damaged or too short."""
+        """Prepare the data and the lookup tables; raise NotTranscodable if the data is damaged or too short."""
         self._flat, self._segments = _flatten(self._jpeg, self._header)
         per_mcu = sum([repeat for repeat, _, _ in self._parts])
-        # Each block has at least a DC and an AC code; this bounds all that is allocated by the length of the data.
+        # Each block has at least a DC and an AC code, so the test bounds allocations by the length of the data.
         if 8 * int(self._segments[-1]) < 2 * per_mcu * self._mcus:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
         huffman = self._huffman
@@ -277,7 +276,7 @@ class _ScanRewriter:
         self._starts: I64 = np.empty(per_mcu * self._mcus + len(self._segments) - 1, np.int64)
 
     def describe(self, row: I64) -> None:
-        """Fill a row of ``block_starts.find_block_starts``."""
+        """Fill the scan's row for ``block_starts.find_block_starts``."""
         blocks, _ = _mcu_blocks(self._parts, every=False)
         mcus = self._old, self._mcus
         block_starts.describe_scan(row, self._flat, self._segments, blocks, self._lookups, self._starts, mcus)
@@ -297,7 +296,7 @@ class _ScanRewriter:
         return distances_in_stream(np.frombuffer(self._jpeg, np.uint8), begins, bits)
 
     def choose_tables(self) -> None:
-        """Find the edits, and Huffman tables with codes for all edits; NotTranscodable if the scan is damaged."""
+        """Find the edits, and Huffman tables with codes for all edits; raise NotTranscodable if the scan is damaged."""
         self._find_edits(every=False)
         huffman = self._extended_tables()
         if huffman is None:
@@ -306,7 +305,7 @@ class _ScanRewriter:
         self._huffman = huffman
         self._headers = write_headers(self._header, self._coding, huffman, self._interval)
         self._points = self._find_entry_points()
-        # Its memory is free before as much is allocated for the stream.
+        # Free this memory before as much is allocated for the stream.
         del self._starts
 
     def transcode(self) -> TranscodedJpeg:
@@ -325,9 +324,9 @@ class _ScanRewriter:
         return TranscodedJpeg(stream, header, lengths, points)
 
     def _find_entry_points(self) -> I64 | None:
-        """Find the entry points of the new stream, in 30 us; reading the new stream would take 350.
+        """Compute the entry points of the new stream in 30 us; reading the new stream would take 350 us.
 
-        None if the new stream has no entry points, or an old segment begins within a new one.
+        Return None if the new segments need no entry points or form no grid, or if the old stream has restart markers.
         """
         columns, interval = self._header.mcus[0], self._interval
         step = entry_interval(interval, self._header.mcu_size[0])
@@ -340,7 +339,7 @@ class _ScanRewriter:
         return bits_after_edits(self._starts, self._edits, self._columns, tables, mcus=mcus)
 
     def _find_edits(self, *, every: bool) -> None:
-        """Find the edits; with ``every``, each DC code is edited."""
+        """Find the edits, of every DC code if ``every``; raise NotTranscodable if the scan is damaged."""
         mcus, interval, old = self._mcus, self._interval, self._old
         blocks, self._columns = _mcu_blocks(self._parts, every=every)
         both = interval * old // gcd(interval, old)
@@ -353,7 +352,7 @@ class _ScanRewriter:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[found]}")
 
     def _extended_tables(self) -> HuffmanTables | None:
-        """Return the Huffman tables with codes for all edits added; None if a table is full."""
+        """Return the Huffman tables, extended by the codes that the edits need, or None if a table is full."""
         huffman = dict(self._huffman)
         for k, counts in zip(self._dc, self._sizes.tolist(), strict=True):
             table = self._huffman[0, k]
@@ -366,14 +365,14 @@ class _ScanRewriter:
         return huffman
 
     def _rebuilt_tables(self) -> HuffmanTables:
-        """Return the Huffman tables, with optimal DC tables for this image; every DC code must be an edit."""
+        """Return the Huffman tables, with optimal DC tables for this image; every DC code must be edited."""
         optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 
     def _write_stream(self, huffman: HuffmanTables, headers: bytes) -> tuple[bytes, I64]:
-        """Write headers, the edited scan with its new markers, and EOI; also return the lengths of the new segments.
+        """Return the new stream, and the lengths of its segments in bytes, int64.
 
-        The old scan is freed, so that a file is in memory at most three times: as it was given, and two more.
+        The old scan is freed, so that the file is in memory at most three times: as it was given, and twice more.
         """
         tables = pack_tables([huffman[0, k] for k in self._dc])
         # An edit takes at most 16 + 11 bits, stuffing at most doubles them, a marker and its padding take 3 bytes.

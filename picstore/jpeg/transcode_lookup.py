@@ -12,26 +12,26 @@ from picstore.kernels.jit import device_function, kernel
 
 # Bits looked up at once. Longer codes are rare (with T.81's own tables 0.3 % of AC symbols) and are searched.
 LOOKUP_BITS = 11
-# Fields of an entry of ``several``: the shift of the number of coefficients, to which an end of the block adds 128. A
-# missing entry has 64 coefficients.
+# Fields of an entry in ``several``: SKIP_SHIFT is the shift of the number of coefficients, END_OF_BLOCK adds 128 to
+# that number, and NO_ENTRY, a missing entry, has 64 coefficients.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
-# END_OF_BLOCK while a table is made: a bit above up to 12 symbols of 16 coefficients.
+# The bit for END_OF_BLOCK while a table is built, above the sum of up to 12 symbols of 16 coefficients.
 _END = 1 << 14
 
 
 @lru_cache(maxsize=16)
 def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> tuple[U16, U16, U32, U32]:
-    """Make the lookup tables of ``block_starts``, DC tables first; cached, because encoders use the same tables often.
+    """Build the lookup tables of ``block_starts``, DC tables first; cached, because many JPEGs have the same tables.
 
     Returns:
         single: uint16 (tables, 2**LOOKUP_BITS), the first symbol in the next LOOKUP_BITS bits: symbol | length of its
             code << 8; 0 for a longer code or none.
         several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all symbols in the next LOOKUP_BITS bits: the bits
-            they take | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last one ends the block; NO_ENTRY for
-            a longer code or none, and for more than 63 coefficients. Entries have 16 bits, so that the AC tables stay
-            in the first-level cache.
-        ranges: uint32 (tables, 3, 18), for each length the first code, the last code + 1, and the index of its first
-            symbol.
+            they take | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last symbol ends the block; NO_ENTRY
+            for a longer code or none, and for more than 63 coefficients. Entries have 16 bits, so that the AC tables
+            stay in the first-level cache.
+        ranges: uint32 (tables, 3, 18), for each code length the first code, the last code + 1, and the index of the
+            first code's symbol.
         symbols: uint32 (tables, 256).
     """
     tables = dc + ac
@@ -49,7 +49,7 @@ def fill_tables(raw, dc, single, several, ranges, symbols):
     """Fill all tables from ``raw``, uint8 (tables, 272), counts and symbols; the first ``dc`` rows are DC tables."""
     windows = np.zeros(2 << LOOKUP_BITS, np.uint16)
     for k in range(raw.shape[0]):
-        # An assignment of an array would take numba 2 s to compile, for its error messages.
+        # A loop, because numba takes 2 s to compile the assignment of an array, with its error messages.
         for j in range(256):
             symbols[k, j] = raw[k, MAX_CODE_BITS + j]
         _fill_single(raw[k, :MAX_CODE_BITS], symbols[k], single[k], ranges[k])
@@ -83,9 +83,9 @@ def _fill_single(counts, symbols, single, ranges):
 
 @device_function
 def _fill_several(counts, symbols, width, windows):
-    """Make the entries of ``several`` for windows of ``width`` bits, from ``windows[2**width]`` on.
+    """Write the entries of ``several`` for windows of ``width`` bits to ``windows``, from index 2**width on.
 
-    Fill narrower windows first: after a code and its value, the rest of a window is a narrower window.
+    Fill narrower windows first, because the rest of a window after a code and its value is a narrower window.
     """
     k = 0
     index = 1 << width
@@ -100,7 +100,7 @@ def _fill_several(counts, symbols, width, windows):
             windows[index : index + span] = entry
             if rest > 0 and not ends:
                 for first in range(index, index + span, 1 << rest):
-                    # Fields do not overflow: at most 27 bits, and 12 symbols of 16 coefficients.
+                    # Fields do not overflow, because an entry has at most 27 bits and 12 symbols of 16 coefficients.
                     for j in range(1 << rest):
                         windows[first + j] += windows[(1 << rest) + j]
             index += span

@@ -27,9 +27,9 @@ from picstore.jpeg.decoder.decode_baseline import BUFFER_TOO_SMALL, WORKSPACE, b
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, inlined, kernel
 
-# The segments do not form rows of tiles, or contradict the headers.
+# Code: the segments do not form rows of tiles, or contradict the headers.
 NO_GRID = -30
-# The box is empty, or not within the rows of the image that are held.
+# Code: the box is empty, or not within the rows of the image that are in memory.
 OUTSIDE = -32
 _u64 = np.uint64
 
@@ -46,13 +46,13 @@ def decode_box(
     Args:
         tiled: one stream.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
-        factor: divisor of the sides, 1, 2, 4 or 8; the box begins and ends at multiples of it, or at the edge.
-        allocate: makes a uint8 buffer of at least the given number of bytes.
+        factor: divisor of the sides, 1, 2, 4 or 8; the box begins and ends at multiples of ``factor``, or at the edge.
+        allocate: function that returns a uint8 buffer of at least the given number of bytes.
 
     Returns:
-        uint8 (height, width, 3), and int64 (4,): left, top, width and height of these pixels in the image. Pixels
-        outside of the box may have any value. None for a stream that is damaged, of another kind or not tiled, and
-        if the box is not within the image.
+        uint8 (height, width, 3), and int64 (4,): left, top, width and height of the decoded pixels in the image, which
+        may have any value outside of the box. None if the stream is damaged, of another kind or not tiled, or if the
+        box is not within the image.
     """
     rect = np.empty(4, np.int64)
     rows = tiled.addresses[0], tiled.sizes[0], tiled.tilings[0], np.ascontiguousarray(box, np.int64), factor
@@ -76,7 +76,7 @@ def decode_box(
     "int16[::1], uint8[::1], int64[::1])), int64[::1])"
 )
 def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
-    """Parse a stream up to the first pixel of a box, which ``decode_rows`` decodes; kernels may call this too.
+    """Parse a stream up to a box's first pixel, from which ``decode_rows`` continues; kernels may call this too.
 
     Args:
         addresses, sizes, tiling: one row of each array of ``jpeg.cut.TiledJpegs``.
@@ -86,7 +86,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
             the box are not written.
 
     Returns:
-        As ``decode_baseline.open_stream``, or NO_GRID, or OUTSIDE.
+        Result of ``decode_baseline.open_stream``, or NO_GRID, or OUTSIDE.
     """
     frame, tables, _, _, scratch, segments = workspace
     source = array_at(addresses[0], sizes[0], np.uint8)
@@ -106,7 +106,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
     begins, ends = tile_row_ranges(lengths, tiling[HEADER], per_row, tiles)
     size = (ends - begins).sum()
     columns = (rect[2] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
-    # Each block has at least a DC and an AC code: the data bounds all that is allocated.
+    # Each block has at least a DC and an AC code, so the test bounds allocations by the size of the data.
     if 8 * size < 2 * parse.blocks_of_mcu(frame) * columns * begins.size:
         return TOO_SHORT
     if not has_room(frame, size, (tiles[2] - tiles[0]) * begins.size, factor, scratch, segments):
@@ -124,7 +124,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
 
 @device_function
 def has_tiling(frame, tiling):
-    """Test whether the headers have the tiling's MCUs; held rows have the headers of the whole image."""
+    """Return whether the headers match a tiling; heights may differ, because rows have the whole image's headers."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]
         and 8 * frame[parse.HORIZONTAL] == tiling[MCU_WIDTH]
@@ -136,17 +136,16 @@ def has_tiling(frame, tiling):
 
 @inlined
 def least_width(factor):
-    """Return the least number of pixels in a row, unless the image has fewer, decoded at a scale of 1 / factor.
+    """Return the least width in pixels of a box, unless the image is narrower, that is decoded at the scale 1 / factor.
 
-    A row of a box must not have so few chroma samples that ``ycc_to_rgb`` does not interpolate them, because it would
-    interpolate those of the whole image.
+    ``ycc_to_rgb`` does not interpolate rows of 2 chroma samples, but would interpolate the rows of the whole image.
     """
     return (MIN_CUT_WIDTH - 1) * factor + 1
 
 
 @device_function
 def _set_rect(tiling, box, factor, rect):
-    """Compute the pixels to decode for a box; return left, top, right and bottom of the tiles that hold them."""
+    """Write to ``rect`` the pixels to decode for a box; return left, top, right and bottom of the pixels' tiles."""
     width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)
     left = min(max(box[0] - CUT_MARGIN, 0), width - least) // mcu_width
@@ -161,7 +160,7 @@ def _set_rect(tiling, box, factor, rect):
 
 @device_function
 def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):
-    """Copy the segments of some tiles without stuffing, after the planes; return the number of bytes, or negative."""
+    """Copy the tiles' segments without stuffing, after the planes; return the number of bytes, or BAD_MARKER."""
     left, top, right, _ = tiles
     begins, _ = ranges
     begin, target, length, count = _u64(source.ctypes.data), _u64(scratch.ctypes.data), 0, 0

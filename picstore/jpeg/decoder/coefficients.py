@@ -1,9 +1,9 @@
 """Coefficients of blocks read from Huffman codes by kernels (ITU-T T.81, annex F.2), and the codes' lookup tables.
 
-The time goes to a chain of dependent steps: the next bits, the entry of these bits in a table, its number of bits, the
-next bits. So an entry stands for up to two coefficients, and all other work happens beside the chain: the accumulator
-is refilled while the entry is loaded, and values are computed without branches. That work takes time as well, so an
-entry holds the first of two values. A reader of bits is three numbers, as in ``bit_reader``.
+Most time goes to a chain of dependent steps: take the next bits, look up their entry in a table, skip the entry's bits.
+So an entry stands for up to two coefficients, and all other work happens beside the chain: the accumulator is refilled
+while the entry is loaded, and values are computed without branches. Computing values takes time as well, so an entry of
+two coefficients holds the first value.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from picstore.kernels.simd import load_byte, load_native_u64, load_u8, store_i16
 LOOKUP_BITS = 10
 _u64, _i16 = np.uint64, np.int16
 _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
-_RANGES = 3 * 18  # int32 numbers of a table in ``by_length``, before its symbols
+_RANGES = 3 * 18  # int32 values before the symbols in ``by_length``
 BY_LENGTH = _RANGES + 256
 
-# Fields of an entry for AC codes, 64 bits: the bits of all codes and values in it; the bit at which the last symbol's
-# value begins, and 63 - its size; the bits of the first symbol's code and value; the coefficients from the one before
-# the entry to the first and to the last symbol's, _ENDS if the block ends; and the first of two values, int16, which
-# lies within the bits looked up. Fields are used as shifts without a mask, as shifts use their last 6 bits only.
+# Fields of an entry for AC codes, 64 bits: number of bits of all codes and values; bit at which the last symbol's value
+# begins; 63 - size of this value; number of bits of the first symbol's code and value; steps from the coefficient
+# before the entry to the first symbol's and to the last symbol's coefficient, _ENDS if the block ends; the first of two
+# values, int16, which lies within the bits looked up. Shifts by a field need no mask, because they use only 6 bits.
 _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)
@@ -38,13 +38,13 @@ SINGLES = PAIRS + (16 << LOOKUP_BITS)
 BY_LENGTHS = SINGLES + (8 << LOOKUP_BITS)
 TABLES = BY_LENGTHS + 16 * BY_LENGTH
 
-# Index in a block of each coefficient in the order of codes (figure A.6).
+# Index in a block of each coefficient in zigzag order (figure A.6).
 ZIGZAG = np.array(
     sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8))), np.uint8
 )
 
 # Two blocks lie side by side: their first rows, then their second rows, so that one vector holds a row of both.
-# PAIR_ZIGZAG has the indexes in the first block; coefficients after the last one are discarded, after the blocks.
+# PAIR_ZIGZAG has the indices in the first block; coefficients beyond the last are written after both blocks, unused.
 OTHER_BLOCK = 8  # index of the second block
 BLOCK_PAIR = 128 + 16
 PAIR_ZIGZAG = np.array([k // 8 * 16 + k % 8 for k in ZIGZAG] + [128] * (15 + _ENDS + 64 - 63), np.uint8)
@@ -52,14 +52,14 @@ PAIR_ZIGZAG = np.array([k // 8 * 16 + k % 8 for k in ZIGZAG] + [128] * (15 + _EN
 
 @device_function
 def fill_table(counts, single, by_length):
-    """Make the lookup tables of single codes (C.2); all arguments are addresses.
+    """Build the lookup tables of single codes (C.2); all arguments are addresses.
 
     Args:
         counts: 16 bytes, the number of codes of each length, followed by the symbols in the order of their codes. The
             lengths form a prefix code.
         single: int16 (2**LOOKUP_BITS,), takes symbol | length << 8, 0 for a longer code or none.
-        by_length: int32 (BY_LENGTH,), takes for each length the first code, the last code + 1 and the index of its
-            first symbol; then the symbols.
+        by_length: int32 (BY_LENGTH,), takes for each length the first code, the last code + 1 and the index of the
+            first code's symbol; then the symbols.
     """
     code = k = filled = 0
     for length in range(1, MAX_CODE_BITS + 1):
@@ -83,7 +83,7 @@ def fill_table(counts, single, by_length):
 
 @inlined
 def _entry_of_one(length, symbol):
-    """Make the entry of one AC code."""
+    """Return the lookup-table entry of a single AC code."""
     size = symbol & 15
     step = _ENDS if size == 0 and symbol != 0xF0 else (symbol >> 4) + 1
     bits = length + size
@@ -92,7 +92,7 @@ def _entry_of_one(length, symbol):
 
 @inlined
 def _with_second(entry, length, symbol):
-    """Add a second code to the entry of a first, whose value is still missing."""
+    """Return the entry of two codes, without the first code's value; ``entry`` is the first code's entry."""
     one, two = np.int64(entry), np.int64(_entry_of_one(length, symbol))
     bits, first = one & 63, one >> _FIRST & 255
     last = first + (two >> _LAST & 255)
@@ -103,11 +103,11 @@ def _with_second(entry, length, symbol):
 
 @device_function
 def fill_pairs(single, pairs):
-    """Make the lookup table of pairs of AC codes from the table of single codes: addresses of uint64 and uint16."""
+    """Build the lookup table of pairs of AC codes, uint64, from that of single codes, uint16; both are addresses."""
     window = 0
     while window < 1 << LOOKUP_BITS:
         head = np.int64(load_u16(single + _u64(2 * window)))
-        # Only longer codes follow.
+        # From here on, windows begin with a longer code or none.
         if head == 0:
             store_native_u64(pairs + _u64(8 * window), _u64(0))
             window += 1
@@ -127,7 +127,7 @@ def fill_pairs(single, pairs):
 
 @inlined
 def _fill_second(single, entry, size, rest, pairs):
-    """Write the entries of a first code with all values of ``size`` bits and all ``rest`` bits that follow."""
+    """Write the entries of a first code, followed by all values of ``size`` bits and all sequences of ``rest`` bits."""
     for k in range(1 << rest):
         following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))
         both = entry
@@ -141,7 +141,7 @@ def _fill_second(single, entry, size, rest, pairs):
 
 @inlined
 def _value(bits, shift):
-    """Return the number in the first ``63 - shift`` bits of a word (F.2.2.1, EXTEND), 0 for no bits."""
+    """Return the value that the first ``63 - shift`` bits of a word code (F.2.2.1, EXTEND), 0 for no bits."""
     flip = ~(np.int64(bits) >> 63)
     return (np.int64((bits ^ _u64(flip)) >> _u64(1) >> (shift & _63)) ^ flip) - flip
 
@@ -153,7 +153,7 @@ def _search_code(accumulator, by_length):
 
 @inlined
 def read_dc(address, tables, accumulator, valid, byte):
-    """Read a DC difference: (accumulator, valid, byte, difference, whether the code is valid)."""
+    """Read a DC difference; return (accumulator, valid, byte, difference, whether the code is valid)."""
     single, by_length = tables
     entry = np.int64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     accumulator, valid, byte = refill(address, accumulator, valid, byte)
@@ -166,9 +166,9 @@ def read_dc(address, tables, accumulator, valid, byte):
 
 @inlined
 def _end_of_block(entry, first, index, last):
-    """Return the number of bits of the last entry that belong to the block, and whether the block ends there."""
+    """Return the number of bits of a block's last entry that belong to the block, and whether the block ends well."""
     bits = entry & _63
-    # Bits after the last coefficient belong to the next block.
+    # The entry's second code, after the last coefficient, belongs to the next block.
     if first >= last:
         bits = entry >> _u64(_FIRST_BITS) & _63
     ends = entry >> _u64(_FIRST) & _255 == _u64(_ENDS)
@@ -177,7 +177,7 @@ def _end_of_block(entry, first, index, last):
 
 @inlined
 def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
-    """Read AC coefficients into a block: (accumulator, valid, byte, whether the codes are valid)."""
+    """Read AC coefficients into a block; return (accumulator, valid, byte, whether the codes are valid)."""
     pairs, by_length = tables
     index, last = zigzag, zigzag + _63
     while True:
@@ -191,7 +191,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
         first = index + (entry >> _u64(_FIRST) & _255)
         index += entry >> _u64(_LAST) & _255
         value = _value(accumulator << (entry >> _u64(_BEGIN) & _63), entry >> _u64(_SHIFT))
-        # A single symbol is the first and the last: its value is stored second.
+        # The second store overwrites the first if the entry has one symbol, which is then first and last.
         store_i16(block + (_u64(load_u8(first)) << _u64(1)), _i16(entry >> _u64(_VALUE)))
         store_i16(block + (_u64(load_u8(index)) << _u64(1)), _i16(value))
         if index >= last:
@@ -204,7 +204,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
 
 @inlined
 def skip_ac(address, tables, accumulator, valid, byte):
-    """Skip the AC coefficients of a block: (accumulator, valid, byte, whether the codes are valid)."""
+    """Skip the AC coefficients of a block; return (accumulator, valid, byte, whether the codes are valid)."""
     pairs, by_length = tables
     index, last = _u64(0), _63
     while True:

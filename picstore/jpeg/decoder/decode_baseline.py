@@ -2,9 +2,9 @@
 
 One kernel opens a stream, and another decodes rows: all at once, or those that a resampler needs next.
 
-Training JPEGs are baseline, in one scan, grey or YCbCr, of four samplings. Others, and any damage, are refused with a
-reason, and the caller may use libjpeg instead. libjpeg-turbo is slower: it has no fast path for Huffman codes if there
-are restart markers. docs/archive/measurements.md has the figures.
+Training JPEGs are baseline, in one scan, grey or YCbCr, of four samplings. Other and damaged JPEGs are refused with a
+reason, and the caller may use libjpeg instead. libjpeg-turbo is slower, because it has no fast path for Huffman codes
+if there are restart markers. docs/archive/measurements.md has the figures.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ REASONS = {
     _NO_EOI: "it does not end with EOI",
     _OTHER_MARKER: "its scan is followed by another marker than EOI",
 }
-# Codes of streams that may be sound JPEGs of another kind; bytes that belong to no JPEG may follow the end.
+# Codes of streams that may be sound JPEGs of another kind, or followed by bytes that belong to no JPEG.
 _OF_OTHERS = parse.DAMAGED_HEADER, parse.UNSUPPORTED, _NO_EOI, _OTHER_MARKER
 _PAIR_ZIGZAG = coefficients.PAIR_ZIGZAG
 _u64, _u8 = np.uint64, np.uint8
 
 
 class NotTrainingJpeg(ImageError):
-    """The stream is of a kind that another decoder may take, and no damage was found."""
+    """The stream is of a kind that another decoder may decode, and no damage was found."""
 
 
 class _Workspace(threading.local):
-    """Arrays of a thread, because allocating arrays for each image would cost more than decoding a small image."""
+    """Arrays of a thread, kept because allocating them for each image would cost more than decoding a small image."""
 
     def __init__(self) -> None:
-        # Frame, state of a scan, and lengths of arrays that suffice.
+        # Frame, state of the scan, and lengths that the pixels, ``_scratch`` and ``_segments`` need.
         self.frame = np.zeros(FRAME, np.int64)
         self._tables = np.zeros(coefficients.TABLES, np.uint8)
         self._plan = np.zeros(scan.PLAN, np.uint64)
@@ -112,14 +112,14 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
 
 
 def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
-    """Read width and height of a training JPEG that has at least the bytes that its blocks need; None for others."""
+    """Return width and height of a training JPEG with at least the bytes that its blocks need, or None for others."""
     source = np.frombuffer(jpeg, np.uint8)
     code = open_stream(_u64(source.ctypes.data), source.size, 1, (*WORKSPACE.arrays[:-2], _NO_PIXELS, _NO_SEGMENTS))
     return (int(WORKSPACE.frame[parse.WIDTH]), int(WORKSPACE.frame[parse.HEIGHT])) if code == BUFFER_TOO_SMALL else None
 
 
 def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
-    """Open a stream, and enlarge the workspace if needed; return the stream, which must stay alive, and a code."""
+    """Open a stream, enlarging the workspace if needed; return the stream's array, to be kept alive, and a code."""
     source = np.frombuffer(jpeg, np.uint8)
     address = _u64(source.ctypes.data)
     code = open_stream(address, source.size, factor, WORKSPACE.arrays)
@@ -136,11 +136,11 @@ def open_stream(address, size, factor, workspace):
     Args:
         address, size: the stream; not an array, because numba would compile a second version for read-only arrays.
         factor: divisor of the sides, 1, 2, 4 or 8.
-        workspace: ``WORKSPACE.arrays``. The first takes the frame of ``parse.parse_frame`` and the scan's state, the
-            second the tables. All must stay unchanged until the last row is decoded.
+        workspace: ``WORKSPACE.arrays``. The first array takes the frame of ``parse.parse_frame`` and the scan's state,
+            the second the tables. All arrays must stay unchanged until the last row is decoded.
 
     Returns:
-        0, or a negative code for a stream that is not decoded. ``BUFFER_TOO_SMALL`` says that an array is too short;
+        0, or a negative code if the stream cannot be decoded. ``BUFFER_TOO_SMALL`` says that an array is too short;
         the last three numbers of the first array are then the lengths that the pixels and the last two arrays need.
     """
     frame, tables, _, _, scratch, segments = workspace
@@ -170,7 +170,7 @@ def open_stream(address, size, factor, workspace):
 
 @device_function
 def has_room(frame, size, count, factor, scratch, segments):
-    """Set the scale, note the lengths of arrays for ``size`` bytes of ``count`` segments, and test whether they fit."""
+    """Set the scale and the array lengths that ``count`` segments of ``size`` bytes need; return whether they fit."""
     scan.set_scale(frame, factor)
     needed = scan.planes_length(frame) + size + bit_reader.PADDING
     pixels = 3 * frame[scan.PIXELS_WIDTH] * frame[scan.PIXELS_HEIGHT]
@@ -180,7 +180,7 @@ def has_room(frame, size, count, factor, scratch, segments):
 
 @device_function
 def begin(workspace, length):
-    """Begin the scan: ``length`` bytes after the planes, without stuffing and markers."""
+    """Begin the scan, whose ``length`` bytes lie after the planes, without stuffing and markers."""
     frame, tables, plan, block, scratch, segments = workspace
     flat = scratch[scan.planes_length(frame) :]
     flat[length : length + bit_reader.PADDING] = 0
@@ -200,9 +200,9 @@ def decode_rows(state, rows):
     """Continue to decode an opened stream until ``rows`` rows of pixels are written, or all.
 
     Args:
-        state: address of the first array of the workspace, in which the caller has set ``scan.OUT``, the address of
-            rows of pixels, and ``scan.RING``, their number: the row after the last one takes the place of the first.
-        rows: number of rows of the image. Up to ``scan.MOST_SURPLUS_ROWS`` more are written.
+        state: address of the workspace's first array, in which the caller has set ``scan.OUT``, the address of rows of
+            pixels, and ``scan.RING``, their number: the row after the last row takes the place of the first row.
+        rows: number of rows of the image. Up to ``scan.MOST_SURPLUS_ROWS`` more rows are written.
 
     Returns:
         0, or a negative code for damage; surplus bytes are found after the last row.

@@ -1,9 +1,9 @@
 """Description of tiles of JPEGs for a decoder of segments on a GPU: the tiles' bytes, and tables of numbers.
 
-For each image the headers and the rows of tiles that a box touches are copied unchanged. The copy is the JPEG of these
-rows, except for the height in the headers (``box.py`` decodes it too). Rows of ``gpu_segment_layout.py`` say where the
-box's segments, or the parts between entry points, lie in the copy, and which blocks they make. Huffman codes stay as in
-the headers; the GPU makes lookup tables from them.
+For each image the headers and the rows of tiles that a box touches are copied unchanged. The copy is a JPEG of these
+rows, except for the height in the headers (``box.py`` can decode the copy too). Rows of ``gpu_segment_layout.py`` say
+where the box's segments, or the parts between entry points, lie in the copy, and which blocks they hold. Huffman codes
+stay as in the headers; the GPU builds lookup tables from them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT
 from picstore.kernels.jit import array_at, copy_bytes, device_function, inlined, kernel
 from picstore.kernels.simd import load_byte
 
-# Bytes after a stream: a stream begins at a multiple of 8, and the GPU reads up to 8 bytes beyond its end.
+# Spare bytes after a stream, because streams begin at multiples of 8, and the GPU reads up to 8 bytes beyond an end.
 _ROOM = 16
-# The entry points do not lie within the segments.
+# Code: the entry points do not lie within the segments.
 WRONG_ENTRY_POINTS = -31
 _u64 = np.uint64
 
@@ -32,12 +32,13 @@ _STREAMS = "Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], 
 
 @kernel(f"void({_STREAMS}, int64[::1], int64[::1])")
 def measure_tiles(streams, starts, firsts):
-    """Compute the offsets of the bytes and rows that ``describe_tiles`` makes for each image.
+    """Compute the offsets of the bytes and rows that ``describe_tiles`` writes for each image.
 
     Args:
         streams: argument of ``describe_tiles``.
-        starts: int64 (n + 1,), takes offsets of bytes, multiples of 8, and the number of all bytes.
-        firsts: int64 (n + 1,), takes numbers of rows: an image has a row for each part of a segment.
+        starts: int64 (n + 1,), takes the images' offsets in bytes, multiples of 8, and the number of all bytes.
+        firsts: int64 (n + 1,), takes the images' first rows, one for each part of a segment, and the number of all
+            rows.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)
@@ -66,14 +67,13 @@ def describe_tiles(slots, streams, data, segments, images, tables):
         slots: the first image, and the last + 1.
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
             bottom in pixels, not empty, within the image; factors (n,): 1, 2, 4 or 8, by which decoding divides the
-            sides; entry points (n, 2): their address, and the MCUs between two, less than the interval, 0 without
-            entry points, −1 for impossible ones.
-        data: takes bytes; the starts of ``measure_tiles``.
-        segments: int32 (m, PART_WORDS), takes words; uint16 (m,), takes the lengths of all segments that are held;
-            the firsts of ``measure_tiles``.
+            sides; entry points (n, 2): their address, and the MCUs between two, less than the interval, 0 if there are
+            no entry points, −1 if they are impossible.
+        data: uint8, takes the bytes; ``starts`` of ``measure_tiles``.
+        segments: int32 (m, PART_WORDS), takes words; uint16 (m,), takes the lengths of all copied segments; ``firsts``
+            of ``measure_tiles``.
         images: int64 (n, IMAGE_WORDS), takes words; (n, 4), takes left, top, width and height of the tiles; (n, 4),
-            takes a code, negative for an image that the GPU cannot decode, the numbers of parts and of lengths, and the
-            bytes that are held.
+            takes a code, negative if the GPU cannot decode the image, and the numbers of parts, lengths and bytes.
         tables: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables; int16 (4 n, 64), takes quantization
             tables, in zigzag order.
     """
@@ -100,7 +100,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):
 
 @device_function
 def _check(source, lengths, tiling, box, frame):
-    """Parse the headers, and check the markers of an image that is needed whole; return 0 or a negative code."""
+    """Parse the headers, and check the restart markers if the box is the whole image; return 0 or a negative code."""
     if not is_grid(source.size, tiling, lengths):
         return NO_GRID
     if not holds_box(tiling, box):
@@ -111,7 +111,7 @@ def _check(source, lengths, tiling, box, frame):
     if not has_tiling(frame, tiling):
         return NO_GRID
     if box[0] > 0 or box[1] > 0 or box[2] < tiling[WIDTH] or box[3] < tiling[HEIGHT]:
-        # ``box.py`` does not read markers either.
+        # Like ``box.py``, do not read the markers.
         return 0
     if frame[parse.HEIGHT] != tiling[HEIGHT]:
         return NO_GRID
@@ -126,7 +126,7 @@ def _check(source, lengths, tiling, box, frame):
 
 @device_function
 def _choose_tiles(tiling, box, factor, rect, tiles):
-    """Choose the tiles of a box, widened as in ``box.py``: left, top, right, bottom; and the pixels of the tiles."""
+    """Write left, top, right and bottom of the tiles of a box, widened as in ``box.py``, and the tiles' pixels."""
     width, height = tiling[WIDTH], tiling[HEIGHT]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)
@@ -183,7 +183,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
                     known = distances, (y * per_row + x) * per_segment, per_segment
                     sound &= _describe_parts(source, segment, mcus, known, (described, part))
                 else:
-                    # A call would take twice the time, because numba counts the references of arrays that it passes.
+                    # A call would take twice the time, because numba counts the references to arrays that it passes.
                     described[part, words.OFFSET], described[part, words.LENGTH] = np.int32(at), np.int32(length)
                     described[part, words.BLOCK], described[part, words.MCUS] = np.int32(block), np.int32(interval)
                     described[part, words.BEFORE] = 0
@@ -195,7 +195,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
     result[1], result[2], result[3] = part - first, (bottom - top) * per_row, at
     row[words.BLOCKS] = count * interval * per_mcu
     row[words.PER_ROW], row[words.HELD] = right - left, result[2]
-    # Each block has at least a DC and an AC code: the data bounds all that is allocated.
+    # Each block has at least a DC and an AC code, so the test bounds allocations by the size of the data.
     if 8 * size < 2 * row[words.BLOCKS]:
         result[0] = TOO_SHORT
         return
@@ -212,10 +212,10 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 
 @inlined
 def _describe_parts(source, segment, mcus, distances, described):
-    """Describe the parts of a segment between its entry points; return False if a point is not in the segment.
+    """Describe the parts of a segment between its entry points; return whether all points are in the segment.
 
-    Neighboring parts share the byte in which one ends and the next begins. A byte after FF is a stuffed zero, without
-    bits of the data.
+    Neighboring parts share the byte in which a part ends and the next begins. The byte after FF is a stuffed zero,
+    which holds no data.
     """
     offset, at, length, block = segment
     interval, step, per_mcu = mcus
@@ -244,7 +244,7 @@ def _describe_parts(source, segment, mcus, distances, described):
 
 @device_function
 def _describe_planes(frame, tiling, rect, tiles, factor, row):
-    """Write the places of samples and pixels, counted from the first of the image."""
+    """Write the layout of an image's samples and pixels; offsets count from the image's first sample."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
     luma, chroma = block_sides(h, v, factor)
     row[words.WIDTH], row[words.HEIGHT] = (rect[2] + factor - 1) // factor, (rect[3] + factor - 1) // factor
@@ -276,7 +276,7 @@ def _copy_codes(address, codes):
             longer += here
     for k in range(16, 16 + 256):
         codes[k] = np.uint8(load_byte(address + _u64(k)) if k < 16 + total else 0)
-    # Without longer codes, all windows have an entry, even those that follow the last code.
+    # Without longer codes, all windows have an entry, even the windows after the last code.
     return short if longer else 1 << words.LOOKUP_BITS
 
 

@@ -23,10 +23,10 @@ from picstore.kernels.simd import load_byte, store_i16
 
 _u64 = np.uint64
 
-# Reasons not to decode a stream, as negative numbers: damage, or a kind that is not decoded here.
+# Negative codes of streams that are not decoded: damage, or a kind that this decoder does not support.
 DAMAGED_HEADER, UNSUPPORTED = -10, -11
 
-# Indexes in a frame, int64 (FRAME,): size in pixels, sampling factors of the luma, number of components, MCUs between
+# Indices in a frame, int64 (FRAME,): size in pixels, sampling factors of the luma, number of components, MCUs between
 # restart markers (0 for none), bytes before the entropy-coded data, and the tables of each component.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
 # Ids of the components; flags of defined tables; flags _JFIF and _ADOBE_RGB.
@@ -49,11 +49,11 @@ def parse_frame(begin, size, frame, tables):
 
     Args:
         begin, size: address and size in bytes of the stream.
-        frame: int64 (FRAME,), filled.
-        tables: address of TABLES bytes, to fill as ``coefficients.py`` says; 0 to fill none.
+        frame: int64 (FRAME,), takes the values of the headers.
+        tables: address of TABLES bytes, which take the tables of ``coefficients.py``; 0 to write no tables.
 
     Returns:
-        0, or negative for a stream that is not decoded.
+        0, or a negative code if the stream cannot be decoded.
     """
     for k in range(FRAME):
         frame[k] = 0
@@ -101,7 +101,7 @@ def count_segments(frame, size):
     if frame[INTERVAL] == 0:
         frame[INTERVAL] = columns * rows
     count = (columns * rows + frame[INTERVAL] - 1) // frame[INTERVAL]
-    # Each block has at least a DC and an AC code, each marker two bytes: the data bounds all that is allocated.
+    # Each block has at least a DC and an AC code, each marker two bytes, so the test bounds allocations by ``size``.
     if 8 * size < 2 * blocks_of_mcu(frame) * columns * rows or size < 2 * (count - 1):
         return TOO_SHORT
     return count
@@ -109,7 +109,7 @@ def count_segments(frame, size):
 
 @device_function
 def _parse_segment(marker, body, length, frame, tables):
-    """Parse one marker segment; return 0 or negative."""
+    """Parse one marker segment; return 0 or a negative code."""
     if marker == 0xDB:
         return _parse_quantization(body, length, frame, tables)
     if marker == 0xC4:
@@ -130,7 +130,7 @@ def _parse_segment(marker, body, length, frame, tables):
 
 @device_function
 def _parse_colors(marker, body, length, frame):
-    """Parse APP0, "JFIF" and a zero, and APP14, "Adobe", as libjpeg does."""
+    """Set a flag for a JFIF segment, or for an Adobe segment that does not say YCbCr, as libjpeg does."""
     name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4))
     if marker == 0xE0 and length >= 14 and name == 0x4A46494600:
         frame[_COLORS] |= _JFIF
@@ -171,7 +171,7 @@ def _parse_huffman(body, length, frame, tables):
         if total > 256 or length < 1 + MAX_CODE_BITS + total:
             return DAMAGED_HEADER
         for k in range(1 + MAX_CODE_BITS, 1 + MAX_CODE_BITS + total):
-            # Sizes for 8-bit samples (tables F.1 and F.2); a wider value could empty the accumulator.
+            # Only sizes for 8-bit samples are allowed (tables F.1 and F.2); a wider value could empty the accumulator.
             symbol = load_byte(body + _u64(k))
             if (kind == 0 and symbol > 11) or symbol & 15 > 10 + (kind == 0):
                 return UNSUPPORTED
@@ -200,7 +200,7 @@ def _count_codes(counts):
 
 @device_function
 def _has_codes(counts):
-    """Test whether the lengths have codes for all symbols, without the code of all ones (C.2), as libjpeg requires."""
+    """Return whether codes of these lengths exist without the code of all ones (C.2), as libjpeg requires."""
     code = 0
     for length in range(1, MAX_CODE_BITS + 1):
         code += load_byte(counts + _u64(length - 1))
@@ -230,7 +230,7 @@ def _parse_frame_header(body, length, frame):
                 return DAMAGED_HEADER
         if frame[QUANTIZATION + c] > 3 or (c and factors != 0x11):
             return UNSUPPORTED
-    # Sampling factors of a single component mean nothing (A.2.2).
+    # Sampling factors of a single component have no effect (A.2.2).
     if count == 1:
         frame[HORIZONTAL], frame[VERTICAL] = 1, 1
     good = 1 <= frame[HORIZONTAL] <= 2 and 1 <= frame[VERTICAL] <= 2
@@ -239,7 +239,7 @@ def _parse_frame_header(body, length, frame):
 
 @device_function
 def _parse_scan_header(body, length, frame):
-    """Parse the header (B.2.3) of a sequential scan, which has all components in order; test that its tables exist."""
+    """Parse the header (B.2.3) of a sequential scan of all components in order; check that the scan's tables exist."""
     count = frame[COMPONENTS]
     if count == 0 or length != 4 + 2 * count or load_byte(body) != count:
         return UNSUPPORTED

@@ -1,11 +1,11 @@
 """Decoding of the scan of a baseline JPEG by kernels: MCUs to samples, rows of samples to pixels, some rows at a time.
 
-The sample planes hold two rows of MCUs, so that samples are in the nearest cache when they become pixels: a row of
-pixels needs at most the chroma of the row above or below. Memory is accessed by address, because numba counts the
-references to arrays in inlined functions, and its compiler takes twice as long with arrays.
+The sample planes hold two rows of MCUs, because a row of pixels needs at most the chroma of the row above or below, and
+so that samples are still in the nearest cache when they become pixels. Memory is accessed by address, because numba
+counts the references to arrays in inlined functions, and its compiler takes twice as long with arrays.
 
-At a reduced scale a block becomes fewer samples. As in libjpeg (jdmaster.c), a chroma block of 4:2:0 then becomes twice
-as many samples a side as a luma block, and is not upsampled; at 1/8 chroma is repeated, not interpolated.
+At a reduced scale a block decodes to fewer samples. As in libjpeg (jdmaster.c), a chroma block of 4:2:0 then has twice
+as many samples per side as a luma block, and is not upsampled; at 1/8 chroma is repeated, not interpolated.
 """
 
 from __future__ import annotations
@@ -45,32 +45,33 @@ from picstore.jpeg.decoder.ycc_to_rgb import STEP, to_grey, to_rgb, upsample
 from picstore.kernels.jit import device_function, inlined, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 
-# Rows of pixels that ``decode_scan`` may write beyond the requested ones.
+# Most rows of pixels that ``decode_scan`` writes beyond the requested rows.
 MOST_SURPLUS_ROWS = 17
-# Damage: a segment has more bytes than its MCUs need.
+# Code of damage: a segment has more bytes than its MCUs need.
 SURPLUS_BYTES = -12
 
-# Bytes before each row of samples, for the repeated first sample, and after it, besides STEP.
+# Bytes before each row of samples, for the repeated first sample; as many and STEP more follow the row.
 _EDGE = 16
 _u64, _i16 = np.uint64, np.int16
 
-# Indexes in the state of a scan, int64 (STATE,), after the frame: width and height of the pixels; samples of a side of
-# luma and chroma blocks; by how much chroma is upsampled across and down; address of the rows of pixels and their
-# number, after which the first is written again; rows of pixels written, and rows of MCUs read; MCUs of a row's first
-# segment before the decoded ones, and whether a row has segments after its last decoded MCU; the accumulator of the
-# reader, its valid bits and next byte, the end of the segment in bits, the MCUs left in it, and the address of the next
-# segment's offset; addresses of the data, the zigzag order, the blocks, the planes and the plan; blocks of an MCU.
+# Indices in the state of a scan, int64 (STATE,), after the frame: width and height in pixels; samples per side of luma
+# and chroma blocks; factors by which chroma is upsampled across and down; address and number of the rows of pixels,
+# after which the first row is written again; numbers of rows of pixels written and of rows of MCUs read; number of MCUs
+# to skip at the beginning of a row's first segment, and whether a row's last segment goes on after the last MCU to
+# decode; the bit reader's accumulator, valid bits and next byte; end of the segment in bits, MCUs left in the segment,
+# and address of the next segment's offset; addresses of the data, the zigzag order, the blocks, the planes and the
+# plan; blocks of an MCU.
 PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
 SKIPPED, ENDS_EARLY = FRAME + 10, FRAME + 11
 _ACCUMULATOR, _VALID, _BYTE, _LIMIT, _UNTIL, _SEGMENT = range(FRAME + 12, FRAME + 18)
 _FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN, PER_MCU = range(FRAME + 18, FRAME + 24)
 STATE = FRAME + 24
 
-# Plan of an MCU, a row of uint64 for each block. Offsets in a row, in bytes: address of the DC of the component's last
-# block; address of the next samples, and the step to the next MCU's samples; addresses of the tables for quantization,
-# AC and DC, and of their codes by length; address of the first samples in the planes; samples of a side.
+# Plan of an MCU, a row of uint64 for each block. Offsets in a row, in bytes: address of the DC of the component's
+# previous block; address of the next samples, and step to the next MCU's samples; addresses of the tables for
+# quantization, AC, DC, and AC and DC codes by length; address of the first samples in the planes; samples per side.
 BLOCKS, _FIELDS = 6, 10
-# The last three numbers are the DC of the last block of each component.
+# The plan's last three numbers are the DC of each component's previous block.
 PLAN = BLOCKS * _FIELDS + 3
 _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, _ORIGIN, _SIDE = range(
     0, 8 * _FIELDS, 8
@@ -79,14 +80,14 @@ _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, 
 
 @inlined
 def block_sides(h, v, factor):
-    """Return the samples of a side that a block of luma becomes, and those that a block of chroma becomes."""
+    """Return the number of samples per side to which a luma block decodes, and the number for a chroma block."""
     luma = 8 // factor
     return luma, 2 * luma if h == 2 and v == 2 and factor > 1 else luma
 
 
 @device_function
 def set_scale(frame, factor):
-    """Set sizes of pixels and blocks for sides divided by 1, 2, 4 or 8, as libjpeg's jdmaster.c does."""
+    """Set the sizes of the image and of blocks for sides divided by 1, 2, 4 or 8, as libjpeg's jdmaster.c does."""
     h, v = frame[HORIZONTAL], frame[VERTICAL]
     luma, chroma = block_sides(h, v, factor)
     frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT] = -(-frame[WIDTH] // factor), -(-frame[HEIGHT] // factor)
@@ -103,7 +104,7 @@ def row_stride(frame):
 
 @device_function
 def planes_length(frame):
-    """Return the bytes of scratch: three planes of two rows of MCUs, two rows of wide chroma, and a few pixels."""
+    """Return the bytes of three planes of two rows of MCUs, of two rows of upsampled chroma, and of STEP pixels."""
     return (3 * 16 * frame[VERTICAL] + 2) * row_stride(frame) + 3 * STEP
 
 
@@ -149,7 +150,7 @@ def decode_scan(frame, until_row):
     more rows of pixels than requested.
 
     Returns:
-        0, or negative for damage.
+        0, or a negative code for damage.
     """
     h, v, stride = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
     columns, rows = count_mcus(frame)
@@ -193,16 +194,16 @@ def decode_scan(frame, until_row):
 
 @inlined
 def _clear_dc(last):
-    """Zero the DC of the last block of each component."""
+    """Set the DC of each component's previous block to zero."""
     for c in range(3):
         store_native_u64(last + _u64(8 * c), _u64(0))
 
 
 @inlined
 def _read_mcu(flat, zigzag, plan, block, reader, skips):
-    """Read the coefficients of one of two MCUs, whose blocks lie side by side: the reader, and whether all are valid.
+    """Read one of two MCUs, whose blocks lie side by side; return the reader, and whether all codes are valid.
 
-    If it ``skips``, only the running DC matters: the next MCU overwrites the stored one.
+    If ``skips``, only the running DC matters, because the next MCU overwrites the stored DC.
     """
     accumulator, valid, byte = reader
     entry = plan[0]
@@ -229,7 +230,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
 @inlined
 def _transform_mcus(plan, block, stride):
-    """Write the samples of two MCUs, and point the plan at the next two; memory after an odd last MCU is unused."""
+    """Write the samples of two MCUs, and point the plan at the next two; samples after an odd last MCU are unused."""
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
     while entry < end:
@@ -256,7 +257,7 @@ def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
 
 @device_function
 def _write_rows(start, frame, row):
-    """Write the pixels that a decoded row of MCUs completes; its last row of pixels may need the next MCUs' chroma."""
+    """Write the rows of pixels that a decoded row of MCUs completes; the last may need the chroma of the next MCUs."""
     width, height, v, stride = frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT], frame[VERTICAL], row_stride(frame)
     rows, out, ring = frame[LUMA] * v, _u64(frame[OUT]), frame[RING]
     if frame[COMPONENTS] == 1:

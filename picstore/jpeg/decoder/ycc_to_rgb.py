@@ -1,7 +1,7 @@
 """Chroma upsampling and conversion to RGB of rows of samples by kernels, bit for bit as in libjpeg.
 
-Chroma is interpolated ("fancy upsampling"): each of the two new samples lies a quarter of the way to its neighbor. The
-caller repeats the first sample before a row, and the last sample after the row.
+Chroma is interpolated ("fancy upsampling"): each of a sample's two new samples lies a quarter of the way to a neighbor.
+The caller repeats the first sample before a row, and the last sample after the row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from picstore.kernels.jit import device_function, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
-# Samples at a time. Up to STEP - 1 samples after the end of a row are read and written too.
+# Number of samples to process at a time. Up to STEP - 1 samples after the end of a row are read and written too.
 STEP = 16
 _u64 = np.uint64
 
@@ -37,12 +37,12 @@ def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> N
     """Convert 16 pixels (JFIF 1.02, with 16 fractional bits)."""
     y, cb, cr = _samples(memory, luma), _samples(memory, blue) - 128, _samples(memory, red) - 128
     # 1.402 = 1 + 26345 / 65536, 1.772 = 2 - 14942 / 65536, -0.714 = 18734 / 65536 - 1: factors that fit 16 bits.
-    # Doubling the number and rounding half of the product gives the same as rounding one product.
+    # Doubling the chroma and rounding half of the product gives the same result as rounding one product.
     r = y + cr + (_times(cr << 1, 26345) + 1 >> 1)
     b = y + (cb << 1) + (_times(cb << 1, -14942) + 1 >> 1)
     halves = [half + 32768 >> 16 for half in cb.interleaved_sums(cr, cb.filled(-22554, 18734))]
     g = y - cr + halves[0].packed(halves[1])
-    # Signed bytes hold the colors less 128. Each half of ``rg`` has r of 8 pixels, then g.
+    # Colors less 128 fit signed bytes. Each half of ``rg`` has r of 8 pixels, then g.
     r, g, b = (color - 128 for color in (r, g, b))
     rg, bb = r.packed(g) ^ -128, b.packed(b) ^ -128
     for half in range(0, 32, 16):
@@ -92,7 +92,7 @@ def upsample(row, aside, below, shape, out):
         out: address of the row, with 2 * STEP writable bytes after it.
     """
     count, across, down, smooth = shape
-    # libjpeg does not interpolate rows as narrow as this, across or down.
+    # libjpeg does not interpolate rows of at most 2 samples, across or down.
     narrow = count <= 2 or not smooth
     for k in range(0, count, STEP):
         offset = _u64(k)
@@ -119,7 +119,7 @@ def to_rgb(luma, blue, red, width, out, spare):
     for k in range(0, whole, STEP):
         offset = _u64(k)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))
-    # The last 16 pixels overlap the ones before.
+    # The last 16 pixels overlap the previous 16.
     if whole < width and width >= STEP:
         offset = _u64(width - STEP)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))

@@ -26,15 +26,15 @@ from picstore.jpeg.tiles import restart_interval
 from picstore.jpeg.transcode import TranscodedJpeg
 
 MAX_SIDE = 65_535  # pixels (T.81, B.2.2)
-# Pixels of an MCU of 4:2:0, and a multiple of the height of others.
+# Height in pixels of a 4:2:0 MCU, which is a multiple of other MCUs' height.
 _MCU_HEIGHT = 16
 # Pixels of a strip. The symbols of a strip take at most 6 MiB for 4:2:0, 12 MiB for 4:4:4.
 _STRIP_PIXELS = 1 << 20
-# Bytes of a symbol: 16 + 11 bits, with stuffing.
+# Most bytes of a symbol: 16 + 11 bits, which stuffing may double.
 _MAX_BYTES = 7
 _END = bytes([0xFF, EOI])
 _JFIF = b"JFIF\0\1\1\0\0\1\0\1\0\0"  # version 1.01, square pixels, no thumbnail
-# Sampling factors of luma.
+# Horizontal and vertical sampling factor of the luma.
 _SAMPLING_FACTORS = {"444": (1, 1), "422": (2, 1), "420": (2, 2)}
 
 
@@ -42,8 +42,8 @@ def encode(pixels: U8, *, quality: int, subsampling: str, interval: int | None =
     """Encode a baseline JPEG with restart markers and JFIF, without other metadata.
 
     Args:
-        pixels: uint8 (height, width, 3) in RGB, or (height, width) in grey, of at most 65,535 pixels a side. Channels
-            or pixels are contiguous; others are copied.
+        pixels: uint8 (height, width, 3) in RGB, or (height, width) in grey, of at most 65,535 pixels a side; copied if
+            neither channels nor pixels are contiguous.
         quality: libjpeg's scale, 1 … 100.
         subsampling: chroma subsampling, "444", "422" or "420"; ignored for grey images.
         interval: MCUs between markers, 1 … 65,535; by default one tile, see ``jpeg.tiles.restart_interval``.
@@ -68,14 +68,14 @@ def encode_strips(
     Symbols take 1.4 bytes a pixel of photographs at quality 90, and at most 6 for 4:2:0, 8 for 4:2:2, 12 for 4:4:4.
 
     Args:
-        strips: pixels as ``encode`` takes them, from the top of the image on. The height of all but the last is a
+        strips: pixels as ``encode`` takes them, from top to bottom. The height of each strip except the last is a
             multiple of 16.
         size: width and height of the image.
         quality, subsampling, interval: as for ``encode``. With several strips the interval must divide the MCUs of a
             row, as the default does.
 
     Raises:
-        UsageError: the strips do not make such an image, or an argument is out of range.
+        UsageError: the strips do not form an image of this size, or an argument is out of range.
     """
     width, height = size
     if subsampling not in _SAMPLING_FACTORS:
@@ -111,7 +111,7 @@ def _check_strip(pixels: U8, width: int, height: int) -> None:
 
 
 class _Scan:
-    """Symbols of the strips of an image so far, and their frequencies."""
+    """Symbols of an image's strips so far, and the frequencies of the symbols."""
 
     def __init__(
         self, size: tuple[int, int], quality: int, factors: tuple[int, int], interval: int | None, *, grey: bool
@@ -127,7 +127,7 @@ class _Scan:
         self._found: deque[tuple[U32, I64]] = deque()
 
     def add_symbols(self, pixels: U8, *, last: bool) -> None:
-        """Find the symbols of a strip."""
+        """Find and keep the symbols of a strip; ``last`` says whether the strip is the image's last."""
         if pixels.strides[1] != 1 and pixels.strides[1:] != (3, 1):
             pixels = np.ascontiguousarray(pixels)
         header, columns, (height, width) = self._header, self._columns, pixels.shape[:2]
@@ -149,7 +149,7 @@ class _Scan:
         self._found.append((symbols if last else symbols.copy(), ends))
 
     def write(self) -> TranscodedJpeg:
-        """Choose the Huffman tables and write the JPEG, freeing symbols once they are written."""
+        """Choose the Huffman tables and write the JPEG; free a strip's symbols once they are written."""
         counts, values = np.zeros((4, 16), np.uint8), np.zeros((4, 256), np.uint8)
         codes = np.zeros((4, 256), np.uint32)
         bits = choose_codes(self._frequencies, (counts, values, codes))
@@ -177,7 +177,7 @@ class _Scan:
 
 @lru_cache(maxsize=16)
 def _quantization(quality: int) -> tuple[dict[int, bytes], U16]:
-    """Make bodies for DQT, and ``make_divisors`` of luma and chroma."""
+    """Return the bodies of DQT by destination, and the results of ``make_divisors`` for luma and chroma, stacked."""
     scaled = scale_tables(quality)
     bodies = {k: bytes([k, *(table[at] for at in ZIGZAG.tolist())]) for k, table in enumerate(scaled)}
     return bodies, np.stack([make_divisors(table) for table in scaled])

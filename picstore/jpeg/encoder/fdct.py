@@ -1,6 +1,6 @@
 """Forward DCT and quantization of an 8 × 8 block, equal to libjpeg-turbo's "islow" bit for bit.
 
-Its constants are the inverse transform's, in ``idct.py``. Of the two passes, rows come first.
+The constants are those of the inverse transform in ``idct.py``. The first pass transforms rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_funct
 def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
     """Compute eight 1-D transforms in parallel, on 16-bit lanes.
 
-    Only vectors widened from 16 bits are multiplied: LLVM multiplies them in half the time.
+    Only vectors widened from 16 bits are multiplied, because LLVM multiplies such vectors in half the time.
     """
     shift = FRACTION - PASS_FRACTION if first else FRACTION + PASS_FRACTION
     sums, differences = [x[k] + x[7 - k] for k in range(4)], [x[k] - x[7 - k] for k in (3, 2, 1, 0)]
@@ -44,7 +44,7 @@ def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
 
 
 def make_divisors(factors: list[int]) -> U16:
-    """Make the numbers by which a block is quantized without a division.
+    """Compute the numbers with which a block is quantized without a division.
 
     Args:
         factors: 64 quantization factors, row by row.
@@ -92,7 +92,7 @@ def forward_dct(memory: VectorMemory, samples: Any, stride: Any, divisors: Any, 
         out: address of 64 int16, which take the coefficients in zigzag order.
 
     Returns:
-        uint64, of which bit *k* tells that coefficient *k* is not zero.
+        uint64 whose bit *k* is set if coefficient *k* is not zero.
     """
     rows = []
     for _ in range(8):
@@ -100,7 +100,7 @@ def forward_dct(memory: VectorMemory, samples: Any, stride: Any, divisors: Any, 
         samples = memory.offset(samples, stride)
     rows = _transform(transposed(_transform(transposed(rows), first=True)), first=False)
     rows = [_quantized(memory, row, memory.offset(divisors, 16 * k)) for k, row in enumerate(rows)]
-    # The rows become one vector of 64.
+    # Join the rows into one vector of 64 coefficients.
     while len(rows) > 1:
         count = 2 * rows[0].value.type.count
         rows = [left.shuffled(right, range(count)) for left, right in zip(rows[::2], rows[1::2], strict=True)]

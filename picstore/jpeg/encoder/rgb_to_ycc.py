@@ -9,7 +9,7 @@ import numpy as np
 from picstore.kernels.jit import device_function, memcpy, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
-# Pixels or samples at a time. Up to STEP - 1 samples after the end of a row are written too.
+# Number of pixels or samples to process at a time. Up to STEP - 1 samples after the end of a row are written too.
 STEP = 16
 # Center of Cb and Cr, rounding halves down.
 _CENTER = (128 << 16) + (1 << 15) - 1
@@ -17,7 +17,7 @@ _u64 = np.uint64
 
 
 def _convert(memory: VectorMemory, color: tuple[Vector, ...], out: Any, step: Any) -> None:
-    """Convert 16 pixels to Y at ``out``, Cb and Cr one and two steps later (JFIF 1.02, 16 fractional bits)."""
+    """Convert 16 pixels to Y at ``out``, Cb one ``step`` later and Cr two (JFIF 1.02, with 16 fractional bits)."""
     r, g, b = (each.widened(32, signed=False) for each in color)
     luma = r * 19595 + g * 38470 + b * 7471 + (1 << 15)
     blue, red = (b << 15) - r * 11059 - g * 21709 + _CENTER, (r << 15) - g * 27439 - b * 5329 + _CENTER
@@ -28,7 +28,7 @@ def _convert(memory: VectorMemory, color: tuple[Vector, ...], out: Any, step: An
 
 @vector_function(3)
 def _convert_pixels(memory: VectorMemory, source: Any, out: Any, step: Any) -> None:
-    """Convert 16 pixels of three bytes."""
+    """Convert 16 pixels whose channels are interleaved."""
     pixels = memory.load(source, 3 * STEP, 8)
     _convert(memory, tuple(pixels.shuffled(pixels, range(c, 3 * STEP, 3)) for c in range(3)), out, step)
 
@@ -42,7 +42,7 @@ def _convert_planes(memory: VectorMemory, source: Any, plane: Any, out: Any, ste
 
 
 def _pairs(memory: VectorMemory, row: Any) -> Vector:
-    """Sum neighbors among 32 samples."""
+    """Return the sums of the 16 pairs of neighbors among 32 samples."""
     samples = memory.load(row, 2 * STEP, 8)
     left, right = (samples.shuffled(samples, range(k, 2 * STEP, 2)).widened(16, signed=False) for k in (0, 1))
     return left + right
@@ -55,14 +55,14 @@ def _alternating(memory: VectorMemory, even: int, odd: int) -> Vector:
 
 @vector_function(3)
 def _halve_both(memory: VectorMemory, row: Any, below: Any, out: Any) -> None:
-    """Average 16 squares of two by two samples; halves are rounded down and up in turn."""
+    """Average 16 squares of two by two samples; halves are alternately rounded down and up."""
     sums = _pairs(memory, row) + _pairs(memory, below) + _alternating(memory, 1, 2)
     memory.store(out, (sums >> 2).narrowed(8))
 
 
 @vector_function(2)
 def _halve_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """Average 16 pairs of samples; halves are rounded down and up in turn."""
+    """Average 16 pairs of samples; halves are alternately rounded down and up."""
     memory.store(out, (_pairs(memory, row) + _alternating(memory, 0, 1) >> 1).narrowed(8))
 
 
@@ -74,9 +74,9 @@ def convert_row(source, steps, width, padded, out, plane, spare):
         source: address of the first pixel.
         steps: bytes from one pixel to the next and from one channel to the next, (3, 1) or (1, any); (1, 0) for grey,
             which is copied to a single row.
-        width, padded: samples of a row, without and with repeated samples.
-        out: address of the row of Y, with STEP - 1 writable bytes after it; the row of Cb begins ``plane`` bytes later,
-            the row of Cr twice as many.
+        width, padded: numbers of samples in a row without and with repeated samples.
+        out: address of the row of Y, with STEP - 1 writable bytes after the row; the row of Cb begins ``plane`` bytes
+            later, the row of Cr 2 * ``plane`` bytes later.
         spare: address of 3 * STEP bytes of scratch.
     """
     across, channel = steps

@@ -1,7 +1,7 @@
 """Symbols of a baseline scan: one kernel finds and counts symbols, another writes their codes (T.81, F.1.2).
 
-A symbol with its value is a uint32: 16 bits of value, 8 of symbol, and the Huffman table above, 0 or 1 for DC and 2 or
-3 for AC. The lower four bits of every symbol are the number of bits of its value.
+A symbol with its value is a uint32: the value in the lowest 16 bits, the symbol in the next 8, and the Huffman table in
+the highest, 0 or 1 for DC, 2 or 3 for AC. The lower four bits of every symbol are the number of bits of its value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _add_symbol(target, counters, table, symbol, value):
 
 @inlined
 def _size(value):
-    """Return the number of bits of a value, and these bits."""
+    """Return the number of bits that code a value, and these bits (T.81, F.1.2.1)."""
     size = 64 - leading_zeros(_u64(abs(value)))
     return size, value if value >= 0 else value + (1 << size) - 1
 
@@ -44,9 +44,9 @@ def _add_block(target, counters, kind, difference, block, nonzero):
         target: address of uint32 symbols.
         counters: address of uint32 (4, 256), frequencies of symbols by table.
         kind: 0 for luma, 1 for chroma.
-        difference: difference of the DC coefficient.
+        difference: DC coefficient less that of the previous block.
         block: int16 (64,), coefficients in zigzag order.
-        nonzero: a bit for each coefficient, set unless the coefficient is zero.
+        nonzero: uint64 whose bit *k* is set if coefficient *k* is not zero.
     """
     size, value = _size(difference)
     target = _add_symbol(target, counters, kind, size, value)
@@ -73,9 +73,9 @@ def _fill_rows(source, row, shape, rows, stride):
 
     Args:
         source: address of the first pixel; bytes from one row, pixel and channel to the next.
-        row: number of the row of MCUs.
+        row: index of the row of MCUs.
         shape: width and height of the image, MCUs in a row, and sampling factors of the luma.
-        rows: address of three planes of 8 * vertical rows of full size, and of two of 8 rows of halved chroma.
+        rows: address of three planes of 8 * v rows at full width, followed by two planes of 8 rows of halved chroma.
         stride: bytes of a row of samples.
     """
     first, down, across, channel = source
@@ -91,7 +91,7 @@ def _fill_rows(source, row, shape, rows, stride):
             pixels = _u64(first + (top + y) * down)
             convert_row(pixels, (across, channel), width, 8 * h * columns, target, plane, spare)
             continue
-        # Below the image its last row is repeated.
+        # Below the image, repeat its last row.
         for c in range(count):
             copy = target + _u64(c) * plane
             memcpy(copy, copy - _u64(stride), stride)
@@ -110,13 +110,13 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     """Quantize an image, or whole segments of an image, and find its symbols.
 
     Args:
-        source: address of the first pixel; bytes from one row, pixel and channel to the next; 0 is the last for grey.
+        source: address of the first pixel; bytes from one row, pixel and channel to the next, the last 0 for grey.
         shape: width and height, MCUs in a row and rows of MCUs, sampling factors of the luma.
         interval: MCUs of a segment.
-        divisors: uint16 (2, 3, 64), of luma and chroma.
-        symbols: uint32, takes ``MAX_SYMBOLS`` a block at most.
+        divisors: uint16 (2, 3, 64), results of ``make_divisors`` for luma and chroma.
+        symbols: uint32, takes at most ``MAX_SYMBOLS`` symbols a block.
         ends: int64 (segments + 1,), takes 0 and the end of each segment in ``symbols``.
-        frequencies: uint32 (4, 256), frequencies of symbols of DC and AC of luma and chroma, which are added to.
+        frequencies: uint32 (4, 256), to which the frequencies of the symbols of each Huffman table are added.
     """
     width, height, columns, rows, h, v = shape
     stride = 8 * h * columns + 2 * STEP
@@ -126,16 +126,16 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     coefficients = _u64(block.ctypes.data)
     first, counters = _u64(symbols.ctypes.data), _u64(frequencies.ctypes.data)
     target = first
-    # Blocks of luma that hold pixels; MCUs may have more.
+    # Numbers of luma blocks that hold pixels, across and down; MCUs may have more blocks.
     across, down = (width + 7) // 8, (height + 7) // 8
     per_mcu = h * v + 2 if source[3] else 1
-    # The first row of samples of Cb, and the number of rows from there to Cr.
+    # Index of Cb's first row of samples, and number of rows from there to Cr's first row.
     chroma = 8 * v if h == 1 else 24 * v
     between = 8 * v if h == 1 else 8
     ends[0] = 0
     segment = done = 0
     for row in range(rows):
-        # This stands in the loop because numba frees an array after its last mention.
+        # The address is taken in the loop, because numba frees an array after its last mention.
         planes = _u64(samples.ctypes.data)
         _fill_rows(source, row, (width, height, columns, h, v), planes, stride)
         for column in range(columns):
@@ -168,15 +168,15 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
 
 @kernel("(uint32[:, ::1], Tuple((uint8[:, ::1], uint8[:, ::1], uint32[:, ::1])))")
 def choose_codes(frequencies, tables):
-    """Compute the best code of each Huffman table.
+    """Compute the optimal codes of each Huffman table.
 
     Args:
         frequencies: as ``find_symbols`` fills them.
-        tables: counts, uint8 (4, 16), symbols, uint8 (4, 256), and codes, uint32 (4, 256), of ``optimal_codes`` for DC
-            and AC of luma and chroma; take them.
+        tables: counts, uint8 (4, 16), symbols, uint8 (4, 256), and codes, uint32 (4, 256), take the results of
+            ``optimal_codes`` for each table.
 
     Returns:
-        Bits of the codes and values of all symbols.
+        Number of bits of the codes and values of all symbols.
     """
     bits = 0
     for table in range(4):
@@ -188,18 +188,18 @@ def choose_codes(frequencies, tables):
 
 @kernel("(uint32[::1], int64[::1], uint32[:, ::1], int64, uint8[::1], int64[::1])")
 def write_symbols(symbols, ends, codes, before, out, starts):
-    """Write segments of a scan with a restart marker before each, except for the scan's first.
+    """Write segments of a scan, with a restart marker before each segment except the scan's first.
 
     Args:
         symbols, ends: as ``find_symbols`` fills them.
-        codes: uint32 (4, 256), of all symbols.
+        codes: uint32 (4, 256), codes of ``choose_codes``.
         before: number of segments of the scan that have been written.
         out: uint8, long enough.
-        starts: int64 (segments + 1,), takes the offset of each segment in ``out``, and last the end + 2, where a
-            further one would begin.
+        starts: int64 (segments + 1,), takes the offset of each segment in ``out``, and the end + 2, where a further
+            segment would begin.
 
     Returns:
-        Bytes written.
+        Number of bytes written.
     """
     entry, table = _u64(symbols.ctypes.data), _u64(codes.ctypes.data)
     begin = _u64(out.ctypes.data)
