@@ -39,7 +39,7 @@ class Objects:
 
     Attributes:
         count: number of objects, k; every present field has one value per object.
-        boxes: float64 (k, 4), left, top, right, bottom in pixels, counted from the corner of the image.
+        boxes: float64 (k, 4), left, top, right, bottom in pixels from the image's top left corner.
         labels: int64 (k,), the field ``box_labels``.
         polygons: for each object its outlines, float64 (p, 2) of x, y, counted like boxes.
         keypoints: for each object float64 (m, 3) of x, y, visibility; (0, 0) is the center of the first pixel.

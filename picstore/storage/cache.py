@@ -181,7 +181,7 @@ class Cache:
         held = writing + sum(entry.size for entry in entries)
         for entry in entries:
             if held > self.limit or (entry.dataset not in active and held + wanted > self.limit):
-                with contextlib.suppress(OSError):  # another process removed it
+                with contextlib.suppress(OSError):  # another process removed the entry
                     entry.path.unlink()
                 held -= entry.size
         return min(wanted, self.limit - held)

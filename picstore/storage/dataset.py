@@ -84,7 +84,7 @@ class Dataset(Sequence[Record]):
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
             NotADataset also if the folder of an index's images does not exist.
-            UsageError: the version does not exist, the cache cannot be used, or an index from elsewhere needs ``root``.
+        UsageError: the version does not exist, the cache cannot be used, or an index from elsewhere needs ``root``.
         PicstoreError: an object store refuses access or cannot be reached, here or while reading.
         MissingDependency: obstore, which object stores need, is not installed.
     """
@@ -313,7 +313,7 @@ class Dataset(Sequence[Record]):
         return entries
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return the ``labels`` of records ``ids``, replaced by the column ``label`` if that has a value."""
+        """Return the labels of the records ``ids``: values of the column ``label``, else the stored ``labels``."""
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
@@ -370,7 +370,7 @@ class Dataset(Sequence[Record]):
                 of n random draws. With ``by``, each part has its fraction of the records of each value within a few
                 records; appending does not change parts, and deletions may move later records of the same value.
 
-            Raise UsageError unless the fractions are positive with a sum of at most 1, and the column exists.
+        Raise UsageError unless the fractions are positive with a sum of at most 1, and the column exists.
         """
         bounds = split_bounds(fractions)
         number = assign_parts(self.ids, bounds, seed=seed, values=None if by is None else self.table[by])
@@ -408,7 +408,7 @@ class Dataset(Sequence[Record]):
         ids: Sequence[int] | I64 | None = None,
         classes: Sequence[str] | None = None,
     ) -> Dataset:
-        """Attach values to records: captions, embeddings, other labels; raise UsageError for invalid arguments.
+        """Attach captions, embeddings or labels to records; raise UsageError if a name, value or id is invalid.
 
         Args:
             columns: n strings, numbers, or arrays of one shape, by column name. ``label`` replaces the records' labels.
@@ -453,7 +453,7 @@ class Dataset(Sequence[Record]):
         return None
 
     def count_records(self) -> RecordCounts:
-        """Count the records by label from all containers' indexes; raise Damage or NotADataset if one is unreadable.
+        """Count records by label from all containers' indexes; raise Damage or NotADataset if an index is unreadable.
 
         Damaged index entries are left out.
         """
@@ -494,7 +494,7 @@ class Dataset(Sequence[Record]):
         return saved
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
-        """Return the counts of ``_origin`` if they still hold, else count the records; None if this fails."""
+        """Return ``_origin``'s counts if its labels are the same, else count the records; None if that fails."""
         counts = counts_of_same_labels(root, self.manifest, self._origin)
         if counts is None:
             with contextlib.suppress(NotADataset, Damage):

@@ -95,7 +95,7 @@ def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
     """
     edits = None if manifest.edits == Edits() else manifest.edits
     bare = replace(manifest, uuid="", edits=edits)
-    # A round trip through JSON makes the uuid of tuples and keys the same before writing as after reading.
+    # A round trip through JSON makes the uuid the same before writing as after reading, for tuples and keys too.
     body = json.loads(json.dumps(_body(bare)))
     try:
         return _parse_fields({**body, "uuid": _content_uuid(body, rows)}, bare.format_version)

@@ -85,7 +85,7 @@ class PartialRead:
         self._finish()
 
     def run_cached(self, path: Location) -> bool:
-        """Read and check as :meth:`run` if all pieces are in memory; return whether (:meth:`Location.read_cached`)."""
+        """If all pieces are in memory, do as :meth:`run` and return True; see :meth:`Location.read_cached`."""
         done = path.read_cached(self.pieces)
         if done:
             self._finish()
@@ -303,7 +303,7 @@ class TableReader:
         return found
 
     def _begin(self, number: int, path: Location) -> tuple[memoryview, bool]:
-        """Return memory sized by the largest share so far, and whether the bytes were cached and are read into it."""
+        """Allocate memory for tables by the largest share so far; return it, and whether cached bytes filled it."""
         size = int(self._rows["size"][number])
         buffer = fresh(min(size, max(_FIRST_READ, int(size * (self._share or _MAX_TABLES_SHARE)))))
         return buffer, path.read_cached([(int(self._rows["offset"][number]), buffer)])

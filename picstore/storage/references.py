@@ -127,7 +127,7 @@ def indexed_folder(where: Where) -> tuple[Location, ...]:
     try:
         references = read_manifest(location).references
         return () if references is None or is_relative(references.root) else (locate(references.root),)
-    except PicstoreError:  # opening the index will raise it
+    except PicstoreError:  # opening the index will raise the error
         return ()
 
 

@@ -54,7 +54,7 @@ class EditFiles:
         return self._kept[entry.values]
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return the ``labels`` of records ``ids``, replaced by the column ``label`` if that has a value."""
+        """Return the labels of the records ``ids``: values of the column ``label``, else the stored ``labels``."""
         changed: I64 = labels.copy()
         if LABEL in self.columns:
             indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))

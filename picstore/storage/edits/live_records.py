@@ -73,7 +73,7 @@ class LiveRecords:
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
     def find(self, numbers: I64) -> tuple[I64, I64]:
-        """Return the container of each live record of the given numbers, and the record number in the container."""
+        """Return the container of each live record in ``numbers``, and its record number in that container."""
         stored = self.to_stored(numbers)
         containers: I64 = np.searchsorted(self.starts, stored, side="right") - 1
         return containers, stored - self.starts[containers]

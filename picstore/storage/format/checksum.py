@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), the checksum of everything at rest (RFC 3720, appendix B.4, has test values)."""
+"""CRC-32C (Castagnoli), the checksum of all stored bytes (RFC 3720, appendix B.4, has test values)."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _place(data: Buffer | U8) -> tuple[int, int]:
 
 
 _short, _without_lock = _load()
-# Release the GIL for buffers of at least this many bytes. For shorter ones, releasing it costs more than other threads
-# gain.
+# Release the GIL for buffers of at least this many bytes. For shorter buffers, releasing it costs more than other
+# threads gain.
 _LONG = 1 << 19
 _BITS = np.arange(32, dtype=np.uint32)
 

@@ -49,7 +49,7 @@ class Container:
         read_size: bytes that were read from storage; less than ``size`` for a container that was read in part.
         held: ``layout.ENTRY`` (n,), entries of the images in ``buffer``; ``index`` itself unless the container was read
             in part. Then ``buffer`` holds an image's header and the tile rows that were read, and the entry has the
-            height and segments of these rows, or length 0 if none was read. The header states the stored height.
+            height and segments of these rows, or length 0 if no row was read. The header states the stored height.
         tops: int64 (n,), number of pixel rows of the stored image above the first row that ``held`` describes.
         causes: by record number, the damage to which the record was lost, if damage of a single record is known.
         records: int64 (n,), ascending, the record numbers of the tables' rows; None if the tables have all records.

@@ -166,7 +166,7 @@ class FileWriter:
         self._pending.append(record)
         self._referenced += referenced
         self._segments, self._extras, self._payload = segments, extras, payload
-        # No further record fits. If the writer waited for one, 16 streams would hold 16 images of any size in memory.
+        # No further record fits. Until their next records, 16 streams would hold 16 images of any size in memory.
         if exceeded:
             self.end_container()
 

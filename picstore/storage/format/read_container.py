@@ -2,8 +2,8 @@
 
 Damage is narrowed down to records: the CRC of each section is checked first, and only if a section fails do the CRCs of
 entries and images tell good records from bad. Index entries hold offsets from the beginning of the container, so a
-container without its header is readable if the file's footer states the number of records. A header's CRC allows to
-correct one flipped bit of the header. If the footer is lost, containers are found by their headers.
+container without its header is readable if the file's footer states the number of records. A header's CRC suffices
+to correct one flipped bit of the header. If the footer is lost, containers are found by their headers.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Record:
         label: the class, −1 for unknown.
         jpeg: the training JPEG.
         info: size, sampling and restart segments of ``jpeg``.
-        extra_json: the extra as UTF-8 JSON, empty for none.
+        extra_json: the extra as UTF-8 JSON, empty without extra.
         attachments: further binary fields by the names that the manifest declares; an empty field counts as absent.
         columns: the record's values in the dataset's columns, by name; see ``Dataset.with_columns``.
         crc: CRC-32C of ``jpeg`` if known, so that writing need not compute it.
@@ -81,12 +81,12 @@ class Record:
 
     @property
     def width(self) -> int:
-        """Pixels."""
+        """Width in pixels."""
         return self.info.width
 
     @property
     def height(self) -> int:
-        """Pixels."""
+        """Height in pixels."""
         return self.info.height
 
     @property

@@ -20,7 +20,7 @@ class Reference:
     Attributes:
         path: path of the file below the root that the manifest names, with slashes.
         offset, length: byte range in the file.
-        crc: CRC-32C of these bytes.
+        crc: CRC-32C of the byte range.
 
     Raise UsageError if the path leads out of the root, or if the byte range is empty or impossible.
     """

@@ -33,7 +33,7 @@ def fresh(size: int) -> memoryview:
 def first_of_runs(begins: I64, ends: I64, near: int) -> I64:
     """Return the indices of the byte ranges of a file that begin a run; the ranges of a run are read at once.
 
-    ``begins`` ascend. A range that begins at most ``near`` bytes after the end of all previous ranges continues a run.
+    ``begins`` ascend. A range that begins at most ``near`` bytes after all previous ranges belongs to their run.
     """
     import numpy as np  # locations must load without NumPy
 

@@ -117,7 +117,7 @@ class MultipartUpload:
             self._thread.join()
 
     def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
-        """Queue a part for the thread, and wait while the queue is full; if the thread has failed, raise or return."""
+        """Queue a part, waiting while the queue is full; if the thread has failed, raise its error if ``report``."""
         while True:
             if self._error is not None:
                 if report:

@@ -47,7 +47,7 @@ def is_version(status: os.stat_result, version: str) -> bool:
 
 
 def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Open a regular file for reading; return descriptor and size. Raise OSError for others, without waiting.
+    """Return descriptor and size of a regular file, opened for reading; raise OSError at once if it is not regular.
 
     Opening a named pipe would wait forever for its writer, and devices have no end.
     """

@@ -26,7 +26,7 @@ logger = logging.getLogger("picstore")
 TELL_AFTER = 10.0
 # Seconds between two messages of a process, because all its readers wait for the same store.
 _TELL_AGAIN = 60.0
-_told = -math.inf  # time.monotonic() of the last message
+_told = -math.inf  # time.monotonic() of the previous message
 
 # Bytes to take from an answer at once. Pieces arrive with 8 KiB, and 8 MiB of such pieces take 10 ms of Python.
 _PIECE = 1 << 20
