@@ -162,7 +162,7 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def borrow(self, size: int) -> memoryview:
-        """Return ``size`` bytes of memory with any content, which return to the pool when their last view is freed."""
+        """Return ``size`` bytes of memory with any content. Freeing the last view returns the memory to the pool."""
         with self._lock:
             while self._returned:
                 insort(self._free, self._returned.pop(), key=len)
@@ -173,7 +173,7 @@ class BufferPool:
                 if self._free:
                     self._free.pop()  # Replace a block that is too small.
                 block = self._allocate(-(-size // _GRANULE) * _GRANULE)
-        # Every view keeps this array alive. When the last view is freed, so is the array, and the block returns.
+        # Every view keeps this array alive. When the last view is freed, the array is freed and the block returned.
         borrowed = block[:size]
         weakref.finalize(borrowed, self._give_back, block).atexit = False
         return borrowed.data

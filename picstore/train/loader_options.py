@@ -48,7 +48,7 @@ _AROUND = "give it to the DataLoader that takes the dataset"
 
 
 def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:
-    """Raise UsageError if arguments are torch's DataLoader's or ``transforms``, and TypeError if they are unknown."""
+    """Raise UsageError if DataLoader's arguments or ``transforms`` are given, TypeError if unknown arguments are."""
     others = _OF_DATALOADER if of != "MapDataset" else dict.fromkeys((*_OF_DATALOADER, *_SHARED), _AROUND)
     instead = {"transforms": "its name is transform=", **others}
     for name in sorted(given.keys() - instead):
@@ -132,7 +132,7 @@ def _gap(value: Any, _: str) -> float | None:
 
 
 class LoaderOptions(TypedDict, total=False):
-    """Options of :class:`picstore.DataMux`, which describes them. A configuration may hold those that TOML expresses.
+    """Options of :class:`picstore.DataMux`. A configuration may hold the options that TOML can express.
 
     An annotation holds the check of the option by itself. An option without a check is checked where it is used. Plans,
     outputs and pipelines check how options fit together.

@@ -73,7 +73,7 @@ def make_images(
     output: OutputSpec,
     blocks: BufferPool,
 ) -> SingleBatch:
-    """Make images and targets of the records of a batch."""
+    """Make the images and targets of a batch from its records."""
     params = make_params(request, records.ids, records.image_sizes, sources=sources, extras=records.extras)
     filler = ImageFiller(records, params, output, blocks)
     problems = {**records.problems, **filler.fill(range(len(records)))}

@@ -101,7 +101,7 @@ class BucketOrder:
             epoch, first = epoch + 1, 0
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """List the rank, batch and slot of ``dataset[position]`` in an epoch; the list is empty if it is left out."""
+        """List the rank, batch and slot of ``dataset[position]`` in an epoch, or nothing if the record is left out."""
         ((container,), _), plan = dataset.live.find(np.array([position])), self._plan(dataset.live, epoch)
         sample = plan.order.find(int(container), position - int(self.table.starts[container]))
         batches = plan.complete(sample)
@@ -167,9 +167,9 @@ class _RankReading:
     """Requests of one rank for the planned batches of an epoch, from sample ``start`` on.
 
     A container is requested while its lane reads it. When the lane leaves the container, the records that later batches
-    of this rank need are set aside. A record is read alone in three cases: it should have been set aside before the
-    first batch; only other ranks read its lane; or several ranks share its lane, and the lane left the container before
-    the record's batch was complete, so that the record's rank was unknown. A DataLoader's worker does not know which
+    of this rank need are set aside. A record is read alone in three cases: its lane left the container before the first
+    batch; only other ranks read its lane; or several ranks share its lane, and the lane left the container before the
+    record's batch was complete, so that the record's rank was unknown. A DataLoader's worker does not know which
     batches will be its own, so it sets nothing aside.
     """
 
@@ -187,8 +187,8 @@ class _RankReading:
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
-        # For each batch, its place among the batches that this process makes in the chunk: -1 if another worker makes
-        # it, and the place after the last batch if it is incomplete.
+        # Place of each batch among the batches that this process makes in the chunk: -1 for batches of other workers,
+        # and the place after the last batch for incomplete batches.
         turns = np.where(planned.complete, -1, len(groups))
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]

@@ -32,8 +32,8 @@ _CHUNK = 1 << 14  # samples to plan at a time
 _NEAR = 1 << 11
 # Bits of a batch's number in the field "batch"; the bits above are the bucket's number.
 _BATCH_BITS = 40
-# A sample: its number in the epoch, container, record, lane, the last sample that its lane takes from the container,
-# its batch, the size of the batch, the plan of the batch, and whether the sample is the last of the batch.
+# A sample: its index in the epoch, container, record, lane, the last sample that the lane takes from the container,
+# the batch, the size of the batch, the plan of the batch, and whether the sample is the last of the batch.
 _SAMPLE = np.dtype(
     [(name, "<i8") for name in ("number", "container", "record", "lane", "end", "batch", "size", "plan")]
     + [("last", "?")]
@@ -97,7 +97,7 @@ class BucketCounts:
 
         Returns:
             The samples' indices in the epoch, ascending: for each bucket a run without a gap, which may begin before
-            the ``firsts``-th sample. And for each bucket the number of its samples before that run.
+            the ``firsts``-th sample; and for each bucket the number of its samples before that run.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -238,7 +238,7 @@ class BucketPlan:
         """Find the records and batches of samples.
 
         Args:
-            seen: number of samples of each bucket before ``numbers``; the method adds the samples of ``numbers``.
+            seen: number of samples of each bucket before ``numbers``; changed in place to the number after ``numbers``.
         """
         located = self.order.locate(numbers)
         bucket = self.table.of(located.container, located.record)

@@ -60,7 +60,7 @@ class ContainerOrder:
     def __init__(self, counts: I64, key: int | None) -> None:
         self._counts, self._key = counts, key
         parts = min(_MAX_PARTS, 1 + len(counts) // _PART)
-        # Index of each container's part. Along the order of the containers, it never decreases.
+        # Index of each container's part. The index never decreases along the order of the containers.
         self._part = np.empty(len(counts), dtype=np.uint16)
         for start in range(0, len(counts), _PART):
             numbers = np.arange(start, min(start + _PART, len(counts)))

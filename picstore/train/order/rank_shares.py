@@ -51,7 +51,7 @@ class RankShares:
     def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
         """Return the first and the last reader of each lane, int64 (n,) each; all ranks between read the lane too.
 
-        ``turns`` are added to the ranks of lanes with one reader, modulo the world size.
+        ``turns`` are added, modulo the world size, to the ranks of lanes that have a single reader.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -129,7 +129,7 @@ class RankShares:
 
 
 def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: I64 | int = 0) -> I64:
-    """Return the size of a rank's share of a batch; ranks from ``first`` on, cyclically, have one leftover sample."""
+    """Return the size of a rank's share; leftover samples go to one rank each, from ``first`` on and cyclically."""
     turn = (np.asarray(rank) - first) % world_size
     share: I64 = np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)
     return share

@@ -62,7 +62,7 @@ class TrainingSource:
 
 @dataclass(frozen=True, slots=True)
 class LeavingRun:
-    """Container that a lane leaves after a batch. Later batches still need its ``records``, which are set aside."""
+    """Container that a lane leaves after a batch, with the ``records`` to set aside because later batches need them."""
 
     container: int
     lane: int
@@ -129,7 +129,7 @@ class Order(Protocol):
         """Return the index of an epoch's stage; each stage may have callables of its own."""
 
     def length(self, epoch: int) -> int | None:
-        """Return the number of batches in an epoch; None if it has no end."""
+        """Return the number of batches in an epoch; None if the epoch has no end."""
 
     @property
     def lanes(self) -> int:
@@ -144,7 +144,7 @@ class Order(Protocol):
     ) -> Iterator[BatchRequest]:
         """Yield the requests for batch ``first`` of ``epoch`` and for all later batches, in later epochs too.
 
-        A DataLoader's worker makes every ``step``-th batch of one epoch; elsewhere ``step`` is 0.
+        A DataLoader's worker gets every ``step``-th batch of one epoch; in other processes, ``step`` is 0.
         """
 
     def batch_seed(self, epoch: int, batch: int) -> int:

@@ -22,7 +22,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import Samples
 
 _TICKS = 30  # A sample is 2**30 ticks.
-# Fraction of the golden ratio, in ticks. It is odd, so that 2**30 epochs have different offsets.
+# Fraction of the golden ratio, in ticks. This number is odd, so that 2**30 epochs have different offsets.
 _GOLDEN = 663_608_941
 # Largest number of samples and of records, so that sums of ticks have at most 63 bits.
 _MAX_SAMPLES = 1 << 31
@@ -111,8 +111,8 @@ class RecordShares:
         """Return the ticks before and after each record of some containers.
 
         Returns:
-            For each container the index of its first record in the two arrays that follow; for each record the ticks
-            before it; and the ticks after it.
+            For each container, the index of its first record in the two arrays that follow; the ticks before each
+            record; and the ticks after each record.
         """
         lengths = self.starts[containers + 1] - self.starts[containers]
         first = np.cumsum(lengths) - lengths

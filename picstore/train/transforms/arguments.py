@@ -1,7 +1,7 @@
 """Checks of the arguments of transforms, and of integers in any argument.
 
 ``name`` is the name of an argument in messages: the transform and its parameter, as "Resize: size". A ``checked_…``
-function returns a valid argument in one form, and raises UsageError for any other.
+function returns a valid argument in one form, and raises UsageError if the argument is not valid.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def checked_padding_mode(mode: str, transform: str) -> int:
 
 
 def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]:
-    """Return codes of interpolations, see ``kernels/filters.py``; each image gets one of them.
+    """Return the codes of interpolations, see ``kernels/filters.py``, of which each image gets one.
 
     ``interpolation`` is a name, a member of torchvision's or Pillow's enumeration, a member's number, a sequence of
     these, or ``"random"`` for bilinear and bicubic.

@@ -36,7 +36,7 @@ class _Magnitudes:
     Args:
         shear, rotate, factor: greatest slope, degrees, and distance of a factor from 1.
         translate: greatest translation: below 1 a fraction of the side, else pixels.
-        bits: bits that posterizing keeps in the first bin and in the last bin.
+        bits: number of bits that posterizing keeps in the first bin and in the last bin.
     """
 
     def __init__(self, *, shear: float, translate: float, rotate: float, factor: float, bits: tuple[int, int]) -> None:

@@ -26,7 +26,7 @@ class GaussianNoise(ColorTransform):
 
     Args:
         mean, sigma: mean and standard deviation of the noise, as fractions of 255 grey levels; sigma at least 0.
-        clip: clip values to 0 … 255; False lets them wrap around.
+        clip: clip values to 0 … 255; False lets values wrap around.
     """
 
     def __init__(self, mean: float = 0.0, sigma: float = 0.1, clip: bool = True) -> None:

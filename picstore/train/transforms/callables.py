@@ -26,7 +26,7 @@ class PerImage:
             they draw for each image anyway.
 
     Raises:
-        UsageError: the call raises it if ``function`` does not return a tensor.
+        UsageError: in the call, ``function`` does not return a tensor.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:

@@ -32,7 +32,7 @@ class Choice(ABC):
 
     Attributes:
         transforms: the transforms in the order given.
-        step: the choice as one transform of their kind.
+        step: the choice as one transform, of the same kind as ``transforms``.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
@@ -125,7 +125,7 @@ def _draw(choice: Choice, random: BatchRandom, count: int) -> tuple[I64, list[Ba
 
 
 class _GeometricStep:
-    """A choice among geometric transforms, as a geometric transform."""
+    """Choice among geometric transforms, as a geometric transform."""
 
     def __init__(self, choice: Choice, steps: Sequence[Transform]) -> None:
         self.name = type(choice).__name__
@@ -159,7 +159,7 @@ class _GeometricStep:
 
 
 class _ColorStep(ColorTransform):
-    """A choice among color transforms, as a color transform."""
+    """Choice among color transforms, as a color transform."""
 
     def __init__(self, choice: Choice, steps: Sequence[ColorTransform]) -> None:
         if any(step.normalizes for step in steps):
@@ -172,7 +172,7 @@ class _ColorStep(ColorTransform):
         order, generators = _draw(self._choice, random, len(self._steps))
         n = len(sizes)
         programs = [step(sizes, generator) for step, generator in zip(self._steps, generators, strict=True)]
-        # The last program does nothing, for an order of −1.
+        # The last program does nothing; the index −1 in an order selects it.
         programs.append(ColorProgram.from_step(opcodes.NOTHING, [], count=n))
         rows = order % len(programs) * n + np.arange(n)[:, None]
         return ColorProgram.chain([ColorProgram.concatenate(programs, column) for column in rows.T])
@@ -183,7 +183,7 @@ class _ColorStep(ColorTransform):
 
 
 class _BatchStep(BatchTransform):
-    """A choice among transforms of the batch, as a transform of the batch."""
+    """Choice among transforms of the batch, as a transform of the batch."""
 
     def __init__(self, choice: Choice, steps: Sequence[BatchTransform]) -> None:
         self._choice, self._steps, self.name = choice, steps, type(choice).__name__

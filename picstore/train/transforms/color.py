@@ -1,7 +1,7 @@
 """Transforms of colors, tones and channels, as in ``torchvision.transforms.v2`` on uint8 images.
 
 Parameters are drawn for a whole batch at once. If a transform leaves an image unchanged, because of a probability or a
-factor of 1, it adds no step for the image.
+factor of 1, the transform adds no step for the image.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class ElasticTransform(ColorTransform):
     """Displace each pixel by blurred uniform noise. Uses 1 random number; the noise is drawn from a key of the image.
 
     Args:
-        alpha: twice the greatest displacement before the blur, in pixels: one number, or two for x and y.
+        alpha: twice the greatest displacement in pixels before the blur: one number, or two, for x and y.
         sigma: deviation of the blur in pixels, above 0 and at most 127, or two, across and down; 0 for no blur.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
         fill: see :class:`RandomPerspective`.
@@ -102,7 +102,7 @@ def _perspective_maps(corners: F64, extent: I64) -> list[F64]:
     """Return the coefficients of the maps from four points to the corners of upright rectangles.
 
     The map from the unit square to four points has a closed form (Heckbert, "Fundamentals of texture mapping and image
-    warping", 1989). The result is its inverse, times the extent.
+    warping", 1989). The result is the inverse of this map, times the extent.
 
     Args:
         corners: float64 (4, 2, n), x and y of left top, right top, right bottom, left bottom.

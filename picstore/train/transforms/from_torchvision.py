@@ -22,7 +22,7 @@ from picstore.train.transforms.color_program import ColorTransform
 
 _PACKAGE = "torchvision.transforms"
 _FLOATS = ("float32", "float16", "bfloat16")
-# Transforms left out, because images of a batch and boxes are already as these transforms make them.
+# Transforms to leave out, because images of a batch and boxes already have the form that these transforms make.
 _NEEDLESS = {"Identity", "ToImage", "PILToTensor", "ToPureTensor", "RGB", "ClampBoundingBoxes"}
 _CONVERSIONS = {"ToTensor", "ToDtype", "ConvertImageDtype", "ToPILImage"}
 # Transforms without random numbers, which are applied to whole batches.
@@ -60,7 +60,7 @@ TRANSFORMS: Mapping[str, Any] = {
 
 
 def transform_from_config(table: Mapping[str, Any]) -> Any:
-    """Make a transform from a configuration: a table of its ``name`` and arguments.
+    """Build a transform from a configuration: a table of its ``name`` and arguments.
 
     The argument ``transforms`` of a choice is a list of such tables.
 

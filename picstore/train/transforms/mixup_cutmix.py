@@ -28,7 +28,7 @@ class BatchTransform(ABC):
 
     @abstractmethod
     def for_classes(self, count: int) -> BatchTransform:
-        """Return a copy for a dataset with ``count`` class names, perhaps 0; raise UsageError if it cannot be used."""
+        """Return a copy for a dataset with ``count`` class names, or 0; raise UsageError if the count does not fit."""
 
     @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
@@ -164,7 +164,7 @@ def bind_batch_transforms(
 
     Args:
         classes: number of class names, 0 for none.
-        one_size, floats: whether the images before the first callable have one size, and are floats.
+        one_size, floats: whether the images before the first callable have one size, and whether they are floats.
         targets: names of the targets that move with the images.
 
     Raises:

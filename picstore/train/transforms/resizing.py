@@ -28,7 +28,7 @@ _SMALLEST, _LARGEST, _STEP = 1e-6, 100.0, 1e-5  # bounds and precision of timm's
 
 
 class _Resizing:
-    """A resize by one interpolation, or by an interpolation drawn for each image."""
+    """Base of resizes, by one interpolation or by an interpolation drawn for each image."""
 
     fixes_size: tuple[int, int] | None = None
     varies_size = True

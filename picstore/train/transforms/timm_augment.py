@@ -287,7 +287,7 @@ class TimmAutoAugment(ColorTransform):
 
 
 def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
-    """Return the family, the values of its sections, and its set of operations; raise UsageError for a wrong config."""
+    """Return the family, its sections' values and its set of operations; raise UsageError if ``config`` is wrong."""
     family, *sections = str(config).split("-")
     wrong = f"TimmAutoAugment: config is {config!r}"
     if family not in _DEFAULTS:

@@ -34,7 +34,7 @@ class TransformPlan:
     """The transforms of a dataset's images, and the targets and columns that accompany images.
 
     Attributes:
-        groups: the views of each image; a list of transforms is one group without a name.
+        groups: groups of views of each image; a list of transforms is one group without a name.
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
         columns: names of the dataset's columns in batches.
         reducing_gap: least factor left to the resampling if images may be decoded smaller, see ``jpeg/reducing.py``.
