@@ -13,8 +13,7 @@ _PROC = Path("/proc/self")
 def count_cores() -> int:
     """Count the cores that this process may use, by CPU affinity and by the CPU quotas of control groups.
 
-    A quota of 1.5 cores counts as 2, and half a core as 1. From Python 3.13 on, ``PYTHON_CPU_COUNT`` replaces the
-    affinity.
+    A quota of 1.5 cores counts as 2, half a core as 1. From Python 3.13 on, ``PYTHON_CPU_COUNT`` replaces the affinity.
     """
     if hasattr(os, "process_cpu_count"):
         cores = os.process_cpu_count() or 1

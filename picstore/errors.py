@@ -93,8 +93,7 @@ class TooManyFailures(PicstoreError):
     """The conversion ended, and more inputs failed than ``max_errors`` allows.
 
     Attributes:
-        result: the ``picstore.results.ConvertResult`` of the finished dataset; None if no input became an image, and
-            so no dataset was made.
+        result: the ``picstore.results.ConvertResult`` of the dataset; None if no image, and so no dataset, was made.
     """
 
     exit_code = 3

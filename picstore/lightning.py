@@ -27,8 +27,7 @@ class DataModule(LightningDataModule):
 
     Args:
         train, val, test, predict: functions that make a loader, given ``rank``, ``world_size`` and ``device``, such as
-            ``functools.partial(picstore.Loader, "train", batch_size=256)``. Arguments that a ``partial`` holds have
-            precedence.
+            ``functools.partial(picstore.Loader, "train", batch_size=256)``, whose own arguments have precedence.
 
     Attributes:
         loaders: the newest loaders by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.

@@ -167,7 +167,7 @@ def detr(*, sizes: Sequence[int] = DETR_SIZES, max_size: int = 1333) -> Transfor
     """DETR's augmentation: one of several scales, for half of the images after a crop (Carion et al., ECCV 2020).
 
     Images of a batch differ in size; ``targets=["boxes"]`` moves the boxes. The crop's sides are drawn from 384 to 600
-    pixels after the shorter side was resized to 400, 500 or 600, as in the repository's ``make_coco_transforms``; other
+    pixels after the shorter side was resized to 400, 500 or 600, as in ``make_coco_transforms`` of DETR; other
     ``sizes`` scale these numbers.
     """
     unit = min(sizes) / min(DETR_SIZES)

@@ -373,8 +373,8 @@ class CompareResult(Result):
         same_labels: True if all classes that both datasets have carry the same label in both.
         classes: classes in the order of the first dataset's labels, then classes that only the other dataset has.
         sizes: distributions of width, height, bytes, bits per pixel and chroma sampling, of all images.
-        quality: distribution of JPEG quality on libjpeg's scale, estimated from the quantization tables of at most 500
-            images of each dataset.
+        quality: distribution of JPEG quality on libjpeg's scale, estimated from the quantization tables of up to 500
+            images each.
         images_shared: images that both datasets have; None if they were not searched for.
         seconds: duration of the verb.
     """

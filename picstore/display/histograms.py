@@ -31,8 +31,7 @@ class Histogram:
 
     Attributes:
         name: name of the column.
-        edges: edges of the bins; each bin includes its lower edge, the last bin also its upper edge. Empty for named
-            values.
+        edges: edges of the bins; a bin includes its lower edge, the last also its upper edge. Empty for named values.
         values, names: counted values and their names; empty for bins.
         counts: number of records that the filter leaves, by bin or value.
         totals: number of all records, by bin or value.

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 
 _CLOSED = "the Writer is closed"
-# Entries for a Writer's thread: a function that appends a record, the record, and a queue for the record's id or an
-# error. None ends the thread.
+# Entries for a Writer's thread: function that appends a record, the record, queue for its id or error; None at the end.
 _Appends: TypeAlias = (
     "queue.SimpleQueue[tuple[Callable[[Record], int], Record, queue.SimpleQueue[int | BaseException]] | None]"
 )
@@ -51,8 +50,8 @@ class Writer:
     """Writer of a new dataset, which is finished when the ``with`` block ends without an error.
 
     After an error the destination has no manifest, so no reader opens it. Only the process that made a writer can use
-    it: in a fork ``add`` and ``close`` raise UsageError, and the end of the block changes nothing. Several threads may
-    add images at a time.
+    it: in a fork ``add`` and ``close`` raise UsageError, and the end of the block does nothing. Several threads may add
+    images at a time.
 
     Args:
         path: a directory, or a URL such as ``s3://bucket/train``, that does not exist or is empty.
@@ -127,7 +126,7 @@ class Writer:
 
         Args:
             image: bytes of a file in any format that convert reads; a JPEG is stored without loss if convert would do
-                so. Or pixels: a PIL image, a uint8 array (H, W, 3) or (H, W), or a uint8 tensor of torch, (3, H, W),
+                so. Or pixels: a PIL image, a uint8 array (H, W, 3) or (H, W), or a uint8 torch tensor, (3, H, W),
                 (1, H, W) or (H, W).
             label: class of the image, its number or one of the names in ``classes``; −1 for unknown.
             extra: any JSON value. Its ``boxes``, ``box_labels``, ``polygons`` and ``keypoints`` are targets as in

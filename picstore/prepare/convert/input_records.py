@@ -121,8 +121,7 @@ def make_input_record(
     Args:
         read: function that reads the bytes of attachments, and of the input if its group has not read it.
         image_timeout: seconds for decoding and encoding the image; 0 for no limit.
-        references: folder of the source's files, for a record that refers to its image; None for a record that holds
-            it.
+        references: folder of the source's files, for a record that refers to its image; None to store the image.
 
     Raises:
         ImageError: the image or an attachment cannot be read or converted.

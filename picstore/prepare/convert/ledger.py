@@ -1,8 +1,7 @@
 """Ledger, ``ledger.jsonl``: one line for each input of a conversion, with its status and the reason.
 
-While a dataset is being made, each finished row has a fragment of the ledger in ``unfinished/``. The fragment is
-written after all files of the row, and so proves that the row is complete. The fragments become ``ledger.jsonl`` at the
-end.
+While a dataset is being made, each finished row has a fragment of the ledger in ``unfinished/``. A fragment is written
+after all files of its row, and so proves the row complete. In the end the fragments become ``ledger.jsonl``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """``picstore merge``: bring the shards of a conversion together and finish the dataset.
 
-A shard's rows have the bytes that any run would write, so merging links or copies files and calls
-:func:`finish_dataset`. This process links rows, in 0.1 ms a file; tasks of the engine copy the rows that cannot be
-linked.
+A shard's rows equal the rows of a single run, so merging links or copies files and calls :func:`finish_dataset`. This
+process links rows, in 0.1 ms a file; tasks of the engine copy the rows that cannot be linked.
 """
 
 from __future__ import annotations

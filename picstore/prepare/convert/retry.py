@@ -1,8 +1,7 @@
 """``convert --retry-failed``: convert the failed inputs of a finished dataset again.
 
-Rows with an input that can be converted now are written again; all other rows stay. For this the dataset becomes an
-unfinished dataset without the changed rows, and the conversion is resumed. Converted images are not read from the
-source again; see ``row_reuse``.
+Rows with an input that can be converted now are written again; all other rows stay: the dataset becomes an unfinished
+dataset without the changed rows, and its conversion is resumed. ``row_reuse`` keeps the converted images.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
 
     The result has the bytes of a conversion into the same number of rows in which these inputs never failed. Only
     failed inputs, and inputs whose stored records are damaged, are read from the source. The destination is a finished
-    dataset that nobody reads meanwhile, or an unfinished dataset, whose conversion is resumed. Errors are those of
+    dataset that nobody reads meanwhile, or an unfinished dataset to resume. Errors are those of
     :func:`picstore.convert`.
     """
     require_no_partition(listing)
@@ -120,8 +119,7 @@ def _update_duplicates(
 ) -> dict[int, int]:
     """Map each duplicate to the first input with the same bytes, as if the ``readable`` inputs had never failed.
 
-    ``current`` holds the duplicates in the source now. For an input that did not fail, the ledger decides, even if the
-    source has changed.
+    ``current`` holds the duplicates in the source now. The ledger decides for inputs that did not fail.
     """
     duplicates: dict[int, int] = {}
     for line in lines:

@@ -12,8 +12,7 @@ from picstore.errors import UsageError
 from picstore.storage.format.layout import ALIGNMENT, MAX_CONTAINER
 
 MIB = 1 << 20
-# Number of rows to aim for: enough to keep every core of a large machine busy, with rows so short that all cores finish
-# at about the same time.
+# Number of rows to aim for: enough to keep every core of a large machine busy until nearly the end of a conversion.
 TARGET_ROWS = 256
 # Writing files of 1 MiB takes 6 % of a conversion's time, writing files of 256 KiB a third.
 MIN_FILE_BYTES = 2 * MIB
@@ -84,8 +83,7 @@ class Shard:
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
     """Return the number of rows for ``inputs`` images of ``mean_bytes`` each.
 
-    The number is the smallest that keeps files within ``file_size``, or a larger number, up to TARGET_ROWS, for which
-    files still have MIN_FILE_BYTES.
+    Files stay within ``file_size``. There are up to TARGET_ROWS rows as long as files have at least MIN_FILE_BYTES.
     """
     total = inputs * mean_bytes
     needed = -int(-total // (shape.streams * shape.file_size))

@@ -2,8 +2,7 @@
 
 One more image moves all records after it to other streams and containers, so a retry writes the whole row again, from
 its stored records. The previous files and their ledger lines lie in ``unfinished/kept-…`` until the row is finished,
-which makes a retry resumable. The saved files are hard links in a folder, and copies made by the store in an object
-store.
+which makes a retry resumable. Saved files are hard links in a folder, and server-side copies in an object store.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ def save_for_reuse(
 ) -> None:
     """Save a row's files, then the ledger lines of its settled inputs, which are not read from the source again.
 
-    A file that differs from the manifest is left out. A file with a damaged footer is saved, because its records can
-    still be read.
+    A file that differs from the manifest is left out. A file with a damaged footer is saved: its records can be read.
     """
     folder = reuse_folder(root, row)
 

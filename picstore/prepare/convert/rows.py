@@ -1,8 +1,7 @@
 """Rows of a conversion: the inputs of a row become one file of each stream and a fragment of the ledger.
 
 A row's bytes depend on its inputs and on the job only, so any number of workers writes the same dataset, and a row
-whose process died can run again. This module also finds the image at which a process died, and applies
-``--image-timeout``.
+whose process died can run again. This module also leaves out images at which processes die or time out.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ def run_rows(
 ) -> dict[int, ledger.WrittenFragment]:
     """Convert rows. A row whose process died runs again; an input that ends its process twice is blamed and left out.
 
-    An input that exceeds ``image_timeout`` is left out at once. Raise PicstoreError if a row's process dies at an input
-    that was left out.
+    An input that exceeds ``image_timeout`` is left out at once. Raise PicstoreError if a left-out input ends a process.
 
     Returns:
         The ledger fragment that was written for each row.
@@ -133,8 +131,7 @@ def _read_position(task: RowTask) -> int:
 def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
     """Write one file of each stream, then the row's ledger fragment.
 
-    Memory holds one container per stream, one image or group of small images, and if records are reused, one more
-    container per stream.
+    Memory holds one image or group of small images, and one container per stream, or two if records are reused.
     """
     lines = []
     reusable = ReusableRow(task.reuse, task.attachments)

@@ -242,8 +242,7 @@ class _ProgressMeter:
 def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
     """Queue tasks from the pipe, and end this process when the parent ends, even by SIGKILL.
 
-    An orphaned process would write files that a resumed run writes too. A task that cannot be unpickled is reported as
-    an error.
+    An orphaned process would write files that a resumed run writes too. Report an error if a task cannot be unpickled.
     """
     try:
         while True:

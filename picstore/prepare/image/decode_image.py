@@ -42,8 +42,7 @@ class Decoded:
 
     Attributes:
         image: mode "L" or "RGB", or RGB as uint8 (height, width, 3); upright, of the size that the settings ask for.
-        origin: kind of the source in a few words, which is the reason to re-encode it: "PNG", "progressive JPEG",
-            "resize", …
+        origin: kind of the source, which is the reason to re-encode it: "PNG", "progressive JPEG", "resize", …
         coordinates: map from the source's pixels to the pixels of ``image``.
     """
 

@@ -1,8 +1,7 @@
 """Decoding of one image, in this process or in a decoder process, whose time and memory the kernel limits.
 
-Decoders that may hang or crash run in a decoder process unless they already run in an engine's process: in the user's
-own program all decoders except Pillow's, and drawings everywhere. A process is kept for the next image; concurrent
-threads get separate processes.
+Decoders that may hang or crash run in a decoder process unless they run in an engine's process anyway: all decoders
+except Pillow's in the user's program, and drawings everywhere. Idle processes are kept for later images.
 
     this process                                       decoder process (``main``)
     {"name", "max_pixels", "background"}, the file  →
@@ -95,8 +94,7 @@ def decode_apart(data: bytes, *, settings: EncodeSettings, name: str = "") -> De
     """Decode a file in a decoder process.
 
     Raises:
-        ImageError: an error of :func:`decode_here`; or decoding takes more than ``SECONDS`` or than the memory for
-            ``max_pixels``, or crashes.
+        ImageError: an error of :func:`decode_here`; or decoding crashes, or takes too long or too much memory.
     """
     if not data:
         raise ImageError("empty file")

@@ -22,8 +22,7 @@ TO_UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 # EXIF orientations that swap width and height, and whether they then mirror x and y. The size of an annotated image
-# distinguishes raw from upright coordinates. Orientations 2 to 4 keep the size, so all their coordinates count as
-# upright.
+# distinguishes raw from upright coordinates. Orientations 2 to 4 keep the size, so their coordinates count as upright.
 _MIRRORED = {5: (False, False), 6: (True, False), 7: (True, True), 8: (False, True)}
 # Decimals of mapped coordinates, in pixels.
 DECIMALS = 3

@@ -125,8 +125,7 @@ def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[
         if bits < 0 or not whole:
             scaled: npt.NDArray[Any] = strip * np.float64(factor) + zero
         else:
-            # The sum wraps modulo 2**64, as the FITS convention for uint64 needs it. A zero of 2**63 would not fit
-            # int64.
+            # The sum wraps modulo 2**64, as FITS needs it for uint64, because BZERO 2**63 does not fit int64.
             scaled = strip.astype(np.int64) + np.int64(int(zero) if zero < 2**63 else -(2**63))
             scaled = scaled.view(np.uint64) if zero == 2**63 else scaled
         if blank is not None:

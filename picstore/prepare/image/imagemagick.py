@@ -85,8 +85,7 @@ _FORBIDDEN = (
 
 _DPX_TRANSFER = "dpx:image.element[0].transfer-characteristic"
 
-# Memory limit in bytes per pixel: enough for the copies that ImageMagick 6 (8 bytes per pixel) and 7 (16 or 20) hold at
-# a time, and for one more copy.
+# Memory limit: enough for the copies that ImageMagick 6 (8 bytes per pixel) and 7 (16 or 20) hold, and for one more.
 _BYTES_PER_PIXEL = 64
 
 
@@ -106,8 +105,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 
     Raises:
         ImageError: the format is not listed, ImageMagick's library or its support of the format is missing, or the
-            image is damaged or has more than ``max_pixels``, which is checked before decoding if the header states the
-            size.
+            image is damaged or has more than ``max_pixels`` (checked before decoding if the header states the size).
     """
     coder = find_coder(data, name=name)
     if coder is None:

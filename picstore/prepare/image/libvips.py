@@ -145,8 +145,7 @@ def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> 
     The image has the mode "L" or "RGB", ``quality`` is 1 … 100 on libjpeg's scale, ``subsampling`` is "420" or "444".
     Errors are those of :func:`require_mozjpeg`.
     """
-    # mozjpeg must not write restart markers itself: with trellis quantization the stream is broken (mozjpeg's issue
-    # 195).
+    # mozjpeg must not write restart markers itself: trellis quantization then breaks the stream (mozjpeg issue 195).
     jpeg = _encode(require_mozjpeg(), image, quality=quality, subsampling=subsampling, trellis=True)
     return transcode(jpeg, *read_marker_segments(jpeg))
 

@@ -3,9 +3,8 @@
 Pillow refuses a PNG if a text or profile exceeds 1 MiB or has a wrong CRC, even after the pixels, and a JPEG if an
 APP0, APP2 or APP14 segment is too short. Pillow's limits are global to the process, so they are not changed.
 
-This module also corrects files that Pillow is known to read wrongly, before or after Pillow opens them. Files of known
-pixels found each case (tests/prepare/image/test_known_pixels.py); ``format_decoders`` refuses the files that cannot be
-mended.
+This module also corrects files that Pillow is known to read wrongly, before or after Pillow opens them. Each case is in
+tests/prepare/image/test_known_pixels.py; ``format_decoders`` refuses the files that cannot be corrected.
 """
 
 from __future__ import annotations

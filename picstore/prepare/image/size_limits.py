@@ -13,8 +13,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from picstore.errors import ImageError
 
-# JBIG header (ISO/IEC 11544, 6.2): first and last layer, planes, a filler, width, height, lines per stripe, largest
-# shifts, options.
+# JBIG header (ISO/IEC 11544, 6.2): first and last layer, planes, filler, width, height, stripe height, shifts, options.
 _JBIG = struct.Struct(">BBBBIIIBBBB")
 # With more layers, a dot of the lowest layer would be more than 2**31 dots of the highest layer.
 _JBIG_LAYERS = 31
@@ -23,8 +22,7 @@ _JPEG_XL_HEADER = 11
 # Ratio of width to height by its code in a JPEG XL header. With code 0 the header states the width.
 _JPEG_XL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
-# Address space that a decoder may add: bytes for libraries and stacks, and bytes per pixel for copies of the image and
-# its layers.
+# Address space that a decoder may add: for libraries and stacks, and per pixel for copies of the image and its layers.
 _DECODER_BYTES = 512 << 20
 _DECODER_BYTES_PER_PIXEL = 64
 
@@ -129,8 +127,7 @@ def _jpeg_xl_codestream(data: bytes) -> bytes:
         if length == 1:
             (length,), header = struct.unpack_from(">Q", data, position + 8), 16
         end = position + length if length else len(data)
-        # A box holds the whole codestream (jxlc), or a part after its number (jxlp). The first part may have four
-        # bytes.
+        # A box holds the whole codestream (jxlc), or a number and a part (jxlp). A first part may have four bytes.
         if kind in (b"jxlc", b"jxlp"):
             start = position + header + 4 * (kind == b"jxlp")
             found += data[start : min(end, start + _JPEG_XL_HEADER)]

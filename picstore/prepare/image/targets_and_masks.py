@@ -80,8 +80,7 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
         image: how the image was turned and resized.
 
     Raises:
-        ImageError: the attachment cannot follow its image: it cannot be decoded, is a mask of another size, or has
-            several frames.
+        ImageError: the attachment cannot be decoded, is a mask of another size, or has several frames.
     """
     if (image.orientation == 1 and image.stored_size == image.upright_size) or not data.startswith(_MAGIC):
         return data

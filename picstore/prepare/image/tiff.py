@@ -292,8 +292,7 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
     """Convert the bytes of a strip or tile to samples (rows, width, channels), and undo the predictor."""
     samples: _Samples
     if layout.predictor == 3:
-        # Adobe's technote 3: a row has all highest bytes first, and each byte is the difference from the byte one pixel
-        # before.
+        # Adobe's technote 3: a row has all highest bytes first, as differences from the byte one pixel before.
         differences = rows.reshape(shape[0], -1, shape[2])
         bytes_ = np.cumsum(differences, axis=1, dtype=np.uint8).reshape(shape[0], layout.bits // 8, -1)
         return np.ascontiguousarray(bytes_.swapaxes(1, 2)).view(f">f{layout.bits // 8}").reshape(shape)

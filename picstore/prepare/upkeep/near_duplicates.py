@@ -63,12 +63,11 @@ def find_duplicates(
 ) -> list[DuplicateGroup]:
     """Group images whose hashes differ in at most ``distance`` bits.
 
-    Each duplicate is within the distance of the image with the lowest id of its group, so all images except this one
+    Each duplicate is within the distance of the image with the lowest id of its group, so all other images of the group
     may be deleted.
 
     Args:
-        other: hashes of another dataset. Each group then has an image of the other dataset, and the duplicates of this
-            image in the first dataset.
+        other: hashes of another dataset; a group then has an image of that dataset, and its duplicates in the first.
         distance: largest number of different bits, 0 … 11.
     """
     if not 0 <= distance <= MAX_DISTANCE:
@@ -160,8 +159,8 @@ def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
     """Find the nearest hash within ``distance`` bits of each query; of equally near hashes, the first.
 
     Returns:
-        Indices in ``hashes``, and distances, both int64 (queries,). A query without such a hash has the index -1 and
-        the distance ``distance`` + 1.
+        Indices in ``hashes``, and distances, both int64 (queries,). Without such a hash, the index is -1 and the
+        distance ``distance`` + 1.
     """
     if not len(hashes):
         return np.full(len(queries), -1), np.full(len(queries), distance + 1)

@@ -1,7 +1,6 @@
 """Repair of a dataset: restore manifest and index, and delete the records that cannot be read.
 
-No file of images is written. The index says where every container lies, so a file that has lost its tail or footer is
-read as far as it goes.
+No file of images is written. The index locates each container, so a file without tail or footer can be read.
 """
 
 from __future__ import annotations
