@@ -1,8 +1,8 @@
 """Augmentation of decoded images on a GPU: the host's side of the kernels.
 
 A batch, or several, takes one table of descriptors, copied to the GPU at once, and two launches: filter weights, and
-pixels. Minified slanted images add two launches, and each color step that reads other pixels adds one or two. The host
-never waits for the GPU. This package alone imports Triton, and is imported only if images are on a GPU.
+pixels. Minified slanted images add two launches, and each color step that reads other pixels adds one or two launches.
+The host never waits for the GPU. Only this package imports Triton, and it is imported only if images are on a GPU.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
 from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices
 
-_COUNTS = 3 * 256  # counters of an image, one a level
+_COUNTS = 3 * 256  # counters of an image: one for each level of each channel
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
-# Fusion is off: a fused multiplication and addition rounds once, the CPU rounds twice, and color would differ.
+# Fusion is off, because colors would differ: a fused multiplication and addition rounds once, and the CPU rounds twice.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 # Options of the phase that resamples. With 80 registers, 6 programs fit on a multiprocessor. By itself the compiler
 # takes 96, for bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
@@ -61,21 +61,21 @@ def augment(
 ) -> Any:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
-    Pixels equal ``cpu.render.render``'s, and colors ``cpu.run_color.run_color``'s, to the bit.
+    Pixels equal ``cpu.render.render``'s, and colors ``cpu.run_color.run_color``'s, bit for bit.
 
     Args:
         images: n images, uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows: at least
             ``geometry.reach`` of each. Memory of another stream must stay unchanged until the current stream has
             reached the launch.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
-        geometry, program: of the n images.
+        geometry, program: geometry and color program of the n images.
         dtype, channels_last: dtype (uint8, float16, bfloat16 or float32) and layout of the outputs.
-        factors: int (n,) or one for all, by which decoding divided the sides.
-        counts: numbers of images of several batches, each of which gets memory of its own.
+        factors: int (n,) or one for all, factors by which decoding divided the sides.
+        counts: number of images of each of several batches, which get separate blocks of memory.
 
     Returns:
-        (n, 3, H, W), or a list of n (3, h, w) in one block of memory if sizes differ; with ``counts``, a list of
-        these, one for each batch.
+        A tensor (n, 3, H, W), or a list of n tensors (3, h, w) in one block of memory if sizes differ; with ``counts``,
+        a list of such results, one for each batch.
 
     Raises:
         UsageError: an argument has another value, shape, dtype, layout or device.
@@ -129,7 +129,7 @@ def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.T
 
 
 def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
-    """Extend images by the visible parts of their border modes; return images and new origins."""
+    """Extend images by the visible parts of their borders; return the images and their origins in source pixels."""
     others = np.flatnonzero(geometry.border != CONSTANT).tolist()
     if not others:
         return images, origins
@@ -182,11 +182,11 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     with launching():
         for (table, out, channels_last), words in zip(jobs, split, strict=True):
             _launch(table, words, out, channels_last)
-    held.clear()  # Only later work of this stream gets the memory.
+    held.clear()  # Only later work on this stream can get the memory.
 
 
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
-    """Allocate memory for weights and canvas steps, noted in the header; keep it until the kernels are launched."""
+    """Allocate memory for weights and canvas steps, note it in the header, and return it to be kept until launch."""
     starts = frozenset[int]().union(*table.starts)
     workspace = {WEIGHTS: torch.zeros(table.weights, dtype=torch.int32, device=device)}
     if starts & TABLE_STEPS:

@@ -1,7 +1,7 @@
-"""The kernels of augmentation that the host launches: each program makes one tile of one image, by its descriptor.
+"""The augmentation kernels that the host launches: each program makes one tile of one image, as its descriptor says.
 
 One launch of ``run_phase`` resamples, runs color steps, and converts a batch to the output's dtype and layout. Each
-step that reads other pixels begins a further launch, a *phase*, which reads the levels of the phase before. Blur and
+step that reads other pixels begins a further launch, a *phase*, which reads the levels of the previous phase. Blur and
 elastic displacement take one more launch for the horizontal pass, and equalization one for tables. Images with fewer
 phases than others are finished earlier.
 """
@@ -60,13 +60,14 @@ def run_phase(
     Args:
         table: a table of descriptors, see ``augment_layout.py``.
         phase: number of the phase, from 0.
-        out: pointer to an output, uint8, float16, bfloat16 or float32; descriptors have the address of each.
-        levels: uint8, two for each value of the outputs: planes between phases, of even phases and of odd ones.
-        rows: float32, one for each value of the outputs: results of ``blur_rows``.
+        out: pointer to an output, uint8, float16, bfloat16 or float32; descriptors hold the address of each output.
+        levels: uint8, two for each value of the outputs: planes that even phases write, and planes that odd phases
+            write.
+        rows: float32, one for each value of the outputs: results of ``blur_rows`` and ``displace_rows``.
         sums: int64 (phases, images), zero before phase 0: sums of grey levels.
         FIRST: whether this is phase 0, which resamples.
         CHANNELS_LAST: whether the channels of the output come last.
-        CANVAS: whether the phase begins with other steps than contrast and blur; lists without them, which are most,
+        CANVAS: whether the phase begins with steps other than contrast and blur. Most lists have no such steps, and
             keep a kernel of few registers.
         COUNTED: whether the next phase begins with a step that needs the counts of levels.
     """
@@ -112,7 +113,7 @@ def run_phase(
 
 @kernel
 def blur_rows(table, phase, levels, rows):
-    """Run the horizontal pass of the blurs that begin ``phase``, not 0; arguments as for ``run_phase``."""
+    """Run the horizontal pass of blurs that begin ``phase``, which is not 0; arguments are as for ``run_phase``."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -137,7 +138,7 @@ def blur_rows(table, phase, levels, rows):
 
 @kernel
 def displace_rows(table, phase, rows):
-    """Run the horizontal pass of the elastic displacements that begin ``phase``, not 0."""
+    """Run the horizontal pass of elastic displacements that begin ``phase``, which is not 0."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -158,7 +159,7 @@ def displace_rows(table, phase, rows):
 
 @kernel
 def make_tables(table, phase):
-    """Make tables from the counts of levels, for the images whose ``phase``, not 0, begins with such a step."""
+    """Make tables of new levels from the counts of levels, for images that begin ``phase`` with a table step."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if begin == load_i32(descriptor, STEPS + 1):
@@ -177,7 +178,7 @@ def make_tables(table, phase):
 
 @device_function
 def _counts(table, phase):
-    """Return the address of the counts of the program's image after a phase."""
+    """Return the address of the level counts that ``phase`` has made for the program's image."""
     image = phase * tl.load(table + IMAGES) + tl.program_id(1)
     return tl.load(table + COUNTS).to(tl.pointer_type(tl.int32)) + image * 3 * _LEVELS
 
@@ -193,7 +194,7 @@ def _count_levels(table, descriptor, phase, r, g, b, y, x):
 
 @device_function
 def _equalized(counts, levels):
-    """Return the levels that equalize the histogram, as in ``train/cpu/blur_sharpen_equalize.py``."""
+    """Return the new level of each level by equalization, as in ``train/cpu/blur_sharpen_equalize.py``."""
     highest = tl.max(tl.where(counts > 0, levels, 0))
     step = (tl.sum(counts) - tl.sum(tl.where(levels == highest, counts, 0))) // 255
     below = tl.cumsum(counts) - counts + step // 2
@@ -202,7 +203,7 @@ def _equalized(counts, levels):
 
 @device_function
 def _stretched(counts, levels):
-    """Return the levels that map the least level to 0 and the greatest to 255."""
+    """Return the new level of each level, so that the least level becomes 0 and the greatest becomes 255."""
     low, high = tl.min(tl.where(counts > 0, levels, 255)), tl.max(tl.where(counts > 0, levels, 0))
     scale = tl.maximum(high - low, 1).to(tl.float32) * _PER_LEVEL
     above = tl.maximum(levels - low, 0).to(tl.float32)
@@ -212,7 +213,7 @@ def _stretched(counts, levels):
 
 @device_function
 def _canvas_step(table, descriptor, step, levels, rows, y, x):
-    """Run a step that begins a phase, other than contrast and blur, on the levels of the phase before."""
+    """Run a step that begins a phase, other than contrast and blur, on the levels of the previous phase."""
     opcode = load_i32(step, 0)
     offset = tl.load(descriptor + OFFSET)
     if opcode == _SHARPNESS:
@@ -268,7 +269,7 @@ def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):
 def _converted(value, out):
     """Round values to the dtype of ``out``, ties to even."""
     if out.dtype.element_ty == tl.bfloat16:
-        bits = value.to(tl.uint32, bitcast=True)  # Triton's interpreter would truncate.
+        bits = value.to(tl.uint32, bitcast=True)  # Rounded here, because Triton's interpreter truncates to bfloat16.
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return bits.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:  # noqa: RET505 - the compiler takes one branch or the other

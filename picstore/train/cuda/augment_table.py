@@ -34,10 +34,10 @@ class ColorPhases:
     """Steps of n images in p phases."""
 
     words: I64  # (n, k, 14), see ``augment_layout.py``
-    counts: I64  # (n,), steps of each image
-    begins: I64  # (n, p + 1), first steps, last + 1
-    starts: list[frozenset[int]]  # opcodes that begin a phase in any image
-    smoothing: Array  # float32 (m, even number), see ``transforms/blur_weights.py``
+    counts: I64  # (n,), number of steps of each image
+    begins: I64  # (n, p + 1), first step of each phase, and the last step + 1
+    starts: list[frozenset[int]]  # for each phase, opcodes that begin the phase in any image
+    smoothing: Array  # float32 (m, even number), rows of ``transforms/blur_weights.py``
 
     @classmethod
     def empty(cls, n: int) -> ColorPhases:
@@ -47,7 +47,7 @@ class ColorPhases:
 
     @classmethod
     def from_program(cls, program: ColorProgram, size: I64, *, floats: bool) -> ColorPhases:
-        """Split a color program of images with widths and heights int64 (n, 2); only floats are normalized."""
+        """Split a color program for outputs of ``size``, int64 (n, 2); drop ``NORMALIZE`` steps unless ``floats``."""
         if program.empty and not floats:
             return cls.empty(len(size))
         opcode, operands = program.opcode.copy(), program.operands.copy()
@@ -70,7 +70,7 @@ class ColorPhases:
 
 
 def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> None:
-    """Clip boxes to erase to the image, and truncate levels that are not normalized to integers."""
+    """Clip the boxes that are erased to the image, and truncate their levels to integers if not ``normalized``."""
     erases = (opcode == opcodes.ERASE) | (opcode == opcodes.ERASE_RANDOM)
     if not erases.any():
         return
@@ -84,8 +84,8 @@ def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> 
 def _prepare_operands(opcode: I64, operands: F64) -> Array:
     """Replace operands by numbers that kernels would compute for each pixel; return the weights of blurs.
 
-    A blur has two rows of weights, across and down; an elastic displacement has two for each axis. The operand
-    ``SMOOTHING_ROW`` of a step is the number of the first row.
+    A blur has two rows of weights, across and down; an elastic displacement has two rows for each axis. The operand
+    ``SMOOTHING_ROW`` of a step is the index of the step's first row.
     """
     blends = np.isin(opcode, [opcodes.CONTRAST, opcodes.SATURATION, opcodes.SHARPNESS])
     operands[:, :, 1] = np.where(blends, 1 - operands[:, :, 0], operands[:, :, 1])
@@ -112,11 +112,11 @@ class DescriptorTable:
     header: I64  # (HEADER,)
     rows: I64  # (n, k), the descriptors
     smoothing: I64  # (m,), words of the weights of blurs
-    offsets: I64  # (n,), values of the outputs before each
-    values: int  # values of all outputs
-    tiles: int  # tiles of the largest output
-    starts: list[frozenset[int]]  # opcodes that begin each phase
-    weights: int  # int32 for weights of source pixels
+    offsets: I64  # (n,), number of values of all previous outputs
+    values: int  # number of values of all outputs
+    tiles: int  # number of tiles of the largest output
+    starts: list[frozenset[int]]  # for each phase, opcodes that begin the phase in any image
+    weights: int  # number of int32 for the weights of source pixels
 
     @property
     def count(self) -> int:
@@ -125,12 +125,12 @@ class DescriptorTable:
 
     @property
     def size(self) -> int:
-        """Number of words, even: Triton recompiles a kernel for an address that is not a multiple of 16 bytes."""
+        """Number of words, even because Triton recompiles kernels for addresses that are not multiples of 16 bytes."""
         words = self.header.size + self.rows.size + self.smoothing.size
         return words + words % 2
 
     def place_outputs(self, addresses: I64) -> None:
-        """Note the addresses of the outputs, int64 (n,)."""
+        """Set the addresses of the outputs, int64 (n,), in the descriptors."""
         self.rows[:, layout.OUTPUT.value] = addresses
 
     def write(self, words: I64) -> None:
@@ -154,7 +154,7 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
     first = list(accumulate((part.shape[1] for part in (edges, steps, begins)), initial=layout.FIXED.value))
     edge_counts = np.where(params.shows_edges, params.edges.shape[1], 0)
     rows = np.empty((n, first[3]), dtype=np.int64)
-    # The fixed words in order, joined at once: an assignment for each took twice as long, 28 µs a batch.
+    # The fixed words in order, joined at once, because an assignment for each took twice as long, 28 µs a batch.
     fixed = [
         params.planes[:, :2],
         params.source_size,

@@ -5,7 +5,7 @@
                                             sum_differences
 
 Pixels equal ``jpeg.decoder``'s, bit for bit. Neither nvJPEG nor a JPEG engine is needed. A batch of 256 fills a third
-of a GPU while Huffman codes are read, so that several waiting batches take hardly longer than one.
+of a GPU while Huffman codes are read, so that several waiting batches take hardly longer than one batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from picstore.train.cuda.gpu_inverse_dct import inverse_dct
 from picstore.train.cuda.gpu_rgb import to_rgb
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
 
-# The first reason is told: other errors of the image follow from a wrong entry point, or are damage.
+# Reasons by bit of the status. Only the first is given: other errors follow from a wrong entry point, or are damage.
 REASONS = {
     WRONG_ENTRY_POINT: "an entry point where no MCU begins",
     BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
@@ -47,13 +47,13 @@ REASONS = {
 }
 
 LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # sizes of programs
-SUMMED = 32  # blocks; most segments have 24
+SUMMED = 32  # blocks of a segment that are summed at once; most segments have 24
 MAX_NUMEL = 1 << 20  # values of one of Triton's tensors
 ROUNDS, SYMBOLS = 4, 4
 # Registers a thread on sm_90, without a spill, by Triton 3.8 and by 3.6: decode_segments 52, sum_differences 54 and 46,
 # inverse_dct 96 and 122, the others up to 50.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
-# Dtypes under which the kernels read the memory of the uploaded batches; words of images hold the positions.
+# Dtypes with which the kernels read the uploaded memory of all batches; the images' words hold the positions in it.
 _UPLOADED = {
     "data": torch.uint8,
     "segments": torch.int32,
@@ -90,7 +90,7 @@ def decode_tiles(
     """Queue the decoding of several batches' tiles, together, on the current stream of a device.
 
     Args:
-        tables: tables of each batch, which must not change before the status was waited for.
+        tables: tables of each batch, which must not change before ``DecodeStatus.wait`` has returned.
         device: a GPU, or the CPU with Triton's interpreter.
         locked: for each batch, whether the block of its tables is page-locked memory. Other blocks are copied to such
             memory.
@@ -125,7 +125,7 @@ def decode_tiles(
 
 
 def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int]) -> None:
-    """Copy the words of all batches' images, so that positions count from the start of the joined memory."""
+    """Copy the words of all batches' images to ``rows``, with positions that count from the joined memory's start."""
     at = 0
     for each, start in zip(tables, starts, strict=False):
         mine, places, n = rows[at : at + len(each.count)], each.layout.places(), len(each.count)
@@ -145,7 +145,7 @@ def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int
 
 @contextlib.contextmanager
 def _waiting_on_errors(device: torch.device) -> Iterator[None]:
-    """Make a device the current one; after an error, wait for copies, because the memory they read is used again."""
+    """Make a device current; after an error, wait for copies, because other work reuses the memory that they read."""
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         try:
             yield
@@ -156,12 +156,12 @@ def _waiting_on_errors(device: torch.device) -> Iterator[None]:
 
 
 def explain(status: int) -> str:
-    """Say what is wrong with the segments of an image."""
+    """Return the reason why the segments of an image with this status are unsound."""
     return next(text for flag, text in REASONS.items() if status & flag)
 
 
 def _parts(blocks: I64) -> Iterator[slice]:
-    """Divide images so that each part has few enough blocks and images."""
+    """Divide images into runs of at most _MOST_IMAGES images and MOST_BLOCKS blocks; a larger image is a run alone."""
     if blocks.sum() <= MOST_BLOCKS and len(blocks) <= _MOST_IMAGES:
         yield slice(0, len(blocks))
         return
@@ -175,7 +175,7 @@ def _parts(blocks: I64) -> Iterator[slice]:
 
 
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
-    """Write the amounts that precede each image among those decoded at once; return the sums, in the order of words."""
+    """Write into each image's words the amounts of all previous images in ``rows``; return the sums of all amounts."""
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]
     amounts[:, 3] = 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]
@@ -197,7 +197,7 @@ def _upload(
     starts: Sequence[int],
     locked: Sequence[bool],
 ) -> dict[str, torch.Tensor]:
-    """Copy bytes and tables of all batches to the device; return arrays for the kernels by name."""
+    """Copy bytes and tables of all batches to the device; return the kernels' arrays as a dict."""
     block = torch.empty(starts[-1], dtype=torch.uint8, device=device)
     for number, each in enumerate(tables):
         host = torch.from_numpy(each.block[: each.layout.uploaded])

@@ -1,4 +1,4 @@
-"""Decoded images on a device: addresses for the kernels, as arrays for a batch instead of a tensor for each image."""
+"""Decoded images on a device: addresses for the kernels, in arrays for a batch instead of a tensor for each image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_VALUES = 1 << 31  # values of an image, since offsets have 32 bits
 class DecodedImages:
     """Images of bytes, (3, h, w) or (1, h, w) for grey, each in one of a few blocks of memory."""
 
-    # Address, and bytes from one plane (0 for grey) and from one row to the next.
+    # (n, 3), address of the first plane, bytes from plane to plane (0 for grey), and bytes from row to row.
     planes: I64
     sizes: I64  # (n, 2), width and height
     memory: tuple[torch.Tensor, ...]  # blocks, in the order of their first images
@@ -27,10 +27,10 @@ class DecodedImages:
 
     @classmethod
     def from_tensors(cls, images: Sequence[torch.Tensor]) -> DecodedImages:
-        """Take images, each with memory of its own.
+        """Describe images, each of which lies in its own block.
 
         Raises:
-            UsageError: the device is not the kernels', devices differ, or a shape, dtype or stride is not possible.
+            UsageError: kernels do not run on the device, devices differ, or a shape, dtype or stride is not possible.
         """
         device = images[0].device
         if device.type != ("cpu" if INTERPRETED else "cuda"):

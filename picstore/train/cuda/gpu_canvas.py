@@ -1,6 +1,6 @@
-"""Steps on the GPU that read other pixels of a canvas, in the arithmetic of ``train/cpu``, equal to the bit.
+"""Steps on the GPU that read other pixels of a canvas, with results that equal those of ``train/cpu`` bit for bit.
 
-Each step begins a phase, and reads the levels of the phase before.
+Each step begins a phase, and reads the levels of the previous phase.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def looked_up(descriptor, levels, table, y, x):
 
 @device_function
 def displaced_row(table, step, axis: tl.constexpr, y, x, width, height):
-    """Draw uniform noise of an elastic displacement along an axis, and blur along rows."""
+    """Return the uniform noise of an elastic displacement along an axis, blurred along rows."""
     groups, weights = smoothing_row(table, step, 2 * axis)
     first = axis * height * width + y * width
     key = tl.load(step + KEY).to(tl.uint64)
@@ -85,7 +85,7 @@ def _uniform(key, counter):
 
 @device_function
 def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
-    """Blur the result of ``displaced_row`` along columns: float64."""
+    """Return the results of ``displaced_row`` blurred along columns: float64."""
     groups, weights = smoothing_row(table, step, 2 * axis + 1)
     column = axis * height * width + tl.minimum(x, width - 1)
     return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights).to(tl.float64)
@@ -132,7 +132,7 @@ def _mapped(words, across, down):
 def _fixed(at, scale: tl.constexpr, shift: tl.constexpr, extent):
     """Convert positions to fixed point, clamped to the pixel before the first and the pixel after the last."""
     at = at * scale + shift
-    at = tl.where(at > -scale, at, -scale)  # NaN too
+    at = tl.where(at > -scale, at, -scale)  # NaN becomes -scale too.
     return tl.floor(tl.minimum(at, (extent + 1).to(tl.float64) * scale - 1.0)).to(tl.int32)
 
 
@@ -197,7 +197,7 @@ def _cubic_weights(t):
 
 @device_function
 def _cubic(levels, at_y, at_x, width, height):
-    """Interpolate by Pillow's bicubic filter, which repeats the border and truncates."""
+    """Interpolate with Pillow's bicubic filter, which repeats the border and truncates."""
     plane = width * height
     p, q, r, s = _cubic_weights((at_x & _FRACTION).to(tl.float32) * _PER_ONE)
     w0, w1, w2, w3 = _cubic_weights((at_y & _FRACTION).to(tl.float32) * _PER_ONE)
@@ -242,7 +242,7 @@ def _filled_outside(step, r, g, b, at_y, at_x, width, height):
 
 @device_function
 def mixed(step, levels, sums, originals, plane, pixel, inside):
-    """Run a step ``MIX`` on one plane; ``sums`` and ``originals`` keep a pixel's values from phase to phase."""
+    """Run a ``MIX`` step on one plane; ``sums`` and ``originals`` keep a pixel's values from phase to phase."""
     weight, position = load_f32(step, OPERANDS), load_i32_of(step, OPERANDS + 1)
     level = tl.load(levels + plane + pixel, inside, 0).to(tl.float32)
     total = weight * level

@@ -1,7 +1,7 @@
-"""Color steps on a tile on the GPU, and random numbers of pixels, equal to the CPU's bit for bit.
+"""Color steps on a tile on the GPU, and random numbers for pixels, equal to the CPU's bit for bit.
 
 Pointwise steps follow each other in registers (``run_steps``). Contrast, which needs the mean grey level of the image,
-and steps that need other pixels begin a new phase, another launch (``augment_kernels.py``). Values are whole grey
+and steps that need other pixels begin a new phase, in another launch (``augment_kernels.py``). Values are whole grey
 levels in float32 until they are normalized. The float32 operations are those of the CPU's kernels, in the same order;
 launches forbid the compiler to fuse them.
 """
@@ -25,8 +25,8 @@ from picstore.train.cuda.augment_layout import (
 from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
 
-ERASE_NORMALS = 20  # ERASE_RANDOM after NORMALIZE; in addition to opcodes.py
-# Operand of blurs and elastic displacements: number of the first row of weights.
+ERASE_NORMALS = 20  # opcode of ERASE_RANDOM after NORMALIZE, in addition to the opcodes of opcodes.py
+# Operand of blurs and elastic displacements that holds the index of the step's first row of weights.
 SMOOTHING_ROW = 4
 
 _SCALE, _SATURATION, _HUE = tl.constexpr(opcodes.SCALE), tl.constexpr(opcodes.SATURATION), tl.constexpr(opcodes.HUE)
@@ -37,7 +37,7 @@ _ERASE_RANDOM, _SMOOTHING_ROW = tl.constexpr(opcodes.ERASE_RANDOM), tl.constexpr
 _ERASE_NORMALS, _NORMALIZE = tl.constexpr(ERASE_NORMALS), tl.constexpr(opcodes.NORMALIZE)
 
 _TO_BYTE, _SIXTH, _PER_LEVEL = tl.constexpr((256 - 1e-3) / 255), tl.constexpr(1 / 6), tl.constexpr(1 / 255)
-_ROUND = tl.constexpr(1.5 * 2**23)  # added and subtracted, it rounds to integers, ties to even
+_ROUND = tl.constexpr(1.5 * 2**23)  # Adding and subtracting it rounds to integers, ties to even.
 
 _GOLDEN, _M1, _M2 = tl.constexpr(rng.GOLDEN), tl.constexpr(rng.MIX1), tl.constexpr(rng.MIX2)
 _LOW31, _UNIT, _TURN = tl.constexpr((1 << 31) - 1), tl.constexpr(2.0**-31), tl.constexpr(math.pi / 4 * 2.0**-30)
@@ -49,7 +49,7 @@ _D5, _D7, _D9 = tl.constexpr(1 / 120), tl.constexpr(-1 / 5040), tl.constexpr(1 /
 
 @device_function
 def run_steps(descriptor, begin, end, r, g, b, y, x):  # noqa: C901 - a branch an opcode
-    """Run the steps ``begin`` … ``end`` on the pixels (y, x)."""
+    """Run the steps ``begin`` … ``end`` - 1 on the pixels (y, x)."""
     for k in range(begin, end):
         step = descriptor + load_i32(descriptor, STEPS) + k * STEP
         opcode = load_i32(step, 0)
@@ -90,7 +90,7 @@ def run_steps(descriptor, begin, end, r, g, b, y, x):  # noqa: C901 - a branch a
 
 @device_function
 def grey_of(r, g, b):
-    """Compute whole grey levels as torchvision does."""
+    """Return whole grey levels, computed as torchvision does."""
     return tl.floor(0.2989 * r + 0.587 * g + 0.114 * b)
 
 
@@ -102,7 +102,7 @@ def blended(value, factor, offset):
 
 @device_function
 def smoothing_row(table, step, number):
-    """Return the number of groups and the address of a row of weights of a step."""
+    """Return the number of groups of taps and the first weight's address, for row ``number`` of a step's weights."""
     pitch, first = tl.load(table + SMOOTHING_PITCH), load_f32(step, OPERANDS + _SMOOTHING_ROW).to(tl.int64)
     row = (table + tl.load(table + SMOOTHING)).to(tl.pointer_type(tl.float32)) + (first + number) * pitch
     return tl.load(row).to(tl.int32), row + 1
@@ -110,7 +110,7 @@ def smoothing_row(table, step, number):
 
 @device_function
 def smoothed(source, fixed, i, extent, stride, groups, weights):
-    """Make one pass of a Gaussian blur, with reflection at the border, in the order of the CPU's ``weighted_sum``.
+    """Return one pass of a Gaussian blur, with reflection at the border, added in the order of ``weighted_sum``.
 
     Args:
         source: pointer to a plane.
@@ -132,7 +132,7 @@ def smoothed(source, fixed, i, extent, stride, groups, weights):
 
 @device_function
 def _pair(source, i, k, extent, stride, weights):
-    """Return the weighted sum of the taps k before and k after a pixel."""
+    """Return the weighted sum of the taps ``k`` before and ``k`` after a pixel."""
     low = tl.load(source + reflected(i - k, extent) * stride).to(tl.float32)
     high = tl.load(source + reflected(i + k, extent) * stride).to(tl.float32)
     return tl.load(weights + k) * (low + high)
@@ -146,7 +146,7 @@ def rounded(value):
 
 @device_function
 def reflected(i, extent):
-    """Reflect indices at the first and the last element, repeatedly."""
+    """Reflect indices at the first and the last element, as often as needed."""
     period = tl.maximum(2 * (extent - 1), 1)
     i = tl.abs(i) % period
     return tl.where(i >= extent, period - i, i)
@@ -262,7 +262,7 @@ def _random_normals(step, value, y, x, channel: tl.constexpr):
 
 @device_function
 def random_bits(key, counter):
-    """Compute ``rng.bits``: uint64 of a uint64 key and int64 counters."""
+    """Return ``rng.bits`` of a uint64 key and int64 counters: uint64."""
     z = key + (counter + 1).to(tl.uint64) * _GOLDEN
     z = (z ^ (z >> 30)) * _M1
     z = (z ^ (z >> 27)) * _M2
@@ -271,7 +271,7 @@ def random_bits(key, counter):
 
 @device_function
 def random_normals(key, number):
-    """Compute ``standard_normals``: float32 normals by int64 numbers."""
+    """Return the CPU's ``standard_normals`` of a uint64 key at int64 indices: float32."""
     z = random_bits(key, number >> 1)
     uniform = ((z >> 33).to(tl.int32).to(tl.float32) + 0.5) * _UNIT
     a = (((z >> 2) & _LOW31).to(tl.int32).to(tl.float32) - _CENTER) * _TURN

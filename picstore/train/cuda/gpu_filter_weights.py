@@ -27,11 +27,11 @@ from picstore.train.cuda.augment_layout import (
 )
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
-LANES = 256  # output pixels that a program weighs at once
+LANES = 256  # output pixels whose weights a program computes at once
 
-# An axis of an image is int32: the greatest number of weights of an output pixel; the first source pixel of each output
-# pixel; for each, the difference of its weights' sum from ``ONE``; then the first weight of each, the second weight of
-# each, and so on.
+# The int32 of an axis of an image: the greatest number of weights of an output pixel; for each output pixel, the first
+# source pixel; for each output pixel, ``ONE`` less the sum of its weights; then the first weights of all output pixels,
+# the second weights of all output pixels, and so on.
 FIRSTS = tl.constexpr(1)
 
 _BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes: nearest, box
@@ -46,7 +46,7 @@ _COSINE_SERIES = tl.constexpr(filters.COSINE_SERIES)
 
 @kernel
 def make_weights(table, LANES: tl.constexpr):
-    """Weigh the source pixels of the upright images of a table; the grid is (2 axes, images)."""
+    """Compute the weights of source pixels for the upright images of a table; the grid is (2 axes, images)."""
     descriptor = find_descriptor(table)
     if load_i32(descriptor, SLANTED) != 0:
         return
@@ -63,7 +63,7 @@ def make_weights(table, LANES: tl.constexpr):
 
 @device_function
 def _weigh(descriptor, words, made, x, length):
-    """Weigh the source pixels of output pixels ``x`` along the axis at ``words``; return the number of weights."""
+    """Write the weights of output pixels ``x`` along the axis at ``words``; return the number of weights of each."""
     interpolation, antialias = load_i32(descriptor, FILTER), load_i32(descriptor, FILTER + 1)
     low, high, extent = load_i32(words, CLIP), load_i32(words, CLIP + 2), load_i32(words, SOURCE)
     support = load_f64(words, MAP + 4)
@@ -91,7 +91,7 @@ def _weigh(descriptor, words, made, x, length):
     for k in range(window):
         j = first + k
         known = seen & (j < last)
-        at = tl.minimum(tl.maximum(j, begin), end - 1)  # The clip's first and last pixel are repeated.
+        at = tl.minimum(tl.maximum(j, begin), end - 1)  # Outside of the clip, its first or last pixel is repeated.
         running += tl.where(known, _value(j, center, support, interpolation, a), 0.0)
         now = tl.floor(running / total * _ONE + 0.5).to(tl.int32)
         base = tl.where(at != place, before, base)
@@ -106,7 +106,7 @@ def _weigh(descriptor, words, made, x, length):
 
 @device_function
 def _value(j, center, support, interpolation, a):
-    """Return a filter's value at source pixels, up to a factor."""
+    """Return a filter's value at source pixels ``j``, up to a common factor."""
     distance = tl.abs(j.to(tl.float64) + 0.5 - center) / support
     if interpolation == _BILINEAR:
         value = tl.maximum(1.0 - distance, 0.0)

@@ -1,12 +1,12 @@
-"""Decoding of Huffman codes on a GPU, by a lane for each part of a restart segment (ITU-T T.81, F.2), and its tables.
+"""Decoding of Huffman codes on a GPU, with a lane for each part of a restart segment (ITU-T T.81, F.2), and its tables.
 
-A round refills each lane's 64 bits by up to 4 bytes, without stuffed zeros, and reads some symbols, one after another,
-of the lane's block. A lane that lacks bits takes an entry that does nothing, and waits for the next round. No lane
-branches by itself, so divergence costs only the time that finished lanes wait for the longest lane. An entry covers any
-code, without a slow path.
+A round refills each lane's 64 bits by up to 4 bytes, without stuffed zeros, and reads some symbols of the lane's block,
+one after another. A lane that lacks bits takes an entry that does nothing, and waits for the next round. No lane
+branches by itself, so divergence costs only the time that finished lanes wait for the slowest lane. A lookup-table
+entry covers any code, so there is no slow path for long codes.
 
-A lane stays within the bytes and blocks of its part whatever the bytes hold, and ends after as many rounds as the part
-has bits.
+A lane stays within the bytes and blocks of its part whatever the bytes hold, and ends after at most as many rounds as
+the part has bits.
 
 Parts lie between entry points (docs/format.md). A lane flags an error if it does not end at the bit at which the next
 part begins. The first part begins with the segment, so all parts begin with an MCU unless an error is flagged.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
-# Errors of a segment, as bits; an image's word has the bits of all its segments.
+# Errors of a segment, as bits; an image's status has the bits of all its segments.
 BAD_CODE, TOO_SHORT, SURPLUS, MARKER, WRONG_ENTRY_POINT = 1, 2, 4, 8, 16
 _BAD_CODE, _TOO_SHORT = tl.constexpr(BAD_CODE), tl.constexpr(TOO_SHORT)
 _SURPLUS, _MARKER = tl.constexpr(SURPLUS), tl.constexpr(MARKER)
@@ -37,19 +37,19 @@ _BITS, _BIAS, _UNIT = tl.constexpr(words.LOOKUP_BITS), tl.constexpr(words.BIAS),
 _SIZE, _SKIP = tl.constexpr(words.SIZE_SHIFT), tl.constexpr(words.SKIP_SHIFT)
 _END, _NO_CODE = tl.constexpr(words.END_OF_BLOCK), tl.constexpr(words.NO_CODE)
 _CODE_BYTES, _PER_IMAGE = tl.constexpr(words.HUFFMAN_BYTES), tl.constexpr(words.HUFFMAN_TABLES)
-# A lane with this many bits that still waits has met an unknown code: the longest has 16 bits, and 11 bits of value.
+# A lane that still waits with this many bits has met an unknown code: a code has up to 16 bits, and a value up to 11.
 _ENOUGH = tl.constexpr(27)
 
 
 @kernel
 def make_tables(codes, places, images, tables, LANES: tl.constexpr):
-    """Make the lookup table of each Huffman table, by a program each.
+    """Make the lookup table of each Huffman table; each program makes one table.
 
     Args:
         codes: uint8, holds (4, HUFFMAN_BYTES) of each image at the position in the image's words.
         places: int32, holds (4, 4) words of each image's tables at the position in the image's words.
         images: int64 (n, IMAGE_WORDS), words.
-        tables: int32, takes the entries.
+        tables: int32, filled with the entries.
         LANES: number of entries that are made at once.
     """
     image = images + (tl.program_id(0) // _PER_IMAGE).to(tl.int64) * _WORDS
@@ -93,17 +93,17 @@ def decode_segments(
     ROUNDS: tl.constexpr,
     SYMBOLS: tl.constexpr,
 ):
-    """Read the coefficients of parts of segments, LANES in a program; DC stays a difference.
+    """Decode the coefficients of parts of segments, LANES parts a program; DC coefficients stay differences.
 
     Args:
         data: uint8, the streams, each of which begins at a multiple of 4 bytes.
         segments: int32, holds rows of PART_WORDS at the positions in the images' words.
         images: int64 (n, IMAGE_WORDS), words.
         tables: int32, results of ``make_tables``.
-        coefficients: int16 (blocks, 64), zeros; takes each block's coefficients in zigzag order.
-        status: int32 (n,), zeros; takes the errors of each image's segments.
+        coefficients: int16 (blocks, 64), zeros, filled with each block's coefficients in zigzag order.
+        status: int32 (n,), zeros, filled with the errors of each image's segments.
         count, image_count: number of the images' parts, between whose rows other rows may lie, and n.
-        LANES, ROUNDS, SYMBOLS: parts of a program, refills between checks whether all are done, symbols of a refill.
+        LANES, ROUNDS, SYMBOLS: parts a program, refills between checks whether all lanes are done, symbols a refill.
     """
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     exists = lane < count
@@ -122,14 +122,14 @@ def decode_segments(
     first = tl.load(image + _FIRST_BLOCK) + tl.load(segment + _BLOCK, exists, 0)
     out = coefficients + first * 64
     before = tl.load(segment + _BEFORE, exists, 0)
-    shared = before > 0  # The first byte belongs to the part before too.
+    shared = before > 0  # The first byte belongs to the previous part too.
     byte = tl.load(stream + position, shared, 0)
     position = tl.where(shared, tl.minimum(position + 1 + (byte == 255).to(tl.int32), end), position)
-    buffer = byte.to(tl.uint64) << (56 + before).to(tl.uint64)  # the next bits, at the head
-    valid = tl.where(shared, 8 - before, 0)  # bits in it
-    at = tl.zeros((LANES,), tl.int32)  # index in the part of the next coefficient
+    buffer = byte.to(tl.uint64) << (56 + before).to(tl.uint64)  # the next bits, from the highest bit on
+    valid = tl.where(shared, 8 - before, 0)  # number of bits in ``buffer``
+    at = tl.zeros((LANES,), tl.int32)  # index of the next coefficient in the part
     stop = blocks * 64
-    block, furthest, problem = at, at, at  # index in the MCU
+    block, furthest, problem = at, at, at  # ``block``: index of the block in the MCU
     dc, ac = dc0, ac0
     while tl.max(stop - at, 0) > 0:
         for _ in range(ROUNDS):
@@ -174,11 +174,11 @@ def decode_segments(
 
 @kernel
 def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Sum up the differences of DC between a component's blocks (F.2.2.1).
+    """Replace the differences of DC by the sums of a component's differences up to each block (F.2.2.1).
 
     Args:
         segments, images, coefficients, count, image_count: as in ``decode_segments``.
-        SEGMENTS: parts of a program; the first part of each segment gives the segment's blocks.
+        SEGMENTS: parts a program; only a segment's first part sums, for all blocks of the segment.
         BLOCKS: blocks of each segment that are summed at once.
     """
     part = tl.program_id(0) * SEGMENTS + tl.arange(0, SEGMENTS)[:, None]
@@ -209,7 +209,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
 @device_function
 def _find_image(images, part, count):
-    """Return the number of a part's image: the last image before which there are at most ``part`` parts."""
+    """Return the index of a part's image: the last image before which there are at most ``part`` parts."""
     number = part * 0
     step = 1
     while step < count:
@@ -225,7 +225,7 @@ def _find_image(images, part, count):
 
 @device_function
 def _blocks_of_mcu(image):
-    """Return the blocks of luma, and all blocks, of an MCU."""
+    """Return the number of an MCU's luma blocks, and of all its blocks."""
     three = tl.load(image + _COMPONENTS) == 3
     luma = tl.where(three, (tl.load(image + _ACROSS) * tl.load(image + _DOWN)).to(tl.int32), 1)
     return luma, tl.where(three, luma + 2, 1)
@@ -238,7 +238,7 @@ def _refill(stream, buffer, valid, position, end):
     wanted = (valid <= 32) & (position < end)
     low = tl.load(word_at, wanted, 0).to(tl.uint64)
     high = tl.load(word_at + 1, wanted, 0).to(tl.uint64)
-    bytes8 = (high << 32 | low) >> ((position & 3) * 8).to(tl.uint64)  # 5 bytes or more, the first lowest
+    bytes8 = (high << 32 | low) >> ((position & 3) * 8).to(tl.uint64)  # 5 to 8 bytes, the first byte lowest
     word = bytes8.to(tl.uint32)
     flipped = word ^ 0xFFFFFFFF
     ff = (flipped - 0x01010101) & word & 0x80808080  # The lowest bit marks the first byte FF.

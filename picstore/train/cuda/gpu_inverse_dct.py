@@ -1,7 +1,7 @@
-"""Samples of blocks on a GPU by libjpeg's "islow" inverse DCT and the reduced versions, by a lane for each block.
+"""libjpeg's "islow" inverse DCT and its reduced versions on a GPU, with a lane for each block.
 
 Numbers wrap and saturate to 16 bits as in vectorized decoders, including the CPU's, so that absurd coefficients give
-equal pixels. Coefficients stay in zigzag order, because all indexes are constants of the code.
+equal pixels too. Coefficients stay in zigzag order, because all indices are constants in the code.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
         images: int64 (n, IMAGE_WORDS), words.
         coefficients: int16 (blocks, 64), results of ``gpu_huffman.decode_segments``.
         quantization: int16 (tables, 64), in zigzag order.
-        planes: uint8, takes the samples of all components.
-        SIDE: 8, 4, 2 or 1 samples of a side; blocks that become other sizes are left out.
-        LANES: blocks of a program.
+        planes: uint8, filled with the samples of all components.
+        SIDE: 8, 4, 2 or 1 samples a side; blocks that become other sizes are left out.
+        LANES: number of blocks a program.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     count = tl.load(image + _BLOCKS).to(tl.int32)
@@ -48,7 +48,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     per_mcu = luma
     if tl.load(image + _COMPONENTS) == 3:
         per_mcu = luma + 2
-    # Blocks lie tile by tile, so a segment's are neighbors.
+    # Blocks lie tile by tile, so that the blocks of a segment are neighbors.
     mcu, block = number // per_mcu, number % per_mcu
     component = tl.maximum(block - luma + 1, 0)
     is_luma = component == 0
@@ -95,9 +95,9 @@ def _store_eight(c, q, out, stride, known):
 
 @device_function
 def _store_four(c, q, out, stride, known):
-    """Make 4 × 4 samples, for which coefficients 4 of rows and columns do not matter (libjpeg's jidctred.c).
+    """Make 4 × 4 samples, for which coefficient 4 of a row or column does not matter (libjpeg's jidctred.c).
 
-    The compiler leaves out the unused results of these coefficients.
+    The compiler leaves out the unused results of such coefficients.
     """
     below = (_number(c, 0) * 0).to(tl.int32)
     for k in tl.static_range(8, 64):
@@ -143,7 +143,7 @@ def _store_two(c, q, out, stride, known):
 
 @device_function
 def _transform_to_two(c, q, I: tl.constexpr):  # noqa: E741
-    """Transform the numbers of a column to 2."""
+    """Transform the 8 coefficients of column ``I`` to 2 numbers."""
     first = _product(c, q, _ZIGZAG[I]) << 15
     odd = _product(c, q, _ZIGZAG[8 + I]) * _TWO[0] + _product(c, q, _ZIGZAG[24 + I]) * _TWO[1]
     odd += _product(c, q, _ZIGZAG[40 + I]) * _TWO[2] + _product(c, q, _ZIGZAG[56 + I]) * _TWO[3]
@@ -200,7 +200,7 @@ def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
 
 @device_function
 def _every(made, STEP: tl.constexpr, I: tl.constexpr):  # noqa: E741
-    """Take numbers I, I + STEP and so on of 8 columns of STEP numbers."""
+    """Return number ``I`` of each of 8 columns of STEP numbers."""
     row = ()
     for k in tl.static_range(8):
         row = row + (made[STEP * k + I],)  # type: ignore[assignment]  # noqa: RUF005

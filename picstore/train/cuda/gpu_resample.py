@@ -51,7 +51,7 @@ _TO_BITS, _HALF_STEP = tl.constexpr(32 - filters.POSITION_BITS), tl.constexpr(1 
 
 @device_function
 def sampled(table, descriptor, y, x):
-    """Resample an output's pixels, int32 (h, 1) and (1, w): red, green, blue as whole float32 levels."""
+    """Return red, green and blue of output pixels ``y``, int32 (h, 1), and ``x``, (1, w), as whole float32 levels."""
     interpolation = load_i32(descriptor, FILTER)
     if load_i32(descriptor, SLANTED) == 0:
         r, g, b = _filtered(table, descriptor, y, x)
@@ -124,7 +124,7 @@ def _beside(fill, missing):
 
 @device_function
 def _level(total):
-    """Round a sum, to which a half was added, to a level; clip, as bicubic and Lanczos overshoot."""
+    """Round a sum, to which a half was added, to a level, clipped because bicubic and Lanczos filters overshoot."""
     return tl.minimum(tl.maximum(total >> _PIXEL_BITS, 0), 255).to(tl.float32)
 
 
@@ -142,7 +142,7 @@ def _position(descriptor, y, x, axis: tl.constexpr):
 
 @device_function
 def _nearest(descriptor, y, x):
-    """Take the nearest pixel of a slanted image; borders as for ``_interpolated``."""
+    """Return the nearest pixels of a slanted image; borders are as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
     i = tl.minimum(tl.maximum(tl.floor(at_x + _TIE).to(tl.int32), left), right)
@@ -153,7 +153,7 @@ def _nearest(descriptor, y, x):
 
 @device_function
 def _bicubic(descriptor, y, x):
-    """Interpolate a slanted image bicubically; borders as for ``_interpolated``."""
+    """Interpolate a slanted image bicubically; borders are as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
     a = tl.where(load_i32(descriptor, FILTER + 1) != 0, _SHARP, _PLAIN).to(tl.float64)
@@ -162,7 +162,7 @@ def _bicubic(descriptor, y, x):
     r = first_x * 0 + _HALF_PIXEL
     g = r
     b = r
-    for v in range(4):  # 189 registers if unrolled
+    for v in range(4):  # An unrolled loop would take 189 registers.
         weight = _unpacked(weights_y, v)
         j = tl.minimum(tl.maximum(first_y + v, top), bottom)
         row_r = first_x * 0 + _HALF_ROW
@@ -203,7 +203,7 @@ def _whole(weight):
 
 @device_function
 def _interpolated(descriptor, y, x):
-    """Interpolate bilinearly: the clip's border is repeated outside the clip; ``fill`` is taken outside the image."""
+    """Interpolate bilinearly: outside of the clip, repeat the clip's border; outside of the image, take ``fill``."""
     left, right, fx = _neighbors(descriptor, y, x, 0)
     top, bottom, fy = _neighbors(descriptor, y, x, 1)
     both = (fx * fy + _HALF) >> _BITS
@@ -257,7 +257,7 @@ def _corner(descriptor, y, x, weight):
 
 @device_function
 def _visible_weight(descriptor, y, x, count):
-    """Return the part of each pixel inside of the edges: int32 up to ``_ONE``."""
+    """Return the share of each pixel that lies inside of the edges: int32 up to ``_ONE``."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     seen = tl.full((TILE_HEIGHT, TILE_WIDTH), 1.0, tl.float64)
@@ -271,7 +271,7 @@ def _visible_weight(descriptor, y, x, count):
 
 @device_function
 def _visible_run(descriptor, y, x, count):
-    """Return ``_ONE`` for pixels whose centers lie inside of every edge, else 0; as ``visible_run`` of the CPU."""
+    """Return ``_ONE`` for pixels whose centers lie inside of every edge, else 0, like the CPU's ``visible_run``."""
     down = y.to(tl.float64) + 0.5
     low = down * 0.0
     high = low + load_i32(descriptor, SIZE).to(tl.float64) - 1.0

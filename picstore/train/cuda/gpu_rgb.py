@@ -16,12 +16,12 @@ _SIDE = tl.constexpr(words.SIDE)
 def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Make the pixels of ROWS rows and 4 · COLUMNS columns; the grid is (programs for the largest image, images).
 
-    A lane makes four pixels side by side, so rows begin at multiples of four bytes.
+    A lane makes four pixels side by side, so that rows must begin at multiples of four bytes.
 
     Args:
         images: int64 (n, IMAGE_WORDS), words.
         planes: uint8, results of ``gpu_inverse_dct.inverse_dct``.
-        pixels: uint8, takes planes of red, green and blue.
+        pixels: uint8, filled with planes of red, green and blue.
         ROWS, COLUMNS: size of a program's tile.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
@@ -62,7 +62,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
     stride = tl.load(image + _STRIDE + COMPONENT)
     plane = planes + tl.load(image + _PLANE + COMPONENT)
     count, last_y = (width + across) >> across, ((height + down) >> down) - 1
-    interpolates = tl.load(image + _SIDE) > 1  # libjpeg repeats samples at 1/8.
+    interpolates = tl.load(image + _SIDE) > 1  # At 1/8 of the size, libjpeg repeats samples.
     near_y = y >> down
     near = plane + near_y * stride
     beside = plane + tl.minimum(tl.maximum(near_y + 2 * (y & 1) - 1, 0), last_y) * stride
@@ -70,7 +70,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
         n = x >> 1
         before, s0, s1, after = _columns(near, n, count, known)
         v0, v1, v2, v3 = s0, s0, s1, s1
-        if (count > 2) & interpolates:  # libjpeg repeats narrower rows, also downwards.
+        if (count > 2) & interpolates:  # libjpeg repeats the samples of narrower rows, also downwards.
             if down == 1:
                 c_before, c0, c1, c_after = _columns(beside, n, count, known)
                 before, s0, s1, after = 3 * before + c_before, 3 * s0 + c0, 3 * s1 + c1, 3 * after + c_after

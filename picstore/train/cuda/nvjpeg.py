@@ -1,8 +1,8 @@
 """Decoding of a batch's streams on a GPU by nvJPEG, or on the CPU if nvJPEG fails.
 
 A list goes to the decoder in one call, which fails as a whole if one stream fails. Then halves of the list are tried,
-down to the streams that fail alone, which the CPU decodes. The caller counts and reports these streams; otherwise a
-decoder that takes no stream would look like a slow one. Lack of memory and a failing device are not a stream's fault.
+down to the single streams that fail, which the CPU decodes. The caller counts and reports these streams; otherwise a
+decoder that takes no stream would look like a slow decoder. No stream is blamed for lack of memory or a failing device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SOUND = bytes.fromhex(
 )
 _SOUND_COLOR = (201, 120, 41)
 
-# torchvision and torchcodec put the number of nvJPEG's status at the end of their messages.
+# torchvision and torchcodec put nvJPEG's status code at the end of their messages.
 _STATUS = re.compile(r"(?:fail\w*|nvjpeg)[^\n]*?: (\d+)", re.IGNORECASE)
 _ALLOCATOR_FAILURE, _NOT_INITIALIZED, _ARCH_MISMATCH = 5, 1, 7
 
@@ -122,7 +122,7 @@ class DecodedStreams:
 
     Attributes:
         images: uint8 (3, h, w) on the device; None for a stream that no decoder takes.
-        problems: for each missing image, by number, the reason.
+        problems: for each missing image, by index, the reason.
         refused: reasons why the device did not decode the images that were left to the CPU.
     """
 
@@ -165,7 +165,7 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
 def _decode_some(
     streams: list[torch.Tensor], decode: Decode, device: torch.device, *, again: bool = False
 ) -> list[torch.Tensor | str]:
-    """Decode streams in one call, or in halves down to single ones; return messages in place of streams that fail."""
+    """Decode streams in one call or, after an error, half by half; return messages in place of streams that fail."""
     if device.type == "cuda":
         # The hardware engine does not wait for work that is queued on the stream. On an H100, 134 of 200 batches were
         # damaged without this line (torchvision pull request 9606).
@@ -209,7 +209,7 @@ def _kind_of(error: RuntimeError) -> str:
 
 def _decode_on_cpu(stream: torch.Tensor, width: int, height: int) -> torch.Tensor:
     """Decode one stream on the CPU: uint8 (3, height, width)."""
-    from picstore.train.cpu.decode_crop import decode_rgb  # loads kernels, seldom needed beside a GPU
+    from picstore.train.cpu.decode_crop import decode_rgb  # Its kernels are seldom needed if a GPU decodes.
 
     pixels = decode_rgb(stream.numpy(), width=width, height=height)
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

@@ -1,7 +1,7 @@
 """Page-locked memory for copies to a GPU: each block in which batches lie is registered with CUDA once.
 
-A GPU reads page-locked memory by itself. The loader uses a handful of blocks again and again. A copy of each batch to
-other page-locked memory took 5 µs an image, more than all of Python's work.
+A GPU reads page-locked memory by itself. The loader reuses a handful of blocks. Copying each batch to other page-locked
+memory took 5 µs an image, more than all of Python's work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from picstore.train.buffers import Mapping, find_mapping
 logger = logging.getLogger("picstore")
 
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all GPUs
-_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # whether a block is locked
+_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # whether each tried block is locked
 _warned = threading.Event()
 
 
@@ -31,8 +31,8 @@ def lock_pages(array: U8, device: torch.device) -> bool:
         device: a GPU; on the CPU, with Triton's interpreter, any memory will do.
 
     Returns:
-        True if the memory is page-locked. Memory that is not from ``map_memory`` is not locked, such as a batch from a
-        cluster's object store, which is used once; nor is memory that CUDA refuses, which is logged once.
+        Whether the memory is page-locked. Memory that is not from ``map_memory`` is not locked, for instance a batch
+        from a cluster's object store, which is used once. A refusal by CUDA is logged once.
     """
     if device.type != "cuda":
         return True
@@ -55,7 +55,7 @@ def lock_pages(array: U8, device: torch.device) -> bool:
 def _register(mapping: Mapping, device: torch.device) -> str:
     """Page-lock memory until it is unmapped; return CUDA's error, or "".
 
-    A thread of its own makes the call, because torch would raise the thread's last CUDA error at its next launch.
+    A new thread makes the call, because torch raises a thread's previous CUDA error at the thread's next launch.
     """
     problems = ["its thread ended"]
 

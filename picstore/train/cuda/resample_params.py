@@ -12,33 +12,33 @@ from picstore.kernels.filters import BILINEAR, GRID, HALF_WIDTHS, MAX_COORDINATE
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.padding_and_edges import open_edges, vector_length
 
-_TOLERANCE = 1e-6  # tolerance of rounding
+_TOLERANCE = 1e-6  # allowance for rounding errors
 
 
 @dataclass(frozen=True, eq=False)
 class ResampleParams:
     """Maps from n sources to n outputs, in the units of ``augment_layout.py``."""
 
-    planes: I64  # (n, 3), addresses, and bytes between planes and rows
+    planes: I64  # (n, 3), address, and bytes from plane to plane and from row to row
     source_size: I64  # (n, 2), width and height
     clip: I64  # (n, 4), left, top, right, bottom
     slanted: Bools
     flip: Bools  # (n, 2)
-    window: I64  # (n, 2), source pixels that a filter may reach
-    taps: I64  # (n, 2), those of them in the image
+    window: I64  # (n, 2), number of source pixels that a filter may reach
+    taps: I64  # (n, 2), number of these pixels that may lie in the image
     map: F64  # (n, 6)
     fill: I64  # (n, 3)
     interpolation: I64  # (n,), codes of ``kernels/filters.py``
     antialias: Bools
     size: I64  # (n, 2), width and height of the outputs
     edges: F64  # (n, k, 3), in output pixels
-    shows_edges: Bools  # (n,), edges that hide output pixels
+    shows_edges: Bools  # (n,), whether edges hide output pixels
 
     @classmethod
     def from_boxes(
         cls, planes: I64, source_size: I64, box: F64, clip: I64, size: I64, *, filters: tuple[I64, Bools]
     ) -> ResampleParams:
-        """Make upright resampling of boxes (left, top, width, height in source pixels), without flips, fill or edges.
+        """Return parameters for upright boxes (left, top, width, height in source pixels) without flip, fill or edge.
 
         ``filters`` are ``interpolation`` and ``antialias``.
         """
@@ -51,7 +51,7 @@ class ResampleParams:
 
 
 def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64, Bools]) -> tuple[F64, I64, I64]:
-    """Make ``map``, ``window`` and ``taps`` of :class:`ResampleParams` for upright resampling of boxes."""
+    """Return ``map``, ``window`` and ``taps`` of :class:`ResampleParams` for upright resampling of boxes."""
     interpolation, antialias = filters
     numbers = np.empty((len(size), 6))
     numbers[:, :2] = box[:, :2]
@@ -108,11 +108,11 @@ def make_resample_params(
 def minify_slanted(
     params: ResampleParams, geometry: Geometry, origins: I64, factors: I64
 ) -> tuple[I64, ResampleParams, ResampleParams]:
-    """Split antialiased minification off slanted images, which are first resampled to the output's scale.
+    """Split the antialiased resampling of slanted images in two, the first of which minifies to the output's scale.
 
     Returns:
-        int64 (k,), the indices of the minified images; the parameters that minify these; and all images' parameters
-        afterwards. The caller must set ``planes`` of the minified images in the last.
+        The indices of these images, int64 (k,); their parameters for the first resampling; and all images' parameters
+        for the second resampling, where the caller must set ``planes`` of these images.
     """
     if not params.slanted.any():
         return np.zeros(0, np.int64), params, params
@@ -134,7 +134,7 @@ def minify_slanted(
     matrix = matrix.copy()
     matrix[:, :, 2] -= low
     matrix /= scale[:, :, None]
-    # If the clip ends beyond the resampled part, it ends beyond the image, or the output does not reach its end.
+    # A clip that ends beyond the resampled part ends beyond the image, or where the output does not reach.
     left_top = np.floor((params.clip[indices, :2] - low) / scale)
     right_bottom = np.ceil((params.clip[indices, 2:] - low) / scale)
     changed = {name: getattr(params, name).copy() for name in ("source_size", "clip", "map")}
@@ -153,7 +153,7 @@ def _in_decoded(boxes: I64, origins: I64, factors: I64) -> I64:
 
 
 def _check(box: F64, matrix: F64 | None, clip: I64, size: I64) -> None:
-    """Raise UsageError for a box without area, or for coordinates beyond ``MAX_COORDINATE``, of any image."""
+    """Raise UsageError if a box or output has no area, or if coordinates are beyond ``MAX_COORDINATE``."""
     within = np.abs(clip).max() <= MAX_COORDINATE and np.abs(box).max() <= MAX_COORDINATE  # False for NaN
     if within and size.min() > 0 and box[:, 2:].min() > 0 and (matrix is None or np.isfinite(matrix).all()):
         return

@@ -52,8 +52,8 @@ def launching() -> Iterator[None]:
 def _skip_global_checks() -> None:
     """Stop Triton from comparing the global constants of compiled kernels at each launch.
 
-    The constants do not change. Each comparison makes an object of Triton's, 0.75 µs: 165 µs for the launches of a
-    batch, 88 µs of that for the 117 constants of ``run_phase``.
+    The constants do not change. Each comparison makes an object of Triton's, which takes 0.75 µs: 165 µs for the
+    launches of a batch, of which 88 µs for the 117 constants of ``run_phase``.
     """
     for each in _KERNELS:
         if getattr(each, "used_global_vals", None):  # Triton fills it at the first launch.
@@ -61,7 +61,7 @@ def _skip_global_checks() -> None:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Make a kernel that the host launches, compiled at the first launch; no integer specializes the code."""
+    """Make a kernel that the host launches, compiled at the first launch; no integer argument specializes the code."""
     made = triton.jit(function, do_not_specialize=["phase", "count", "image_count"])
     _KERNELS.append(made)
     return made
