@@ -210,7 +210,7 @@ class Geometry:
 
     @cached_property
     def window(self) -> I64:
-        """int64 (n, 4): the pixels that the filter can use: ``reach``, or with a repeated border more than the image."""
+        """int64 (n, 4): the pixels that the filter can use: ``reach``, or with a repeated border also pixels beyond."""
         window: I64 = np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
         return window
 
