@@ -32,8 +32,7 @@ DEFAULT_LIMIT = "50GiB"
 _FACTS, _CRC = "facts", 4
 # The folder is listed again after 1/32 of the limit was written.
 _LISTINGS_PER_LIMIT = 32
-# A dataset is active for this many seconds after its last use. Its entries are then evicted only if the cache exceeds
-# its limit.
+# Seconds after a dataset's last use during which its entries are evicted only if the cache exceeds its limit.
 _ACTIVE_SECONDS = 600
 # Seconds to wait before listing the folder of a full cache again.
 _FULL_SECONDS = 60

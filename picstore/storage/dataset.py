@@ -218,10 +218,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def ids(self) -> I64:
-        """Ids of the records in stored order, int64 (len(ds),); -1 for a damaged index entry.
-
-        Each access makes a copy, which the caller may change.
-        """
+        """Ids of the records in stored order, a new int64 array (len(ds),); -1 for a damaged index entry."""
         stored = self.containers.ids()
         return stored.copy() if len(stored) == len(self) else stored[self.live.marks()]
 
@@ -292,8 +289,7 @@ class Dataset(Sequence[Record]):
     def summary(self) -> Figure:
         """Draw the number of images by class, width, height and bytes, by reading the indexes of all containers.
 
-        Images with a damaged index entry are left out; the title counts them. Raise MissingDependency without
-        matplotlib.
+        Images with a damaged index entry are only counted in the title. Raise MissingDependency without matplotlib.
         """
         from picstore.storage.record_pictures import draw_summary
 
@@ -338,9 +334,8 @@ class Dataset(Sequence[Record]):
     def select(self, chosen: npt.ArrayLike | None = None, *, ids: npt.ArrayLike | None = None) -> Dataset:
         """Select records by a mask, bool (len(ds),), by positions or by ids.
 
-        The order does not change. Selecting by ids reads all ids; otherwise nothing is read. Containers without chosen
-        records are never read. Raise UsageError if a mask has another length, or if a position or id has no record or
-        occurs twice.
+        The order does not change. Selecting by ids reads all ids, else nothing is read. Containers without chosen
+        records are never read. Raise UsageError if a mask has another length, or a position or id is wrong or repeated.
         """
         if (chosen is None) == (ids is None):
             raise UsageError("select takes a mask or positions, or ids=; give one of them")
@@ -443,8 +438,7 @@ class Dataset(Sequence[Record]):
     def kept_counts(self) -> RecordCounts | None:
         """Read the counts of records by label that are kept with the dataset.
 
-        Return None for a selection, joined datasets or unsaved edits, and if the file is missing, damaged or of another
-        version.
+        Return None for selections, joined datasets and unsaved edits, and if the file is missing, damaged or outdated.
         """
         if self._selected is not None or self._joined or self.uuid != self._origin:
             return None
@@ -453,10 +447,7 @@ class Dataset(Sequence[Record]):
         return None
 
     def count_records(self) -> RecordCounts:
-        """Count records by label from all containers' indexes; raise Damage or NotADataset if an index is unreadable.
-
-        Damaged index entries are left out.
-        """
+        """Count records by label, except damaged entries; raise Damage or NotADataset if an index is unreadable."""
         # A container without live records may be missing.
         numbers = np.flatnonzero(self.live.counts).tolist()
         return count_records(numbers, self.containers.index, live=self.live.mask, relabel=self.labels)

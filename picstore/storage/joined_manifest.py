@@ -84,9 +84,8 @@ NO_SHIFT = RecordShift()
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
     """Return each dataset's shift of ids and labels in the joined dataset.
 
-    ``ids_ends`` holds a number above all ids of each dataset; ``names`` are the datasets' names in messages. Raise
-    UsageError if only some datasets have names of classes, two classes have the same name, attachments differ, or ids
-    need more than 63 bits.
+    ``ids_ends`` holds a number above each dataset's ids, ``names`` the names in messages. Raise UsageError if only some
+    datasets have names of classes, two classes have the same name, attachments differ, or ids need more than 63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:

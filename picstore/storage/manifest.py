@@ -54,10 +54,7 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The description of a dataset; docs/format.md defines each field.
-
-    ``edits`` is None if the dataset is unedited, ``references`` is None if the dataset holds its images.
-    """
+    """Description of a dataset (docs/format.md); ``edits`` is None if unedited, ``references`` if images are inside."""
 
     uuid: str
     images: int

@@ -153,10 +153,7 @@ def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manife
 
 
 def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Write the copy of a dataset's first manifest, then the manifest; the manifest's files must exist.
-
-    Raise Conflict if another manifest has appeared.
-    """
+    """Write a new dataset's copy, then manifest, whose files must exist; raise Conflict if another manifest exists."""
     raw = manifest_file(manifest)
     if not (root / MANIFEST).is_file():
         (root / COPY).write(raw)
@@ -167,10 +164,7 @@ def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
 
 
 def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> None:
-    """Write the copy, then replace the manifest of bytes ``old``; the new manifest's files must exist.
-
-    Raise Conflict if the present manifest has other bytes.
-    """
+    """Write the copy, then the manifest, whose files must exist; raise Conflict if present bytes are not ``old``."""
     raw = manifest_file(manifest)
     (root / COPY).write(raw)
     if not (root / MANIFEST).replace(raw, expected=old):
@@ -208,8 +202,7 @@ def edit_lock(root: WritableLocation) -> Iterator[None]:
     """Lock a dataset in a folder against other edits during an edit; in a store, edits are conditional writes.
 
     The lock is on ``edits/lock``, an empty file that is never replaced. Partial files of killed edits are removed.
-    Raise UsageError if another process holds the lock for a minute, the file system has no locks, or ``edits/`` is a
-    symbolic link.
+    Raise UsageError if another process holds the lock for a minute, there are no locks, or ``edits/`` is a link.
     """
     busy = f"{root} is being edited by another process"
     with (own_edits_folder(root) / LOCK).lock(busy, wait=_LOCK_WAIT, create=True):

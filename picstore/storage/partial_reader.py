@@ -246,10 +246,7 @@ def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Seq
 
 
 def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
-    """Mark a record as lost because one of its parts fails its CRC.
-
-    If the part consists of tile rows, the message names the first row that fails.
-    """
+    """Mark a record as lost because a part fails its CRC; the message names the first tile row that fails, if any."""
     what, offset = f"record {container.index['id'][part.number]}", part.begin
     stored = container.stored_rows(part.number) if part.header else None
     if stored is not None:
@@ -263,10 +260,7 @@ def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
 
 
 class TableReader:
-    """Reader of the tables of containers by number, for any thread.
-
-    ``rows`` are ``layout.INDEX_ROW`` (containers,).
-    """
+    """Reader of the tables of containers by number, for any thread; ``rows`` are ``layout.INDEX_ROW`` (containers,)."""
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows

@@ -165,10 +165,7 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
 
 
 def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> RecordCounts | None:
-    """Read the counts of the version ``origin`` for a later manifest whose records have the same labels.
-
-    Return None if labels or deletions differ, or if counts are missing or damaged.
-    """
+    """Return ``origin``'s counts for a later manifest; None if labels or deletions differ or counts are unreadable."""
     with contextlib.suppress(NotADataset, Damage, UnsupportedVersion, UsageError):
         earlier = read_manifest(root, origin)
         if _labels_origin(earlier) == _labels_origin(manifest):

@@ -85,8 +85,7 @@ class EditFiles:
     ) -> tuple[Edits, FileBytes]:
         """Return edits with columns added that hold values of the records ``ids``, and the new files.
 
-        With ``keep``, an existing column keeps its values for other records. Raise UsageError if a name or value is
-        invalid.
+        With ``keep``, existing columns keep values of other records. Raise UsageError if a name or value is invalid.
         """
         entries, files = {entry.name: entry for entry in self.edits.columns}, {}
         for name, values in columns.items():

@@ -48,8 +48,7 @@ def _place(data: Buffer | U8) -> tuple[int, int]:
 
 
 _short, _without_lock = _load()
-# Release the GIL for buffers of at least this many bytes. For shorter buffers, releasing it costs more than other
-# threads gain.
+# Release the GIL for at least this many bytes. For fewer bytes, releasing it costs more than other threads gain.
 _LONG = 1 << 19
 _BITS = np.arange(32, dtype=np.uint32)
 

@@ -51,7 +51,7 @@ class Container:
             in part. Then ``buffer`` holds an image's header and the tile rows that were read, and the entry has the
             height and segments of these rows, or length 0 if no row was read. The header states the stored height.
         tops: int64 (n,), number of pixel rows of the stored image above the first row that ``held`` describes.
-        causes: by record number, the damage to which the record was lost, if damage of a single record is known.
+        causes: by record number, the cause of the record's loss, if the cause was found for this record alone.
         records: int64 (n,), ascending, the record numbers of the tables' rows; None if the tables have all records.
         tile_rows: results of ``stored_rows`` by record number.
         origin: function that returns file and offset of a byte of ``buffer``; None unless other files were read.

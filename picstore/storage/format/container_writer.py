@@ -79,8 +79,7 @@ def _index(
 ) -> tuple[bytes, bytes, list[Buffer], int]:
     """Return index, attachment table, payload as blobs and payload's CRC; the payload begins at offset ``at``.
 
-    ``behind``, int64 (n, 2), holds for each record the numbers of segment-table entries of its row checksums and of its
-    entry points.
+    ``behind``, int64 (n, 2), holds each record's numbers of segment-table entries for row checksums and entry points.
     """
     index = np.zeros(len(records), dtype=layout.ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)

@@ -84,8 +84,7 @@ class Location(Root):
 
     Raises:
         NotADataset: a missing file is read, or its ``size`` requested.
-        PicstoreError: access is refused, or the store cannot be reached. This is not Damage, because nothing is known
-            of the bytes.
+        PicstoreError: access is refused, or the store cannot be reached; not Damage, as the bytes may be sound.
     """
 
     __slots__ = ()

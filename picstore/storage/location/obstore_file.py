@@ -315,8 +315,7 @@ class ConditionFailed(PicstoreError):
 def retries(*, patient: bool) -> Retries:
     """Return the rule of retries: 10 retries; if ``patient``, as many as 3 minutes allow, so that a store may restart.
 
-    Work begins with requests that are not patient, so that a wrong setting fails soon: 10 retries, whose waits have
-    base 2, are over after 3 s.
+    Work begins with requests that are not patient, so that a wrong setting fails soon: 10 retries are over after 3 s.
     """
     return Retries(1000, base=3) if patient else Retries(10)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-# Servers choose the messages of errors, so each expression must take linear time: none looks for a further character
-# after any number of characters.
+# Servers choose the messages of errors, so each expression must take linear time for any message.
 _USER = re.compile(r"(://)[^/\s@\"']*@")
 _QUERY = re.compile(r"\?[^\s\"'<>)]*")
 _SIGNED = re.compile(r"(sig|signature|token|credential)=", re.IGNORECASE)

@@ -31,10 +31,7 @@ _REPOSITORY = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]
 
 @dataclass(frozen=True, slots=True)
 class WebFile(RemoteFile):
-    """Location on a web server; ``bucket`` is host and port, ``key`` the path.
-
-    Listing raises UsageError. No location counts as a folder.
-    """
+    """Location on a web server, which cannot be listed; ``bucket`` is host and port, ``key`` is the path."""
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Self:
