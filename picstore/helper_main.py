@@ -1,8 +1,8 @@
 """First program of a helper process (``helper_process.py``), which runs before any module is imported.
 
-Python puts the folder of this file on the path, not the working directory, where a module could have the name of one of
-Python's own. Arguments: folders of modules, ``module:function`` to run, modules not to import, the descriptor of the
-file for last words, and the arguments that ``sys.argv`` then holds.
+Python puts the folder of this file on the path, not the working directory, in which a file could hide a module of
+Python. Arguments: folders of modules, ``module:function`` to run, modules not to import, the descriptor of the file for
+last words, and the arguments that ``sys.argv`` then holds.
 """
 
 import sys

@@ -222,7 +222,7 @@ class ExportResult(Result):
     """Result of ``export``.
 
     Attributes:
-        out, format: folder and format.
+        out, format: folder and format of the exported files.
         images, bytes: number of records written, and size of their JPEGs.
         records_lost: number of damaged records that were left out.
         seconds: duration of the verb.
@@ -257,7 +257,7 @@ class InfoResult(Result):
             origin, and outcome of the conversion.
         shuffle, shuffle_history: the last shuffle, and all shuffles.
         order: statistics of the stored order; None for fewer than two records.
-        sampled_containers: number of containers behind ``order`` and the histograms of sizes: all, or 1,000.
+        sampled_containers: number of containers read for ``order`` and the histograms of sizes: all, or 1,000.
         counts_kept: True if the counts by class were stored in the dataset, False if records were counted now.
         histograms: histograms of ``label``, ``width``, ``height`` and ``bytes``.
     """
@@ -373,8 +373,7 @@ class CompareResult(Result):
         same_labels: True if all classes that both datasets have carry the same label in both.
         classes: classes in the order of the first dataset's labels, then classes that only the other dataset has.
         sizes: distributions of width, height, bytes, bits per pixel and chroma sampling, of all images.
-        quality: distribution of JPEG quality on libjpeg's scale, estimated from the quantization tables of up to 500
-            images each.
+        quality: distribution of JPEG quality on libjpeg's scale, estimated from the tables of at most 500 images each.
         images_shared: images that both datasets have; None if they were not searched for.
         seconds: duration of the verb.
     """

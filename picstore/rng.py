@@ -30,7 +30,7 @@ AUGMENT = 4  # loader: parameters of transforms
 MUX = 5  # mux: order inside a batch
 MEASURE = 6  # convert --measure: sample of inputs
 SPLIT = 7  # split: part of a record
-WEIGHT = 8  # loader: records that an epoch rounds up
+WEIGHT = 8  # loader: records whose share an epoch rounds up
 BUCKET = 9  # loader: length of sequences in each batch
 
 # Numbers drawn at a time, so that they stay in the cache; drawing 10**7 at once takes five times as long.

@@ -31,7 +31,7 @@ _COLORS = ("#f3c13a", "#3fc1c9", "#ff6b6b", "#7bd389", "#b892ff", "#ff9f5a", "#5
 _TITLES = {"width": "width, pixels", "height": "height, pixels", "bytes": "bytes of the JPEG", "label": "class"}
 _QUALITY_COLORS = {"420": "#1f6fb4", "444": "#c8553d", "422": "#3f8f4f"}
 _SVG_SETTINGS: Any = {
-    "svg.fonttype": "none",  # text stays text
+    "svg.fonttype": "none",  # text stays text, not outlines
     "svg.hashsalt": "picstore",  # makes the file reproducible
     "font.size": 9,
     "axes.grid": True,
@@ -49,8 +49,8 @@ class Tile:
         size: width and height at full size, by default those of ``pixels``; coordinates refer to this size.
         boxes: float64 (k, 4), left, top, right, bottom.
         names: names of boxes, k strings or an empty sequence.
-        outlines: polygons, float64 (p, 2).
-        points: float64 (m, 2).
+        outlines: polygons, x and y of corners, float64 (p, 2).
+        points: keypoints, x and y, float64 (m, 2).
         mask: integers (h, w); 0 is drawn transparent.
     """
 

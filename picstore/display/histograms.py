@@ -15,11 +15,11 @@ from picstore.arrays import F64, Array, Bools
 _BINS = 40
 # If the greatest value is at least this many times the least, the widths of bins grow in proportion to the values.
 _WIDE = 12.0
-# Columns that ``summarize`` takes.
+# Columns that ``summarize`` counts.
 SUMMARIZED = ("label", "width", "height", "bytes")
-_MAX_VALUES = 200  # most frequent values that are listed
+_MAX_VALUES = 200  # number of most frequent values to list
 _TITLES = {"label": "images by class", "width": "by width", "height": "by height", "bytes": "by bytes of the JPEG"}
-_CLASSES = 12  # bars of classes
+_CLASSES = 12  # largest number of bars of classes
 _WIDEST = 60  # characters of a bar
 _NAME = 24  # characters of a name
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -52,8 +52,8 @@ class Binned:
     """Bins of a column's values.
 
     Attributes:
-        numbers: number of the bin of each record, −1 for no bin, (n,).
-        shown: numbers of the listed bins.
+        numbers: index of the bin of each record, −1 for no bin, (n,).
+        shown: indices of the listed bins, in their order.
         empty: histogram without counts.
     """
 

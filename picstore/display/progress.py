@@ -65,7 +65,7 @@ def open_display(verb: str, progress: ProgressOption, *, as_json: bool = False) 
 
     Args:
         progress: True for a bar or lines, False for nothing, a callback, or an open display.
-        as_json: print lines as JSON.
+        as_json: whether to print lines as JSON.
     """
     if progress is True:
         return Bar(verb) if has_bar() else Lines(verb, as_json=as_json)
@@ -191,7 +191,7 @@ class Meter:
 
 
 class Callback:
-    """Display that calls a function with a :class:`ProgressReport` in each stage repeatedly, in the verb's thread.
+    """Display that repeatedly calls a function with a :class:`ProgressReport`, in the verb's thread.
 
     An exception that the function raises ends the verb.
     """
@@ -225,7 +225,7 @@ class Lines:
     """Display that prints a line when a stage begins, and further lines from its own thread.
 
     Args:
-        as_json: print JSON objects with the same facts.
+        as_json: whether to print the reports as JSON objects.
         interval: seconds between lines; INTERVAL by default.
         clock: monotonic clock, in seconds.
     """

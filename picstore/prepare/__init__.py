@@ -1,1 +1,1 @@
-"""Internal: before training: converting, shuffling, verifying, repairing, exporting; without torch."""
+"""Internal: work before training (converting, shuffling, verifying, repairing, exporting), without torch."""

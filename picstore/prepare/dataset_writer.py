@@ -101,7 +101,7 @@ class Writer:
         self._thread = threading.Thread(target=_serve_appends, args=(self._appends,), daemon=True)
         self._thread.start()
         weakref.finalize(self, self._appends.put, None)  # Ends the thread when the Writer is dropped.
-        # Reason why nothing can be added any more.
+        # Reason why nothing can be added any more; empty if images can be added.
         self._refusal = ""
         self._published = False
         self._pid = os.getpid()

@@ -103,7 +103,7 @@ def measure_quality(
         encode: settings of the planned conversion.
         images: size of the sample, drawn evenly over the source by ``seed``.
         workers: number of processes; the result does not depend on it.
-        image_timeout: seconds that an image may take with one of the settings.
+        image_timeout: seconds that an image may take with each of the settings.
         on_progress: called with the number of images done.
 
     Raises:

@@ -145,7 +145,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Add the counts of the new records to the dataset's, by labels of its label column; None if unreadable."""
+    """Return the counts of old and new records, relabelled by the label column; None if files are damaged."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)
@@ -158,7 +158,7 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, job: Job) -> bool:
-    """Return whether the append is published: only one runs at a time, so the manifest then lists one more."""
+    """Return whether the append is published. One append runs at a time, so the manifest then lists one more."""
     return _count_appends(manifest) > int(job.saved.get("earlier_appends", 1 << 62))
 
 

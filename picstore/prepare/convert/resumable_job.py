@@ -29,7 +29,7 @@ _RESUMABLE = ("convert", "index", "append")
 def begin_job(
     root: WritableLocation, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None
 ) -> dict[str, Any]:
-    """Check that a job can begin or resume here; return the job file's content, or ``settings`` for a new job.
+    """Check that a job can begin or resume at a location; return its file's content, or ``settings`` for a new job.
 
     Args:
         settings: settings of the job, which must equal those of an existing job.
@@ -169,7 +169,7 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 def remove_job(root: WritableLocation) -> None:
     """Remove ``unfinished/`` of a locked job; the job files last, so that no new job takes over old rows.
 
-    The job files stay if another file cannot be removed. A store may still list removed files.
+    The job files stay if another file cannot be removed; removed files that a store still lists do not count.
     """
     clear_job(root)
     folder = root / UNFINISHED

@@ -39,8 +39,7 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
 
     The result has the bytes of a conversion into the same number of rows in which these inputs never failed. Only
     failed inputs, and inputs whose stored records are damaged, are read from the source. The destination is a finished
-    dataset that nobody reads meanwhile, or an unfinished dataset to resume. Errors are those of
-    :func:`picstore.convert`.
+    dataset that nobody reads meanwhile, or an unfinished dataset to resume. Errors: see :func:`picstore.convert`.
     """
     require_no_partition(listing)
     root = locate_writable(destination)

@@ -115,7 +115,7 @@ def run_rows(
 
 
 def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
-    """Convert a row in a child of this process on a cluster's node, which reads the position file if the child dies."""
+    """Convert a row in a child process of a cluster's node; the node reads the position file if the child dies."""
     start_fork_server(task.encode)
     with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
         tasks = deque([replace(task, position_folder=Path(folder))])

@@ -1,1 +1,1 @@
-"""Processes that run tasks: on this machine or on a Ray cluster."""
+"""Processes that run tasks, on this machine or on a Ray cluster."""

@@ -152,7 +152,7 @@ def serve_forks() -> None:
     line = socket.socket(fileno=int(sys.argv[1]))
     running: dict[int, int] = {}
     # Python runs signal handlers between system calls. If a child ended just before ``select``, a handler would report
-    # that only after the next fork, for which the parent may wait for ever. The pipe is written when the signal comes.
+    # that only at the next fork, and the parent would wait for ever. The pipe is written when the signal comes.
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)

@@ -42,7 +42,7 @@ class RayEngine:
         """Run tasks as :func:`picstore.prepare.engine.worker_processes.Engine.run` says.
 
         A task that loses its worker runs again on another worker. Raise PicstoreError if a task loses ``MAX_ATTEMPTS``
-        workers, or has a bug. ``on_progress`` is called once for each task, at its end.
+        workers, or raises an unexpected error. ``on_progress`` is called once for each task, at its end.
         """
         ray = import_ray()
         remote = ray.remote(num_cpus=1, max_retries=0)(run_task)
@@ -91,7 +91,7 @@ def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str)
 
 
 def join_cluster() -> bool:
-    """Connect this process to a cluster, as :func:`connect` does but for good; return whether this call did so."""
+    """Connect this process as :func:`connect` does, but permanently; return whether this call connected it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Without this variable Ray warns of a future change.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -1,1 +1,1 @@
-"""An image of any format to a training JPEG."""
+"""Conversion of an image of any format to a training JPEG."""

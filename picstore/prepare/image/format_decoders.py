@@ -1,4 +1,4 @@
-"""The library that decodes each format (docs/formats.md), and the files that a library is known to read wrongly.
+"""Choice of the library that decodes a file (docs/formats.md), and refusal of files that libraries read wrongly.
 
 picstore reads FITS and most layouts of TIFF itself, resvg draws SVG, and Pillow reads all else that it can. The extra
 ``formats`` reads HEIC, JPEG XL and raw files of cameras, without a system package, and ImageMagick the rest. Each
@@ -196,7 +196,7 @@ def _is_misread_by_pillow(data: bytes) -> bool:
     if siz is None:
         return False
     (count,) = struct.unpack_from(">H", data, siz.end() - 2)
-    depths = set(data[siz.end() : siz.end() + 3 * count : 3])  # bits − 1
+    depths = set(data[siz.end() : siz.end() + 3 * count : 3])  # bits − 1 of each component
     if depths == {7} or (count == 1 and depths <= {9, 11, 13, 15}):
         return False
     if len(depths) > 1 or max(depths, default=0) & 0x80 or count not in (1, 3, 4):

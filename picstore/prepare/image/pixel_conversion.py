@@ -100,7 +100,7 @@ def _is_wide(image: Image.Image) -> bool:
 
 
 def _white(image: Image.Image) -> float:
-    """Return the value that becomes white."""
+    """Return the sample value that becomes white."""
     if image.mode != "F" and not _is_wide(image):
         return 65_535
     strips = (np.asarray(image.crop(box)) for box in strip_boxes(image.size))

@@ -47,7 +47,7 @@ def limit_memory(pixels: int) -> None:
 
 
 def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
-    """Open an image as ``Image.open`` does, without its limit on pixels.
+    """Open an image as ``Image.open`` does, but without Pillow's limit on pixels.
 
     Pillow's limit and its warnings are settings of the whole process, which may be the user's, and threads share them.
     The caller checks the size. The limit still applies to images inside images, such as the PNG in an icon.

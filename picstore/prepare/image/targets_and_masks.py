@@ -72,12 +72,12 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
     """Turn and resize an attachment like its image, if it has the size that the image had before.
 
     An attachment of the file's size before rotation is rotated too. A JPEG may also be smaller than its image by an
-    integer factor. Masks take the value of the nearest pixel. A mask of the stored image's size, and other data of any
-    other size, are returned unchanged.
+    integer factor. Masks take the value of the nearest pixel. Data are returned unchanged if they are a mask of the
+    stored image's size, or not a mask and of another size.
 
     Args:
         name: name of the attachment, for messages.
-        image: how the image was turned and resized.
+        image: map by which the image was turned and resized.
 
     Raises:
         ImageError: the attachment cannot be decoded, is a mask of another size, or has several frames.

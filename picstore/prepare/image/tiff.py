@@ -109,7 +109,7 @@ class Layout:
 
 
 def read_tags(data: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
-    """Read the tags of a TIFF's first picture. Values are read on access, within the file."""
+    """Read the tags of a TIFF's first picture. Values are read on access, and only inside the file."""
     big = data[2:4] in (b"+\0", b"\0+")
     # Pillow recognizes the number of a BigTIFF in little-endian order only.
     header = b"II+\0" + data[4:16] if big else data[:8]
@@ -352,7 +352,7 @@ def _to_image(samples: _Samples, layout: Layout, tags: TiffImagePlugin.ImageFile
 
 
 def _top(samples: _Samples, layout: Layout) -> float:
-    """Return the value that becomes white."""
+    """Return the sample value that becomes white."""
     if layout.kind == _UNSIGNED and layout.bits <= 16:
         return (1 << layout.bits) - 1
     strips = (samples[upper:lower] for _, upper, _, lower in strip_boxes(layout.size))

@@ -84,8 +84,8 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
     """Make training JPEGs by adding restart markers.
 
     Returns:
-        For each source its training JPEG, or the reason to re-encode it, empty if the reason is the format or the
-        settings.
+        For each source its training JPEG, or the reason to re-encode it; the reason is empty if the settings ask for
+        it, or the source is not a JPEG.
     """
     made: list[TrainingJpeg | str] = [""] * len(sources)
     parsed = {}

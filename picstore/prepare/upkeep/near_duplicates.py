@@ -159,8 +159,7 @@ def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
     """Find the nearest hash within ``distance`` bits of each query; of equally near hashes, the first.
 
     Returns:
-        Indices in ``hashes``, and distances, both int64 (queries,). Without such a hash, the index is -1 and the
-        distance ``distance`` + 1.
+        Indices in ``hashes``, and distances, both int64 (queries,). Without such a hash: -1 and ``distance`` + 1.
     """
     if not len(hashes):
         return np.full(len(queries), -1), np.full(len(queries), distance + 1)
