@@ -61,7 +61,7 @@ def parse_extra(extra: bytes) -> Any:
 
 
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
-    """Return the objects of an extra, any JSON value; none if the extra is not an object or has no target fields.
+    """Return the objects of an extra, any JSON value; no objects if it is not a JSON object or has no target fields.
 
     Of target fields that are not in ``fields``, only the length is checked. Raise ImageError if a field is malformed.
     """

@@ -55,7 +55,7 @@ def read_and_check(paths, starts, places, rows, fields, crc):
         paths: paths of the files, one after the other, each with a zero byte at its end.
         starts: offset in ``paths`` of the path of each container's file.
         places: int64 (n, 3), for each container the address of memory for its bytes, its row in the index and its
-            ordinal. The result replaces the ordinal: 0 unless the container is whole, sound and the row's.
+            ordinal. The result replaces the ordinal: 0 unless the container is whole, sound and belongs to the row.
         rows: address of the index, ``layout.INDEX_ROW``.
         fields: number of attachments of a record.
         crc: ``crc32c_address()``.

@@ -47,7 +47,7 @@ class Readers(NamedTuple):
 
 
 class ContainerReader:
-    """Reader of containers by number, for any threads and forks, since no file stays open between calls.
+    """Reader of containers by number, for any threads and forks, because no file stays open between calls.
 
     Args:
         root: the folder of the dataset.

@@ -51,7 +51,7 @@ def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
 
 
 def own_edits_folder(root: WritableLocation) -> WritableLocation:
-    """Return the folder of edits; raise UsageError if it is a symbolic link, since edits would be written elsewhere."""
+    """Return the folder of edits; raise UsageError if it is a symbolic link, because edits would follow the link."""
     folder = root / EDITS
     if isinstance(folder, Folder) and folder.path.is_symlink():
         raise UsageError(f"{folder} is a symbolic link; replace it by a folder of the same files to edit {root}")
@@ -134,7 +134,7 @@ class Edits:
     Attributes:
         index: name of the index: ``picstore.idx``, or a file in ``edits/`` once rows were appended.
         deleted: number of deleted records.
-        tombstones: file of the deleted records' numbers in stored order, int64 (deleted,), ascending; None without.
+        tombstones: file of the deleted records' numbers in stored order, int64 (deleted,), ascending; None if empty.
         columns: values by id; a column called ``label`` replaces the records' labels.
     """
 

@@ -1,7 +1,7 @@
 """Records that a reader sees: all that are not deleted, or a selection of these records (docs/format.md, "Edits").
 
 A deleted record stays in its container. Its number in stored order identifies it, so that opening a dataset reads no
-container, and appending rows changes no number. A selection is not stored but held as one bit a record, 125 MB for
+container, and appending rows changes no number. A selection is not stored but held as one bit per record, 125 MB for
 10**9 records. A container without a live or selected record has a count of 0, so that no reader opens it.
 """
 
