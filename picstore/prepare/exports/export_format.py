@@ -85,7 +85,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Return a record's value for :meth:`divide`, by default its size in the file in bytes. Runs in tasks."""
+        """Return a record's value for :meth:`divide`, by default the record's size in bytes. Runs in tasks."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
         """Divide the records into parts, by default one part per file of about ``shard_size`` bytes."""

@@ -174,7 +174,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _move_content(unfinished: Path, out: Path) -> None:
-    """Move the content of ``unfinished`` to ``out``, and remove ``unfinished``; after an error ``unfinished`` stays."""
+    """Move the content of ``unfinished`` to ``out``, and remove ``unfinished``, which stays after an error."""
     for path in sorted(unfinished.iterdir()):
         path.rename(out / path.name)
     sync_folder(out)
@@ -196,7 +196,7 @@ class Outlines:
     """Records that can be exported, in stored order, as the indexes describe them.
 
     Attributes:
-        containers, positions, sizes: int64 (n,), each record's container, position in it, and JPEG's size in bytes.
+        containers, positions, sizes: int64 (n,), each record's container, position in the container, and JPEG's bytes.
         described: results of the format's ``describe``.
         malformed: number of records whose extras are not JSON.
     """
@@ -329,7 +329,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Return a record with column values in its extra, if the extra is an object or null; the extra's members win."""
+    """Return a record with column values in the extra, if the extra is an object or null; members of the extra win."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

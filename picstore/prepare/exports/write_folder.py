@@ -69,7 +69,7 @@ class FolderFormat(ExportFormat):
         return parts
 
     def _folders(self, labels: Iterable[int]) -> dict[int, str]:
-        """Name the folders of all classes, then the folders of other labels, in the order of their first records."""
+        """Return the folder names of all classes, then of other labels in the order of their first records."""
         used, folders = UsedNames((TABLE, CLASSES)), {}
         for label in dict.fromkeys([*range(len(self.classes)), *labels]):
             name = "unlabelled" if label < 0 else f"{label:04d}"
@@ -148,7 +148,7 @@ def _hidden_path(path: str, attachment: str) -> str:
 
 
 def _stem(extra: dict[str, Any], id_: int) -> str:
-    """Return the file name of the original path without its extension; the id if the extra has no path."""
+    """Return the original file name without its extension, made safe; the id if the extra has no path."""
     path = extra.get("path")
     if not isinstance(path, str):
         return f"{id_:09d}"

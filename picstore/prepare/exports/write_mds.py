@@ -34,8 +34,7 @@ class _Shard(NamedTuple):
 class MdsFormat(ExportFormat):
     """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. A task holds one shard in memory.
 
-    Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), and each attachment by its name
-    (bytes, empty if a record does not have the attachment).
+    Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), attachments (bytes, empty if missing).
     """
 
     COLUMNS = _COLUMNS

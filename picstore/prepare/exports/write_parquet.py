@@ -23,7 +23,7 @@ from picstore.prepare.exports.export_format import (
 from picstore.prepare.sources.parquet_layout import CLASSES_KEY, EXTRA_KEY, import_parquet
 from picstore.storage.format.record import Record
 
-# The number that Hugging Face's datasets writes. Reading a single row fetches its group.
+# Number of rows that Hugging Face's datasets writes per group. Reading a single row fetches the whole group.
 _ROWS_PER_GROUP = 100
 
 
@@ -39,7 +39,7 @@ class ParquetFormat(ExportFormat):
     """OUT/data/train-00000.parquet, …, OUT/README.md (the card), and OUT/classes.txt. A task holds 100 records.
 
     Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel if all class names differ,
-    −1 for unknown), ``extra`` (a JSON object as text), and each attachment by its name (binary, null if missing).
+    −1 for unknown), ``extra`` (a JSON object as string), and each attachment by its name (binary, null if missing).
     """
 
     COLUMNS = ("image", "label", "extra")
@@ -96,7 +96,7 @@ class ParquetFormat(ExportFormat):
         with durable_file(self._path(number), self.root) as file, pq.ParquetWriter(file, schema, **options) as writer:
             while True:
                 rows = [_row(record) for record in islice(remaining, _ROWS_PER_GROUP)]
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))  # an empty last group, too
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))  # The last group may be empty.
                 count += len(rows)
                 size += sum(map(_row_size, rows))
                 if len(rows) < _ROWS_PER_GROUP:

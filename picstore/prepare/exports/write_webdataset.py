@@ -94,7 +94,7 @@ def _add_member(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> No
 
 
 def _member_size(name: str, size: int) -> int:
-    """Return the bytes of a member with its header, which is one block unless the name needs pax records."""
+    """Return the size in bytes of a member and its header, which is one block unless the name needs pax records."""
     short = name.isascii() and len(name) <= tarfile.LENGTH_NAME
     header = _BLOCK if short else len(tarfile.TarInfo(name).tobuf(tarfile.PAX_FORMAT))
     return header + -(-size // _BLOCK) * _BLOCK

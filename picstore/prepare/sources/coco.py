@@ -131,14 +131,14 @@ class _Document:
         return number
 
     def text(self, value: dict[str, Any], key: str, path: str) -> str:
-        """Return the member ``key`` of an object, which is a text that is not empty and has no control characters."""
+        """Return the member ``key`` of an object, a string that is not empty and has no control characters."""
         text = value.get(key)
         if not isinstance(text, str) or not text or _NO_TEXT.search(text):
             self.refuse(f"{path}.{key}", "missing" if key not in value else "not a line of text")
         return text
 
     def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
-        """Return a list of coordinates, each within ±MAX_COORDINATE and their number a multiple of ``multiple``."""
+        """Check and return a list of coordinates within ±MAX_COORDINATE, whose length is divisible by ``multiple``."""
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")
         if not all(-MAX_COORDINATE <= value <= MAX_COORDINATE for value in values):
@@ -228,7 +228,7 @@ def _clipped_box(document: _Document, annotation: dict[str, Any], image: Input, 
 
 
 def clip_box(corners: Sequence[float], size: tuple[int, int]) -> list[float] | None:
-    """Return a box (left, top, right, bottom) clipped to an image of a width and height; None if no area is left."""
+    """Return a box (left, top, right, bottom) clipped to an image of ``size`` (width, height); None if none is left."""
     x0, y0, x1, y1 = (round(corner, _DECIMALS) for corner in corners)
     left, top, right, bottom = max(x0, 0), max(y0, 0), min(x1, size[0]), min(y1, size[1])
     return [left, top, right, bottom] if left < right and top < bottom else None

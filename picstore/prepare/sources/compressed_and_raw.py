@@ -25,7 +25,7 @@ from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 MAX_DECOMPRESSED = 1 << 32  # largest size of a decompressed block in bytes
 # A block may have this many decompressed bytes per compressed byte, plus _SMALL bytes. Shards hold images and masks.
 _MAX_RATIO = 256
-_SMALL = 64 << 20  # bytes
+_SMALL = 64 << 20  # size in bytes
 CODECS = ("zstd", "gz", "bz2")
 _KEY = struct.Struct("<8sQQQ")
 
@@ -51,7 +51,7 @@ class DecompressedBlock:
         self._data, self.path, self.printable_path, self.size = data, path, printable(path), len(data)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read exactly ``size`` bytes; raise Truncated if the block ends before."""
+        """Read exactly ``size`` bytes; raise Truncated if the block ends earlier."""
         if size < 0 or offset < 0 or offset + size > self.size:
             what = f"{size:,} bytes are said to be here, unpacked there are {self.size:,}"
             raise Truncated(what, self.printable_path, offset)

@@ -36,7 +36,7 @@ PATH_FIELDS = (
 )
 # Largest size in bytes of the first line of a CSV that is divided. ``csv`` refuses a field of twice that size.
 MAX_HEADER = 1 << 16
-CUT = "cut off, "  # prefix of the problem of a last line that was cut off
+CUT = "cut off, "  # prefix of the problem of a line that was cut off
 _MAX_TABLE = 1 << 32  # bytes
 # Names of the columns of left, top, right and bottom, in lower case.
 _CORNERS = (
@@ -72,7 +72,7 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of a CSV, which begins after ``lines`` lines. Without ``names``, the first row has the names."""
+    """Yield the rows of a CSV's part behind ``lines`` lines. Without ``names``, the first row names the columns."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(table), strict=True)
     try:
         names = next(reader, []) if names is None else names
@@ -170,7 +170,7 @@ def _is_retinanet(first: Sequence[str]) -> bool:
 
 
 def _add_box(found: _Image, row: dict[str, str], corners: Sequence[str], label: str | None) -> None:
-    """Add a row's box, if the row has a box, to its image; raise ValueError if a corner is not a number."""
+    """Add the box of a row, if any, to the row's image; raise ValueError if a corner is not a number."""
     texts = [row.pop(name).strip() for name in corners]
     value = row.pop(label, "") if label else ""
     if not any(texts):

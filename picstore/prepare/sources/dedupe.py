@@ -54,7 +54,7 @@ def _run(
 
 
 def end_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Return each input's size and last bytes by id; with a reader, which reads the whole input, size and SHA-256."""
+    """Return each input's size and last bytes by id; size and SHA-256 if a reader reads the whole input."""
     return _fingerprints(inputs, lambda one: _end(one) if one.reader is None else _sha256(one), on_progress)
 
 

@@ -52,7 +52,7 @@ def list_hdf5(
 ) -> Listing:
     """List every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of variable length.
 
-    Datasets of N numbers or texts in the group of the images become the extra, or the label. The name of a dataset
+    Datasets of N numbers or strings in the group of the images become the extra, or the label. The name of a dataset
     includes its group (``train/images``). Links are not followed. Raise UsageError if the values of a dataset lie in
     other files, and Damage if a dataset claims far more values than the file can hold.
     """
@@ -94,7 +94,7 @@ def list_hdf5(
             remarks = [f"dataset {name}: left out{_rows_of(found[name])}" for name in skipped]
             listed = end_at_damage(samples, path, f"{path.name}/{image}", count=len(found[image]), version=version)
             return ListingBuilder(listed).build("hdf5", where=path, remarks=remarks, labels=labels)
-    # h5py raises each of these exceptions for damage.
+    # h5py raises any of these exceptions if a file is damaged.
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
 
@@ -154,7 +154,7 @@ def _holds_images(h5py: Any, item: Any) -> bool:
 
 
 def _is_column(h5py: Any, item: Any, count: int, label_field: str | None, path: str) -> bool:
-    """Return whether a dataset has one number or text per row, in shape (N,), (N, 1), … or MATLAB's (1, N).
+    """Return whether a dataset has one number or string per row, in shape (N,), (N, 1), … or MATLAB's (1, N).
 
     The label may have several numbers per row, (N, k), such as a one-hot vector; such a label stays in the extra.
     """
@@ -178,7 +178,7 @@ def _is_of_matlab(item: Any) -> bool:
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
-    """Yield samples in order; raise Corrupt if texts take more bytes than the file has, because rows share texts."""
+    """Yield samples in order; raise Corrupt if rows share strings, which then take more bytes than the file has."""
     fixed = sum(item.dtype.itemsize * math.prod(item.shape) // max(1, count) for item in rows.values())
     texts = [name for name, item in rows.items() if item.dtype.kind == "O"]
     step = _TEXTS_PER_READ if texts else max(1, min(_ROWS_PER_READ, _UNWRITTEN // max(1, fixed)))
@@ -201,7 +201,7 @@ def _samples(
 
 
 def _values(item: Any, start: int, stop: int, count: int) -> list[Any]:
-    """Read rows of a dataset, row by row if reading all fails; a damaged row has its Damage in place of its value."""
+    """Read rows of a dataset, row by row if reading all fails; a damaged row's value is its Damage."""
     axis = item.shape.index(count)
     try:
         values = np.asarray(item[(slice(None),) * axis + (slice(start, stop),)])
@@ -218,7 +218,7 @@ def _text(value: Any) -> Any:
 
 @functools.lru_cache(1)
 def _open_file(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
-    """Open a file; a cached file is opened again if its version has changed."""
+    """Open a file; the cache opens a file again if the file's version has changed."""
     return _import_h5py().File(path, "r")
 
 

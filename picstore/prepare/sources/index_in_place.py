@@ -22,7 +22,7 @@ from picstore.storage.references import ReferencesRoot
 
 
 def list_index(location: Location, *, root: Where | None = None) -> Listing:
-    """List the live records of an index in stored order; raise UsageError if a dataset holds its images.
+    """List the live records of an index in stored order; raise UsageError if the images are in the dataset.
 
     Args:
         root: folder of the images, as for :class:`Dataset`.

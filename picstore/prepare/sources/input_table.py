@@ -21,7 +21,7 @@ from picstore.prepare.sources.inputs import Input
 
 BLOCK = 1024  # number of inputs that are written and read together
 
-# Groups with more labels than this are pickled input by input, because blocks are sent with all labels of their group.
+# Groups with more labels than this are pickled input by input, because a block is sent with all labels of its group.
 _MOST_LABELS = 1 << 12
 
 _FIELDS = tuple(each.name for each in fields(Input))
@@ -113,7 +113,7 @@ class InputTable(_Inputs):
         return group
 
     def pack(self) -> PackedInputs:
-        """Pack all inputs. Call this only if all were added one by one, and before labels are numbered."""
+        """Pack all inputs. Call this only if all were added one by one and labels are not numbered yet."""
         if self._last:
             self._write()
         blocks = tuple(self._bytes_of(self._file, block) for block in range(len(self._groups)) if self._file)
@@ -140,7 +140,7 @@ class InputTable(_Inputs):
             self._last = [replace(one, label=numbers[one.label]) for one in self._last]
 
     def reduce_run(self, begin: int, end: int) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
-        """Return the function and arguments by which pickle sends inputs ``begin`` to ``end - 1``, mostly as blocks."""
+        """Return function and arguments for pickle to send inputs ``begin`` to ``end - 1``, in blocks if possible."""
         stored = self._counts[-1]
         tail = self._last[max(begin - stored, 0) : max(end - stored, 0)]
         if self._file is None or begin >= min(end, stored):

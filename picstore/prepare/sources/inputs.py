@@ -1,4 +1,4 @@
-"""Input and Listing, the images that a source lists; reads the bytes of inputs, and from object stores ahead of use."""
+"""Input and Listing, the images that a source lists; and reading the bytes of inputs, from object stores in advance."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Listing:
 
 
 def relabel_input(source: Input, labels: Sequence[int]) -> Input:
-    """Return an input whose label and box labels are mapped through ``labels``; labels outside its range stay."""
+    """Return an input whose label and box labels are mapped through ``labels``; labels outside of ``labels`` stay."""
     extra = source.extra
     if source.targets and b'"box_labels"' in extra:
         fields = json.loads(extra)
@@ -137,7 +137,7 @@ def relabel_input(source: Input, labels: Sequence[int]) -> Input:
 
 
 def read_input(source: Input) -> bytes:
-    """Read an input's bytes; raise ImageError on failure or beyond MAX_INPUT, PicstoreError if no store answers."""
+    """Read an input; raise ImageError on failure or beyond MAX_INPUT, PicstoreError if a store cannot be reached."""
     if source.problem:
         raise ImageError(source.problem)
     read = _read_range if source.frame is None else _read_framed

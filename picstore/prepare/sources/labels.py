@@ -25,9 +25,9 @@ from picstore.prepare.sources.splits import split_of_word
 LABEL_FIELDS = ("label", "labels", "cls", "class", "class_id", "target", "category", "fine_label", "y", "class_name")
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,9})?\s*", re.ASCII | re.IGNORECASE)
-_MAX_DIGITS = 64  # largest number of characters of a text that may be a number
+_MAX_DIGITS = 64  # largest number of characters of a string that may be a number
 _BOOLEANS = {"false": 0, "true": 1}
-# Texts in lower case that stand for a missing value if all other labels are numbers.
+# Strings in lower case that stand for a missing value if all other labels are numbers.
 _ABSENT = {"null", "none", "na", "n/a", "<na>", "\\n"}
 _SHOWN = 12  # largest number of field names in a message
 
@@ -48,12 +48,12 @@ class InFolder:
     path: str
 
 
-# None is a missing value. Whether a text is a number or a name, all labels of the listing decide.
+# None is a missing value. All labels of a listing together decide whether its strings are numbers or names.
 Label: TypeAlias = "int | str | NoLabel | InFolder | None"
 
 
 def to_label(value: Any) -> Label:
-    """Classify a value: integers, and floats that are integers, are numbers; null, NaN and blank texts are missing."""
+    """Classify a value: integers, also as floats, are numbers; null, NaN and blank strings are missing values."""
     if isinstance(value, str):
         return None if value.strip().lower() in ("", "nan") else value
     if value is None or isinstance(value, bool):
@@ -74,7 +74,7 @@ def _fits(number: int) -> bool:
 
 
 def number_of_text(text: str) -> int | NoLabel | None:
-    """Return the integer that a text states, NOT_INTEGER for any other number, None if the text is not a number."""
+    """Return the integer that a string states, NOT_INTEGER for any other number, None if the string is not a number."""
     if (boolean := _BOOLEANS.get(text.strip().lower())) is not None:
         return boolean
     if len(text) > _MAX_DIGITS or _NUMBER.fullmatch(text) is None:
@@ -129,7 +129,7 @@ class LabelFields:
         return next(filter(None, self._chosen), None)
 
     def remarks(self) -> Iterator[str]:
-        """Yield a remark if files differ in their field; raise UsageError if no file has the field the user named."""
+        """Yield a remark if files differ in the label's field; raise UsageError if the user's field is in no file."""
         if self._given is not None and self._given not in self._chosen and self._chosen:
             listed = quoted(self._fields)
             raise UsageError(f"{self._where} has no field {self._given!r} that can be the label; it has {listed}")
@@ -144,8 +144,8 @@ class LabelFields:
 class RowLabels:
     """Labels of a file's samples, in order, each of which has its own fields.
 
-    The first sample that has a field with a usual name decides which field is the label. A field in ``always``, the
-    first that a sample has, takes precedence.
+    The first sample that has a field with a usual name decides which field is the label. If a sample has fields in
+    ``always``, the first such field is the sample's label instead.
     """
 
     def __init__(self, given: str | None, usual: Sequence[str] = LABEL_FIELDS, *, always: Sequence[str] = ()) -> None:
@@ -190,7 +190,7 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
 
     Args:
         counts: number of samples with each label.
-        classes: names by number, if the source states them. If empty, labels are numbers if all texts are numbers;
+        classes: names by number, if the source states them. If empty, labels are numbers if all strings are numbers;
             otherwise all labels are names, which are numbered in sorted order.
         where: the source, for messages.
 
@@ -273,7 +273,7 @@ def _number_folders(counts: Mapping[Label, int]) -> Numbering:
 
 
 def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]:
-    """Return, by label, the first part in which the paths differ; leave out empty paths."""
+    """Return, by label, the first part of each path that differs between paths; leave out empty paths."""
     there = {label: path for label, path in paths.items() if path and path[0]}
     common = 0
     while len({path[: common + 1] for path in there.values()}) == 1 and min(map(len, there.values())) > common + 1:

@@ -1,4 +1,4 @@
-"""JSON of sources, parsed as far as possible: json_value for a whole document, JsonItems for a large one by item."""
+"""JSON of sources, parsed as far as possible: json_value for whole documents, JsonItems for items of large ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """ListingBuilder, which builds a Listing from samples: it numbers labels, and estimates losses to damage.
 
-The parts of a source, such as tars, are listed in order: in this process, or if that takes seconds, by engine tasks.
+The parts of a source, such as tars, are listed in order: in this process, or in tasks if listing takes seconds.
 
     parts ──→ list_part(part) → FoundPart ──→ ListingBuilder ──→ Listing
     parts ──→ tasks, each with a ListingBuilder ──→ PackedListing ──→ the same ListingBuilder

@@ -1,7 +1,7 @@
 """LitData as a source: a folder with index.json and chunks of samples, each the flattened leaves of a Python object.
 
-A chunk is the number of samples (u32), one offset more than samples (u32), and the samples. A sample is a u32 size per
-leaf, then the leaves. zstd may compress the chunk, each sample, or some hundred samples at a time (``LDFZ01``).
+A chunk is count (u32), count + 1 offsets (u32), and the samples. A sample is the size (u32) of each leaf, then the
+leaves. zstd may compress the chunk, each sample, or some hundred samples at a time (``LDFZ01``).
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class _Stored:
 def list_litdata(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """List every sample of every chunk in the order of the index.
 
-    Fields are named like the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and texts become
-    the extra, or the label; tensors, pickles and all other fields are skipped.
+    Fields are named like the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and strings
+    become the extra, or the label; tensors, pickles and all other fields are skipped.
     """
     index = read_index(location, "chunks")
     config = index["config"] if isinstance(index.get("config"), dict) else {}

@@ -37,7 +37,7 @@ _NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # keys in an LMDB
 _MAX_DIGITS = 12
 _NAMED_BYTES = 48  # size of a named database's entry
 _PROBED = 8  # number of entries that are read to find named databases
-_ENTRIES = 8192  # entries per task: 0.1 s
+_ENTRIES = 8192  # entries per task, which take 0.1 s
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # numbers of Datum's fields
 
 
@@ -54,7 +54,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Entry:
-    """Entry of an LMDB: key, label and text, if there are such, and the reason if the entry cannot be read."""
+    """Entry of an LMDB: key, label or None, text or None, and the reason if the entry cannot be read."""
 
     key: bytes
     label: int | None = None
@@ -72,7 +72,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """Number of entries and of images with texts in an LMDB; names of databases, if it holds nothing but databases."""
+    """Number of an LMDB's entries and of its images with texts; names of databases, if nothing else is in the LMDB."""
 
     entries: int
     named: tuple[str, ...]
@@ -127,7 +127,7 @@ def _import_lmdb() -> Any:
 
 @functools.lru_cache(1)
 def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
-    """Open an LMDB without locks; it stays open until its version changes, as a process must not open a file twice."""
+    """Open an LMDB without locks and keep it open until its version changes; a process must not open a file twice."""
     lmdb = _import_lmdb()
     try:
         return lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, max_readers=1, max_dbs=_PROBED)
@@ -136,7 +136,7 @@ def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the 
 
 
 def _state(file: Path, version: str) -> _Stated | None:
-    """Return the counts of an LMDB; None if it cannot be opened, or the reading process died."""
+    """Return the counts of an LMDB; None if the LMDB cannot be opened, or the reading process died."""
     try:
         with closing(LocalEngine(1).run(read_stated, deque([_Chunk(str(file), version, 0)]))) as outcomes:
             outcome = next(outcomes)[1]
@@ -146,7 +146,7 @@ def _state(file: Path, version: str) -> _Stated | None:
 
 
 def read_stated(chunk: _Chunk, _: ProgressCallback) -> _Stated:
-    """Return the counts of an LMDB, as a task of a process that may die of damage."""
+    """Return the counts of an LMDB; runs in a separate process, which damage may kill."""
     lmdb, environment = _import_lmdb(), _open_environment(chunk.path, chunk.version)
     try:
         entries = int(environment.stat()["entries"])
@@ -208,7 +208,7 @@ def _sample(entry: _Entry, file: Path, path: str) -> SourceSample:
 
 
 def list_entries(chunk: _Chunk, _: ProgressCallback) -> _Found:
-    """List the entries of a chunk, as a task of a process that may die of damage."""
+    """List the entries of a chunk; runs in a separate process, which damage may kill."""
     lmdb, found = _import_lmdb(), _Found([])
     try:
         environment = _open_environment(chunk.path, chunk.version)
@@ -286,7 +286,7 @@ def _image(value: Any, datum: dict[int, Field]) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is an LMDB's file, or a folder with such a file ``data.mdb``."""
+    """Return whether a location is an LMDB file, or a folder with an LMDB file ``data.mdb``."""
     if probe.is_folder:
         return "data.mdb" in probe.files and _has_magic(probe.head("data.mdb"))
     return _has_magic(probe.head())

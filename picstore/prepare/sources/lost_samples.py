@@ -1,4 +1,4 @@
-"""Damage in a file of samples: where reading ends, and how many samples are lost behind it."""
+"""Damage in a file of samples: where reading ends, and the number of samples that are lost behind the damage."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def end_at_damage(
 
 
 def _of_version(sample: T, version: str) -> T:
-    """Return a sample with the file's version; its attachments in the same file get the version too."""
+    """Return a sample with the file's version, also in the sample's attachments from the same file."""
     attachments = sample.attachments
     if attachments:
         attachments = tuple(
@@ -97,8 +97,7 @@ def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *argumen
 def estimate_loss(file: Location, found: int, offset: int) -> int:
     """Estimate the number of samples behind damage at ``offset``, before which ``found`` samples lie.
 
-    Samples are assumed to have one size. If the file ends at ``offset``, the number of lost samples is taken as
-    ``found``.
+    Samples are assumed to have one size. If the file ends at ``offset``, ``found`` samples are assumed to be lost.
     """
     try:
         rest = file.size() - offset

@@ -1,7 +1,7 @@
 """MosaicML's MDS as a source: a folder with index.json and shards of samples, each a row of encoded columns.
 
-A shard is the number of samples (u32), one offset more than samples (u32), the shard's description as JSON, and the
-samples. A sample is the u32 sizes of columns without a fixed size, then the columns by name.
+A shard is count (u32), count + 1 offsets (u32), the shard's description as JSON, and the samples. A sample is the sizes
+(u32) of columns without a fixed size, then the columns by name.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def list_mds(
 ) -> Listing:
     """List every sample of every shard in the order of the index.
 
-    Integers, floats, texts and JSON become the extra, or the label; an object named ``extra`` becomes the extra itself.
+    Integers, floats, strings and JSON become the extra, or the label; an object ``extra`` becomes the extra itself.
     Further columns of bytes become attachments; arrays and pickles are skipped. Shards that are compressed by zstd, gz
     or bz2 are decompressed as they are read.
     """

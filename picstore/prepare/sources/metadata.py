@@ -1,7 +1,7 @@
 """Metadata of samples as JSON: the rule for values that JSON cannot hold, and remarks on fields that are left out.
 
 A value that JSON cannot hold never costs the image, the label or another field. A source puts values into the extra
-unchanged, with texts decoded by :func:`decode_text`, and :func:`extra_as_json` converts the values:
+unchanged, with strings decoded by :func:`decode_text`, and :func:`extra_as_json` converts the values:
 
     NaN, infinity, an integer of more than 4,300 digits    null
     text that is not UTF-8, half of a UTF-16 pair          U+FFFD in place of each byte or half
@@ -93,7 +93,7 @@ def decode_text(data: bytes) -> str:
 
 
 def decode_if_text(data: bytes) -> str | None:
-    """Decode bytes as :func:`decode_text` does if they are text; return None if they are binary.
+    """Decode bytes of text as :func:`decode_text` does; return None if the bytes are binary.
 
     Valid UTF-8 is text. Bytes without control characters are also text if at most a quarter is not UTF-8, such as a
     caption in Latin-1 or a caption that was cut inside a character.

@@ -51,8 +51,8 @@ def open_source(
 
     Args:
         where: the source. The source, and each file that an option names, is local or in an object store.
-        kind: one of KINDS, the name of an entry point, or ``"auto"`` for the first kind that recognizes the source, and
-            coco if the option ``annotations`` is given.
+        kind: one of KINDS, the name of an entry point, or ``"auto"``: coco if ``annotations`` is given, else the first
+            kind that recognizes the source.
         classes: a file of class names, one per line (:func:`picstore.storage.class_names.from_lines`), in the order of
             labels. The file names integer labels, and renumbers labels that have names.
         targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``annotations.check_targets``.
@@ -96,7 +96,7 @@ def open_source(
 
 
 def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str, location: Location) -> None:
-    """Raise UsageError if an option is given that the kind does not take."""
+    """Raise UsageError if ``given`` has an option that the kind does not take."""
     for name in given:
         if name in format_.options:
             continue
@@ -110,8 +110,8 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
 def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
     """Return the folder of the split that ``options`` choose, and remove that option; else return the location itself.
 
-    Raise UsageError if a location holds several folders, all of them splits, and none is chosen. With ``has_classes``,
-    folders of images are classes instead.
+    Raise UsageError if a location holds several folders, all of them splits, and no split is chosen. With
+    ``has_classes``, folders of images are classes instead.
     """
     probe = SourceProbe.inspect(location)
     splits = [name for name in probe.folders if split_of_word(name)]

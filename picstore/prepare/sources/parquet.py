@@ -93,7 +93,7 @@ def _damage_of_schema(file: Location) -> Damage | None:
 
 @contextlib.contextmanager
 def _errors_as_damage(file: Location, prefix: str = "") -> Iterator[None]:
-    """Raise Damage instead of pyarrow's errors and UnicodeDecodeError, because names and texts may be any bytes."""
+    """Raise Damage instead of pyarrow's errors and UnicodeDecodeError, because names and strings may be any bytes."""
     import pyarrow as pa
 
     try:
@@ -160,7 +160,7 @@ def _check_rows(opened: Any, file: Location) -> None:
 
 
 def _present(opened: Any, group: int, column: str) -> list[bool] | None:
-    """Return for each row of a group whether a column of bytes has a value; None if all rows have, by statistics."""
+    """Return for each row of a row group whether a column of bytes has a value; None if all have, by statistics."""
     import pyarrow as pa
 
     stated = opened.metadata.row_group(group)
@@ -213,7 +213,7 @@ def _readable_rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterato
 
 
 def _values(column: Any) -> list[Any]:
-    """Convert a column to Python's values, each by itself if some are not UTF-8 or beyond Python's dates."""
+    """Convert a column to Python values, value by value if some are not UTF-8 or beyond Python's dates."""
     try:
         return list(column.to_pylist())
     # UnicodeDecodeError is a ValueError.

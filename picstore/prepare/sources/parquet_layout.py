@@ -2,8 +2,8 @@
 
 data/train-00000-of-00002.parquet, train/0.parquet     the split is in the name of the file or of its folder
 mnist/train-00000-of-00001.parquet                     a configuration, and a split of it
-default/train/0000.parquet                             the same, as the hub's refs/convert/parquet has it
-label=cat/part-0.parquet                               a column ``label`` of the value ``cat``, by pyarrow and Spark
+default/train/0000.parquet                             a configuration and a split, as in refs/convert/parquet
+label=cat/part-0.parquet                               a column ``label`` with the value ``cat``, as Spark writes it
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location
 
 # Keys in the metadata of files that export writes. The first says that the column ``extra`` is a JSON object. The
-# second has the class names as JSON, if a name is there twice, which a ClassLabel cannot hold.
+# second has the class names as JSON, if a name occurs twice, which a ClassLabel cannot hold.
 EXTRA_KEY, CLASSES_KEY = "picstore.extra", "picstore.classes"
 IMAGES_PER_READ = 16  # reading one image at a time takes 1.5 times as long
 
@@ -48,7 +48,7 @@ class ParquetPart:
 
     Attributes:
         name: path relative to the source.
-        columns: text of each column that the name of a folder states, such as ``label=cat``; None for null.
+        columns: value of each column that the name of a folder states, such as ``label=cat``; None for null.
     """
 
     name: str

@@ -27,7 +27,7 @@ class Field:
 
 
 def fields_of(read: Read, start: int, size: int, *, file: str = "") -> Iterator[Field]:
-    """Yield the fields of the message in a byte range; raise Corrupt, naming ``file``, if it is not a message."""
+    """Yield the fields of the message in a byte range; raise Corrupt, naming ``file``, if the range is malformed."""
     offset, end = start, start + size
     while offset < end:
         tag, offset = read_varint(read, offset, end, file)

@@ -1,8 +1,8 @@
 """MXNet's RecordIO as im2rec writes it, as a source: records of a header with the label and an image.
 
-A record is magic (u32), length (u32, whose upper three bits say which part of a split record it is), data, and padding
-to 4 bytes. Data that holds the magic at a multiple of 4 is split there, and the magic is left out. The header in the
-data is flag (u32), label (f32), id and id2 (u64), and ``flag`` further labels (f32).
+A record is magic (u32), length (u32, with the part of a split record in the upper three bits), data, and padding to 4
+bytes. Data that holds the magic at a multiple of 4 is split there, and the magic is left out. Data begins with a
+header: flag (u32), label (f32), id and id2 (u64), and ``flag`` further labels (f32).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _is_object(values: Sequence[float]) -> bool:
 
 
 def read_split(source: Input) -> bytes:
-    """Read a split record: ``offset`` is the offset of its first part, ``key`` the length of its header as u32."""
+    """Read a split record: ``offset`` is the first part's offset, ``key`` the size of the header in bytes as u32."""
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []
     offset, part, total = source.offset, _FIRST, 0
@@ -160,7 +160,7 @@ def read_split(source: Input) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a file that begins with the magic number, or a folder whose first ``*.rec`` does."""
+    """Return whether a file, or the first ``*.rec`` in a folder, begins with the magic number."""
     magic = struct.pack("<I", _MAGIC)
     if probe.is_folder:
         return any(probe.head(name).startswith(magic) for name in probe.files_ending(*_SUFFIXES)[:1])

@@ -16,7 +16,7 @@ _UNPACK = "unpack it, and give the folder"
 _EXPORT = "write its images to a folder, or to a dataset with picstore.Writer"
 _FOLDER = "give the folder that holds it, or a list of images"
 _PROBED_FILES = 8  # largest number of files of a folder that are read
-# Offset and bytes of the magic number, type of the file, and remedy. A longer number precedes its own beginning.
+# Offset and bytes of the magic number, type of the file, and remedy. Longer numbers stand before their beginnings.
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xff\xd8\xff", "an image (JPEG)", _FOLDER),
     (0, b"\x89PNG\r\n\x1a\n", "an image (PNG)", _FOLDER),
@@ -122,7 +122,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def describe_foreign(head: bytes, name: str) -> Foreign | None:
-    """Recognize a file that no source reads by its first bytes and name; return None if the file is text or empty."""
+    """Recognize a file that no source reads by first bytes and name; return None if the file is text or empty."""
     if head.startswith(b"PK\x03\x04"):
         for suffixes, (what, remedy) in _ZIPPED.items():
             if name.lower().endswith(suffixes):

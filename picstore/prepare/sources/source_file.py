@@ -26,12 +26,12 @@ class SourceFile:
     """Open file of a source. Lengths from the file are not trusted: reading beyond its end raises Truncated.
 
     Args:
-        where: the file. Raise Damage if the file cannot be opened.
+        where: the file. Opening raises Damage if the file cannot be opened.
         window: least number of bytes to read at once; 0 for a size that suits small sequential reads.
-        version: version that the file had when it was listed; empty for any. Raise Changed if the version differs.
+        version: version that the file had when it was listed; empty for any. Opening another version raises Changed.
 
     Attributes:
-        path, printable_path: path of the file or URL of the object, and the same in its form for messages.
+        path, printable_path: path of the file or URL of the object, and its form for messages.
         version: version of the open file, which inputs keep if their offsets were read from the file.
     """
 
@@ -45,7 +45,7 @@ class SourceFile:
             self._min_bytes = window or _REMOTE_WINDOW
             try:
                 self._object, self.size = self._object.pin()
-            # This message equals that of a local file, because the ledger repeats it.
+            # Use the message of a local file, because the ledger repeats the message.
             except NotADataset as error:
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
             except OddKey as error:
@@ -66,7 +66,7 @@ class SourceFile:
             raise Changed(Changed.WHAT, self.printable_path)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read exactly ``size`` bytes; raise Truncated, before allocating anything, if the file ends before."""
+        """Read exactly ``size`` bytes; raise Truncated, before allocating anything, if the file ends earlier."""
         if size < 0 or offset < 0 or offset + size > self.size:
             what = f"{size:,} bytes are said to be here, the file has {self.size:,}"
             raise Truncated(what, self.printable_path, offset)
@@ -113,7 +113,7 @@ def locate_version(path: str, version: str) -> Location:
 
 
 def read_whole(location: Location, limit: int) -> bytes:
-    """Read a file; raise UsageError if the file has more than ``limit`` bytes, NotADataset if it cannot be read."""
+    """Read a file; raise UsageError if the file is larger than ``limit`` bytes, NotADataset if reading fails."""
     try:
         with SourceFile(location) as file:
             if file.size > limit:
@@ -160,7 +160,10 @@ def named_file(folder: Location, name: object) -> Location:
 
 
 def is_inside(folder: str, path: str) -> bool:
-    """Return whether a local path lies below a folder after all links are followed; the file need not exist."""
+    """Return whether a local path lies below a folder after all links are followed; the file need not exist.
+
+    The files that a Hugging Face snapshot links to also count as below the snapshot's folder.
+    """
     parent, _, last = path.rpartition("/")
     real = os.path.realpath(path) if last in ("", ".", "..") else f"{_real_folder(parent or '/')}/{last}"
     if os.path.islink(real):  # noqa: PTH114
@@ -169,7 +172,7 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return the prefix of the paths that the files of a Hugging Face snapshot link to; empty for any other folder.
+    """Return the prefix of paths that the files of a Hugging Face snapshot link to; empty for any other folder.
 
     The files of a snapshot ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
     """

@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 @functools.lru_cache(1 << 12)
 def split_of_word(word: str) -> str | None:
-    """Return the split that a word, such as the name of a folder, means, or None; digits and extension are ignored."""
+    """Return the split that a word such as a folder's name states, without digits and extension; else None."""
     match = _WORD.fullmatch(word.lower().partition(".")[0])
     return match and match[1]
 
 
 def split_of_name(name: str) -> str | None:
-    """Return the last split in the first part of a name that contains a split; None if no part contains one.
+    """Return the last split in the first part of a name that contains a split; None if no part contains a split.
 
     Slashes separate parts; characters except letters and digits separate words, as in ``mnist-train.tfrecord``.
     """

@@ -52,7 +52,7 @@ from picstore.storage.location.text_files import is_wide, text_lines
 
 _REPEATED = "repeated"  # key of notes
 _JSON_LINES = (".jsonl", ".ndjson")
-_PART_BYTES = 1 << 19  # size of a part of a CSV: 5,000 rows, which take 0.1 s
+_PART_BYTES = 1 << 19  # bytes of a CSV's part: 5,000 rows, 0.1 s
 _EXTRA, _ATTACHMENTS = "extra", "attachments"
 _SHOWN = 80  # largest number of a line's characters in a message
 
@@ -209,7 +209,7 @@ def _samples(
     for number, row in rows:
         row_name = f"{table} line {number}"
         if isinstance(row, str):
-            # Nothing tells how many lines a table that was cut off has lost. Assume as many as it still has.
+            # The number of lines that were cut off is unknown. Assume as many as are left.
             lost = number if row.startswith(CUT) else 0
             name, problem = printable(f"{table.name} line {number}"), f"line {number}: {row}"
             yield SourceSample(name, str(table), problem=problem, lost=lost)
@@ -251,7 +251,7 @@ def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tu
 def require_integers(listing: Listing, location: Location) -> Listing:
     """Return the listing of a list with integers as labels; inputs with any other label fail.
 
-    Raise UsageError if half of the labels are not integers, because a file of classes must then number the names.
+    Raise UsageError if half of the labels are not integers; they are then names, which a file of classes must number.
     """
     names = listing.classes
     found = [number_of_text(name) for name in names]

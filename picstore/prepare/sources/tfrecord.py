@@ -1,7 +1,7 @@
 """TFRecord files of tf.Example as a source.
 
-A record: length u64, masked CRC-32C of the length, the data, masked CRC-32C of the data. A tf.Example is a map from
-names to lists of bytes, floats or integers.
+A record is length (u64), masked CRC-32C of the length, data, and masked CRC-32C of the data. A tf.Example maps names to
+lists of bytes, floats or integers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.resolve import Location
 
 _HEADER = struct.Struct("<QI")
-_DATA_CRC = 4  # bytes
+_DATA_CRC = 4  # size in bytes
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # kinds of tf.Feature
 # Largest size in bytes of a feature in the extra, and largest number of its values.
 _MAX_VALUE = 1 << 16
 _MAX_FEATURES = 1 << 12  # largest number of features of an example
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)
 _LABELS = ("image/class/label", "image/class/text", *LABEL_FIELDS)
-# The source is refused if none of its first examples, this many, has an image.
+# Number of first examples of which at least one must have an image; otherwise the source is refused.
 _TRIED = 1000
 _BOXES = "image/object/bbox/xmin"  # feature of TensorFlow's detection API
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")
@@ -48,9 +48,9 @@ _COMPRESSED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # gzip, zlib
 def list_tfrecord(
     location: Location, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
 ) -> Listing:
-    """List every example of a file, of a folder's ``*.tfrecord`` or ``name-00000-of-00128``, or of names with braces.
+    """List every example of a file, of a folder's ``*.tfrecord`` or ``name-00000-of-00128``, or of a brace pattern.
 
-    Integers, floats and texts become the extra: a single value as itself, several values as a list. Other bytes are
+    Integers, floats and strings become the extra: a single value as itself, several values as a list. Other bytes are
     skipped. Listing checks the CRCs of lengths, and reading an image the CRC of its data. An example without an image
     fails. Raise UsageError if no example, or none of the first 1,000, has an image.
     """
@@ -192,7 +192,7 @@ def _submessages(file: SourceFile, start: int, length: int, number: int) -> Iter
 
 
 def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None:
-    """Return the values of a feature; None if they are bytes that are not text, or too large for metadata."""
+    """Return the values of a feature; None if the values are bytes that are not text, or too large for metadata."""
     if len(found) > _MAX_VALUE or sum(field.size for field in found) > _MAX_VALUE:
         return None
     if kind == _BYTES:

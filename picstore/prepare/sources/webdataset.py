@@ -1,6 +1,6 @@
 """WebDataset as a source: tars in which adjacent members with one key form a sample.
 
-The key is the path up to the first dot of its last part; the rest is the field (webdataset's ``base_plus_ext``).
+A key is a path up to the first dot of its last part; the rest is the field (webdataset's ``base_plus_ext``).
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def list_webdataset(
 ) -> Listing:
     """List samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
-    The image of a sample is the field ``image_field``, by default its first image; further images, and fields .bin,
-    become attachments: ``seg.png`` is ``seg``. The label is ``cls``, or else ``label``, ``class``, … of the JSON. If no
-    sample has a label, the folders in the tars are classes. JSON objects and texts become the extra; all other fields,
-    pickles among them, are skipped.
+    A sample's image is the field ``image_field``, by default its first image. Further images, and fields .bin, become
+    attachments; the attachment of ``seg.png`` is called ``seg``. The label is ``cls``, or else ``label``, ``class``, …
+    of the JSON. If no sample has a label, the folders in the tars are classes. JSON objects and texts become the extra;
+    all other fields, pickles among them, are skipped.
 
-    A sample that has a field twice, also in other capitals, fails: each of its images is an input with that problem.
+    A sample that has a field twice, in any capitals, fails: each of its images becomes an input with that problem.
     """
     files = shard_files(location, ".tar", split=ALL)
     in_folders = split not in (None, ALL) and not any(split_of_name(file.name) for file in files)

@@ -181,7 +181,7 @@ def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
 
 
 def _is_other(name: str, tree: _Tree) -> bool:
-    """Return whether a text without an image is not a label file but a readme, class names or a list of images."""
+    """Return whether a text without an image is a readme, class names or a list of images, not a label file."""
     return bool(_NOT_LABELS.fullmatch(name) or (tree.is_shared and splits.split_of_word(name)))
 
 
@@ -247,7 +247,7 @@ def _finish(one: Input, fields: set[str]) -> Input:
 
 
 def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
-    """Return the objects of a label file, none without a file; a text with the reason if the file cannot be read."""
+    """Return the objects of a label file, none without a file; return the reason if the file cannot be read."""
     if pair.labels is None or pair.image is None:
         return parse_labels("", meaning)
     try:

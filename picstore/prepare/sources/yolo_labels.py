@@ -54,7 +54,7 @@ def parse_labels(text: str, meaning: Meaning) -> dict[str, Any]:
 
 
 def _parse(parts: Sequence[str], meaning: Meaning) -> tuple[int, list[float], list[float], list[list[float]]]:
-    """Return class, box (left, top, right, bottom), outline and keypoints of a line; raise ValueError if it is bad."""
+    """Return class, box (left, top, right, bottom), outline and keypoints of a line, or raise ValueError."""
     label = _class(parts[0], meaning.names)
     values, outline, points = [_number(part) for part in parts[1:]], list[float](), list[list[float]]()
     if meaning.keypoints is not None:
@@ -112,7 +112,7 @@ def _point(values: Sequence[float]) -> list[float]:
 
 
 def read_yaml(file: Location) -> Meaning:
-    """Read ``names`` and ``kpt_shape`` of a data.yaml; all scalars are texts, so that a class may be named ``no``."""
+    """Read ``names`` and ``kpt_shape`` of a data.yaml; all scalars are strings, so a class may be named ``no``."""
     yaml = import_library("yaml", "PyYAML", "yolo")
     try:
         loader = yaml.BaseLoader(text_of_file(read_whole(file, _MAX_YAML)))
