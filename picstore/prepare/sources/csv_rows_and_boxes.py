@@ -37,7 +37,7 @@ PATH_FIELDS = (
 # Largest size in bytes of the first line of a CSV that is divided. ``csv`` refuses a field of twice that size.
 MAX_HEADER = 1 << 16
 CUT = "cut off, "  # prefix of the problem of a line that was cut off
-_MAX_TABLE = 1 << 32  # bytes
+_MAX_TABLE = 1 << 32  # largest size in bytes
 # Names of the columns of left, top, right and bottom, in lower case.
 _CORNERS = (
     ("xmin", "ymin", "xmax", "ymax"),

@@ -9,7 +9,7 @@ from picstore.errors import Corrupt
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
-_MAX_VARINT = 10  # bytes
+_MAX_VARINT = 10  # largest size in bytes
 
 # Function that takes an offset and a size, and returns the bytes.
 Read = Callable[[int, int], bytes]

@@ -84,7 +84,7 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     """List the images by name, with label −1 and the objects of their annotations in the extra (docs/sources.md).
 
     Classes are the sorted names of all objects. The devkit counts pixels from 1, and a box ends with its last pixel, so
-    an ``xmin`` of 1 is the left edge of the image. If any box of the source begins below 1, all boxes count from 0.
+    an ``xmin`` of 1 is the left edge. If any box begins below 1, or Label Studio wrote a file, all boxes count from 0.
 
     Args:
         folder: as the devkit lays it out, or with XML files beside the images.
