@@ -1,1 +1,1 @@
-"""Internal: a local web page that shows a dataset, what transforms make of it, and the batches of a training."""
+"""Internal: local web page that shows a dataset, images that transforms draw, and batches of a training."""

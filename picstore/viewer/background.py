@@ -1,4 +1,4 @@
-"""Work that a page starts, polls and may cancel: one run at a time, in a thread."""
+"""Work in a thread that a page starts, polls and may cancel, one run at a time."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ R = TypeVar("R", bound=Report)
 
 
 class _Cancelled(PicstoreError):
-    """Ends the work's processes."""
+    """The page has cancelled the work; this error ends the work's processes."""
 
 
 class Background(Generic[R]):
-    """Work with a report, which threads may share. The work gets this object as its ``progress``.
+    """Work with a report; the work gets this object as ``progress``, and threads may share it.
 
     Args:
-        name: name of the work, for the message if it is started twice.
+        name: name of the work, for the message if the work is started twice.
         idle: report before the first start.
     """
 
@@ -50,12 +50,12 @@ class Background(Generic[R]):
 
     @property
     def report(self) -> R:
-        """The report as of now."""
+        """Current report."""
         with self._lock:
             return self._report
 
     def begin(self, report: R, work: Callable[[], dict[str, Any]]) -> None:
-        """Run ``work``, which returns fields of the last report, in a thread; UsageError if such work runs already."""
+        """Run ``work``, which returns fields of the final report, in a thread; raise UsageError if work is running."""
         with self._lock:
             if self._report.state == RUNNING:
                 raise UsageError(f"a {self._name} runs already; wait for its end, or use Cancel before another one")
@@ -64,18 +64,18 @@ class Background(Generic[R]):
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
 
     def cancel(self) -> None:
-        """End the work within a moment, if any runs."""
+        """End the work soon, if it is running."""
         self._cancel.set()
 
     def begin_stage(self, stage: str) -> None:
-        """Do nothing; the work calls this."""
+        """Do nothing; called by the work."""
 
     def set_total(self, total: int, done: int) -> None:
-        """Note the number of records; the work calls this."""
+        """Set the number of records, and the number done; called by the work."""
         self._set(total=total, done=done)
 
     def advance(self, count: int) -> None:
-        """Count records; the work calls this."""
+        """Count records that are done, or end the work if it is cancelled; called by the work."""
         if self._cancel.is_set():
             raise _Cancelled("cancelled")
         self._set(done=self.report.done + count)

@@ -1,4 +1,4 @@
-"""Answers about two datasets beside each other: differences, and the search for images that both have."""
+"""Answers about two datasets: differences, and the search for images that both datasets have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_PAIRS = 300  # pairs of images on the page
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An image that both datasets have: its positions and classes, and the number of bits that differ."""
+    """Image that both datasets have: its two positions and classes, and the number of hash bits that differ."""
 
     position: int
     other_position: int
@@ -39,8 +39,8 @@ class Report(background.Report):
 
     Attributes:
         shared, repeated, other_repeated: see :class:`picstore.results.SharedImages`.
-        differing: shared images whose classes differ in name.
-        pairs: at most 300 pairs; those of different classes come first, then the nearest.
+        differing: number of shared images whose class names differ.
+        pairs: at most 300 pairs, sorted: pairs of different classes first, then by distance.
     """
 
     shared: int = 0
@@ -51,7 +51,7 @@ class Report(background.Report):
 
 
 class Comparison(Background[Report]):
-    """Two datasets and the search for shared images; threads may share it."""
+    """Two datasets, and the search for images that both have; threads may share this object."""
 
     def __init__(self, one: Records, other: Records) -> None:
         super().__init__("search", Report())
@@ -64,7 +64,7 @@ class Comparison(Background[Report]):
         return one.dataset, other.dataset
 
     def classes(self) -> dict[str, Any]:
-        """Return the classes whose shares differ most, at most 1,000."""
+        """Return at most 1,000 classes, those whose shares differ most first, and counts of classes."""
         one, other = self.datasets
         counted = [each for each in compare_classes(one, other) if each.images or each.other_images]
 
@@ -83,19 +83,19 @@ class Comparison(Background[Report]):
         }
 
     def sizes(self) -> list[dict[str, Any]]:
-        """Return the distributions of sizes."""
+        """Return the distributions of image sizes, bytes and chroma sampling in both datasets."""
         return [asdict(each) for each in compare_sizes(*self.datasets)]
 
     def quality(self) -> dict[str, Any]:
-        """Return the distribution of qualities."""
+        """Return the number of sampled images by JPEG quality, in both datasets."""
         return asdict(compare_qualities(*self.datasets))
 
     def start(self, *, distance: int) -> None:
-        """Begin to look for shared images in a thread; UsageError if a search runs."""
+        """Begin to search for shared images in a thread; raise UsageError if a search is running."""
         self.begin(Report(), lambda: self._search(distance))
 
     def set_total(self, total: int, done: int) -> None:
-        """Do nothing: the number of records of both datasets is known."""
+        """Do nothing, because the number of records of both datasets is known."""
 
     def _search(self, distance: int) -> dict[str, Any]:
         total = sum(map(len, self.datasets))
@@ -137,14 +137,14 @@ def _comparison(session: Session) -> Comparison:
 
 
 def start_search(session: Session, query: Query) -> Any:
-    """Begin to look for images that both datasets have."""
+    """Begin to search for images that both datasets have; return the search's report."""
     search = _comparison(session)
     search.start(distance=query.integer("distance", DEFAULT_DISTANCE, most=MAX_DISTANCE))
     return search.report
 
 
 def cancel_search(session: Session, _: Query) -> Any:
-    """End the search."""
+    """End the search for images that both datasets have; return the search's report."""
     search = _comparison(session)
     search.cancel()
     return search.report

@@ -1,4 +1,4 @@
-"""Answers about the dataset as a whole, and about one image: its tiles, annotations, bytes and pictures."""
+"""Answers about the whole dataset, and about an image: tiles, annotations, bytes and pictures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from picstore.viewer.images import Picture
 from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
-_MAX_THUMBNAIL = 2048  # pixels
+_MAX_THUMBNAIL = 2048  # pixels of the longer side
 _MAX_EXTRA = 100_000  # characters of an extra
 _MAX_DRAWN = 2000  # objects of an image
 
 
 def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
-    """Describe the dataset by its manifest."""
+    """Return facts of the dataset from its manifest."""
     dataset = session.dataset
     manifest = dataset.manifest
     edits = () if manifest.edits is None else manifest.edits.columns
@@ -34,7 +34,7 @@ def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
         "path": str(dataset.path),
         "uuid": dataset.uuid,
         "images": len(dataset),
-        # With deleted records, and those outside of the selection.
+        # Includes deleted records, and records outside of the selection.
         "stored": manifest.images,
         "deleted": len(dataset.live.deleted),
         "bytes": manifest.bytes,
@@ -46,7 +46,7 @@ def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
         "numbers": ["width", "height", "bytes", *(entry.name for entry in edits if entry.kind == "numbers")],
         "attachments": list(manifest.attachments),
         "encode": manifest.encode,
-        # Numbers of inputs by what convert did with them.
+        # Number of inputs by outcome of the conversion.
         "outcome": outcome if isinstance(outcome, dict) else {},
         "shuffled": bool(manifest.shuffle),
         "references": "" if manifest.references is None else manifest.references.root,
@@ -56,7 +56,7 @@ def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
 
 
 def answer_image(session: Session, query: Query) -> dict[str, Any]:
-    """Return all facts of an image beside its pixels; ``problem`` is the reason why its objects are not drawn."""
+    """Return all facts of an image except its pixels; ``problem`` is the reason why its objects cannot be drawn."""
     dataset, position = session.dataset, session.position(query)
     record = dataset[position]
     info = record.info
@@ -85,7 +85,7 @@ def answer_image(session: Session, query: Query) -> dict[str, Any]:
 
 
 def tiles_of(record: Record) -> dict[str, Any] | None:
-    """Return the grid of restart tiles, and the bytes of each tile row by row; None without a grid."""
+    """Return the grid of restart tiles, and the bytes of each tile, row by row; None if the tiles form no grid."""
     info = record.info
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not info.restart_interval or not mcu_width or not len(info.segments):
@@ -100,11 +100,11 @@ def tiles_of(record: Record) -> dict[str, Any] | None:
 
 
 def find_place(dataset: Dataset, position: int) -> dict[str, Any]:
-    """Find the place of a record by the indexes, without reading the record.
+    """Return the place of a record from the indexes, without reading the record.
 
     Returns:
-        File, offset, size and CRC-32C of the image; the number of the container in stored order, and of the record in
-        the container; all containers of the file and all images of the container by offset, the record's own chosen.
+        File, offset, size and CRC-32C of the image; index of the container in stored order, and of the record in the
+        container; all containers of the file and all images of the container by offset, the record's marked ``chosen``.
     """
     (number,), (k,) = (each.tolist() for each in dataset.live.find(np.array([position])))
     container = dataset.containers.index(number)
@@ -149,7 +149,7 @@ def drawn_objects(objects: Objects) -> dict[str, Any]:
 
 
 def _open(session: Session, query: Query) -> tuple[Record, str]:
-    """Return the record of a request, and the name of its file: the extension may be needed to tell the format."""
+    """Return the record of a request, and the name of a foreign file, whose extension may be needed for its format."""
     position = session.position(query)
     record = session.dataset[position]
     return record, find_place(session.dataset, position)["file"] if record.info.foreign else ""

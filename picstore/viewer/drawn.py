@@ -1,4 +1,4 @@
-"""Images that transforms make, as the page shows them: those of a recipe, and those of a training's batches."""
+"""Images that transforms draw, for a recipe or for a training's batch, as the page shows them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from picstore.train.single_batch import make_images, read_records
 from picstore.train.transforms.transform_plan import plan_transforms
 
 MAX_DRAWS = 64
-# A training; the first in the list is the evaluation, which draws nothing.
+# A recipe of a training, because the first recipe in the list is for evaluation, which draws nothing at random.
 DEFAULT_RECIPE = "torchvision_resnet50_v2"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Images as :func:`draw_views` describes them, their pixels, uint8 (height, width, 3) each, and common facts."""
+    """Images as :func:`draw_views` describes them; pixels of each, uint8 (height, width, 3); facts common to all."""
 
     images: list[dict[str, Any]]
     pixels: list[U8]
@@ -41,7 +41,7 @@ def draw_views(
     """Describe the images of some slots of a batch, by group, view and slot.
 
     Args:
-        images: by group, view and slot: arrays (3, H, W), normalized or not.
+        images: arrays (3, H, W), normalized or not, by group, view and slot.
         host: the batch.
         slots: slots to describe, with all their views.
     """
@@ -55,7 +55,7 @@ def draw_views(
                 width, height = geometry.size[row].tolist()
                 made.append(
                     {
-                        # The name of the group of views, "" for a list of transforms, and the number in the group.
+                        # Name of the group of views, "" for a list of transforms, and index of the view in the group.
                         "group": group.name,
                         "view": view,
                         "slot": slot,
@@ -63,7 +63,7 @@ def draw_views(
                         "label": int(host.labels[slot]),
                         "width": width,
                         "height": height,
-                        # Corners of the region that was cut out, in pixels of the record's image.
+                        # Corners of the region that was cropped, in pixels of the record's image.
                         "frame": np.round(geometry.corners(row), 2).tolist(),
                         "parameters": [*geometry.describe(row), *param.program.describe(row)],
                         "source_size": geometry.source_size[row].tolist(),
@@ -73,7 +73,7 @@ def draw_views(
 
 
 def to_levels(image: Array, params: TransformParams, row: int) -> U8:
-    """Undo the normalization of an image (3, H, W): uint8 levels (H, W, 3)."""
+    """Undo the normalization of an image (3, H, W); return uint8 levels (H, W, 3)."""
     image = image.transpose(1, 2, 0)
     if image.dtype == np.uint8:
         return np.ascontiguousarray(image)
@@ -84,7 +84,7 @@ def to_levels(image: Array, params: TransformParams, row: int) -> U8:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named list of transforms, and the options of a loader that its file gives."""
+    """Named list of transforms, and the loader options in the recipe's file."""
 
     name: str
     transform: Any
@@ -92,13 +92,13 @@ class Recipe:
 
     @classmethod
     def find(cls, given: str) -> Recipe:
-        """Find the recipe that ``--recipe`` names, or the first list of a file; UsageError for an unknown name."""
+        """Return the recipe with a name, or the first list of a file; raise UsageError if there is no such recipe."""
         lists, options = recipes.find_recipe(given)
         return cls(given, lists[0], options)
 
     @cached_property
     def steps(self) -> list[str]:
-        """The transforms in words, by group of views."""
+        """Names of the transforms, one string for each group of views."""
         groups = getattr(self.transform, "groups", {"": (1, self.transform)})
         named = []
         for name, (count, transforms) in groups.items():
@@ -108,7 +108,7 @@ class Recipe:
 
 
 def offered_recipes(given: str | None) -> list[dict[str, str]]:
-    """List the recipe that the command was given, and all named recipes: name, and first paragraph of the docstring."""
+    """List the recipe of ``--recipe``, if any, and all named recipes: name, and first paragraph of the docstring."""
     first = {} if given is None else {given: "The recipe of --recipe."}
     named = {
         name: " ".join((made.__doc__ or "").partition("\n\n")[0].replace("``", "").split())
@@ -118,10 +118,10 @@ def offered_recipes(given: str | None) -> list[dict[str, str]]:
 
 
 def draw_epochs(dataset: Dataset, recipe: Recipe, position: int, *, seed: int, epochs: Sequence[int]) -> Drawn:
-    """Make the images that a loader with a seed makes from a record in each of some epochs.
+    """Draw the images that a loader with the same seed draws from a record in each epoch.
 
-    Steps that take whole batches, such as MixUp, are left out. UsageError if a transform refuses the image, Damage if
-    the image is damaged.
+    Steps that take whole batches, such as MixUp, are left out. Raise UsageError if a transform refuses the image, and
+    Damage if the image is damaged.
     """
     targets = tuple(recipe.options.get("targets", ()))
     plan, callables = plan_transforms(

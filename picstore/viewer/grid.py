@@ -1,4 +1,4 @@
-"""Answers for the page's grid: the items of some records, their histograms, and the search for an id."""
+"""Answers for the page's grid: items of records, histograms, and the search for an id."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from picstore.storage.format.layout import FOREIGN, SAMPLINGS
 from picstore.viewer.queries import Query, parse_filter
 from picstore.viewer.session import Session
 
-_MAX_PAGE = 1000  # records
-_MAX_TEXT = 300  # characters of an extra or value
-_MAX_NUMBERS = 8  # elements of an array
+_MAX_PAGE = 1000  # records in an answer
+_MAX_TEXT = 300  # characters shown of an extra or value
+_MAX_NUMBERS = 8  # elements shown of an array
 
 
-# A record in the grid. ``damage`` is the reason why there is not a picture; empty for a sound record.
+# A record in the grid. ``damage`` is the reason why the record has no picture; empty if the record is sound.
 Item: TypeAlias = dict[str, Any]
 _UNKNOWN: Item = {"id": "", "label": -1, "width": 0, "height": 0, "bytes": 0, "sampling": "", "foreign": False}
 _UNKNOWN |= {"extra": "", "columns": {}}
 
 
 def read_items(dataset: Dataset, positions: I64) -> list[Item]:
-    """Read the items of records: the tables of each container once, and none of its images."""
+    """Return the items of records; read the tables of each container once, and no images."""
     containers, within = dataset.live.find(positions)
     items: dict[int, Item] = {}
     for number in np.unique(containers).tolist():
@@ -40,7 +40,7 @@ def read_items(dataset: Dataset, positions: I64) -> list[Item]:
 
 
 def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> Iterator[Item]:
-    """Read the items of some records of a container, given as pairs of position and number in the container."""
+    """Yield the items of a container's records, given as pairs: position, and index in the container."""
     try:
         container = dataset.containers.index(number)
     except (Damage, NotADataset) as error:
@@ -61,7 +61,7 @@ def _item_of(dataset: Dataset, container: Container, position: int, k: int) -> I
         extra = f"damaged: {error.what}"
     return {
         "position": position,
-        # JavaScript's numbers have 53 bits.
+        # A string, because JavaScript's numbers have only 53 bits.
         "id": str(id_),
         "label": int(dataset.labels(entry["id"].reshape(1), entry["label"].reshape(1))[0]),
         "width": int(entry["width"]),
@@ -76,14 +76,14 @@ def _item_of(dataset: Dataset, container: Container, position: int, k: int) -> I
 
 
 def column_values(dataset: Dataset, id_: int, limit: int = _MAX_TEXT) -> dict[str, Any]:
-    """Return the values of a record's columns except the label, as JSON; missing values are left out."""
+    """Return a record's column values except the label, as JSON, by column name; missing values are left out."""
     names = [name for name in dataset.columns if name != LABEL]
     values = {name: dataset.column(name).get(id_) for name in names}
     return {name: plain(value, limit) for name, value in values.items() if value is not None}
 
 
 def plain(value: Any, limit: int = _MAX_TEXT) -> Any:
-    """Convert a column's value to JSON: long values are cut off, and numbers that JSON lacks become texts."""
+    """Convert a column's value to JSON: long values are cut off, and numbers that JSON lacks (NaN) become strings."""
     if isinstance(value, str):
         return shortened(value, limit)
     array: Array = np.asarray(value)
@@ -95,7 +95,7 @@ def plain(value: Any, limit: int = _MAX_TEXT) -> Any:
 
 
 def shortened(text: str, limit: int = _MAX_TEXT) -> str:
-    """Cut a text off after ``limit`` characters."""
+    """Cut a string off after ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -109,7 +109,7 @@ def answer_records(session: Session, query: Query) -> dict[str, Any]:
 
 
 def answer_histograms(session: Session, query: Query) -> Any:
-    """Return histograms of all records, and of those that a filter leaves."""
+    """Return histograms of all records, and of the records that a filter leaves."""
     return session.records.histograms(parse_filter(query.text("filter")), query.gone)
 
 

@@ -1,4 +1,4 @@
-"""Answers about the health of a dataset: its files and containers, and their verification in the background."""
+"""Answers about a dataset's health: files and containers, and the verification in the background."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Report(background.Report):
     """Progress of a verification, and its result.
 
     Attributes:
-        verified: uuid of the version that was read.
+        verified: uuid of the dataset's version that was read.
     """
 
     decode: bool = False
@@ -37,14 +37,14 @@ class Report(background.Report):
 
 
 class Verification(Background[Report]):
-    """The verification of a dataset, which threads may share."""
+    """Verification of a dataset; threads may share this object."""
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__("verification", Report())
         self._dataset = dataset
 
     def start(self, *, decode: bool) -> None:
-        """Begin to verify in a thread; UsageError if a verification runs, or several datasets are shown as one."""
+        """Begin to verify in a thread; raise UsageError if a verification is running, or datasets are joined."""
         path = self._dataset.path
         if not isinstance(path, Location):
             raise UsageError(f"{path} are several datasets that are read as one; verify each with `picstore verify`")
@@ -64,7 +64,7 @@ class Verification(Background[Report]):
 
 
 def answer_map(session: Session, _: Query) -> dict[str, Any]:
-    """Return the files by stream and number, the number of files left out, and whether inputs can be shown."""
+    """Return the dataset's files in order, the number of files left out, and whether inputs can be shown."""
     rows, entries = session.dataset.rows, session.dataset.manifest.files
     keys, counts = np.unique(rows["stream"].astype(np.int64) << 32 | rows["file"], return_counts=True)
     containers = dict(zip(keys.tolist(), counts.tolist(), strict=True))
@@ -84,7 +84,7 @@ def answer_map(session: Session, _: Query) -> dict[str, Any]:
 
 
 def answer_file(session: Session, query: Query) -> list[dict[str, int]]:
-    """Return the containers of a file in order: offset, size, records, and the position of the first live record."""
+    """Return a file's containers in order: number, offset, size, records, and the position of the first live record."""
     rows, live = session.dataset.rows, session.dataset.live
     stream, file = query.integer("stream"), query.integer("file")
     mine = np.flatnonzero((rows["stream"] == stream) & (rows["file"] == file))
@@ -111,13 +111,13 @@ def answer_verification(session: Session, _: Query) -> Any:
 
 
 def start_verification(session: Session, query: Query) -> Any:
-    """Begin to verify."""
+    """Begin to verify the dataset; return the verification's report."""
     _verification(session).start(decode=query.text("decode") == "true")
     return _verification(session).report
 
 
 def cancel_verification(session: Session, _: Query) -> Any:
-    """End the verification."""
+    """End the verification; return its report."""
     _verification(session).cancel()
     return _verification(session).report
 

@@ -1,4 +1,4 @@
-"""Pictures for the page: thumbnails, whole images, crops out of compressed bytes, attachments."""
+"""Pictures for the page: thumbnails, whole images, crops from compressed bytes, and attachments."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _SEND_AS_STORED_UP_TO = 2
 # Pixels that may be decoded at a time: 0.2 GB as RGB.
 _MAX_PIXELS = 1 << 26
 _MAX_CROP = 1 << 22  # pixels
-# Turns of hue between two values of a mask; neighbors differ because it is the golden ratio.
+# Turns of hue from one mask value to the next, the golden ratio, so that neighboring values differ much.
 _PHI = 0.618034
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A file that a browser can show."""
+    """Image file that a browser can show."""
 
     media_type: str
     data: bytes
 
 
 class _Budget:
-    """Budget of pixels that may be decoded at a time, because a browser asks for six pictures at once."""
+    """Number of pixels that may be decoded at a time; limited because a browser requests six pictures at once."""
 
     def __init__(self, pixels: int) -> None:
         self._left = pixels
@@ -54,7 +54,7 @@ class _Budget:
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        """Wait until ``pixels`` more may be decoded; ImageError if one image has more than the budget."""
+        """Wait until ``pixels`` more may be decoded; raise ImageError if an image alone has more than the budget."""
         if pixels > _MAX_PIXELS:
             raise ImageError(f"{pixels:,} pixels; the page decodes at most {_MAX_PIXELS:,} for a picture")
         with self._changed:
@@ -72,12 +72,12 @@ _decoding = _Budget(_MAX_PIXELS)
 
 
 def thumbnail(record: Record, name: str, size: int) -> Picture:
-    """Make a small picture of a record, with at least ``size`` pixels on the longer side if the image has as many.
+    """Return a small picture of a record, with at least ``size`` pixels on the longer side if the image has as many.
 
-    A JPEG is decoded at 1/8, 1/4 or 1/2 of its size. ImageError if it does not decode, or has too many pixels.
+    A JPEG is decoded at 1/8, 1/4 or 1/2 of its size. Raise ImageError if the image does not decode or is too large.
 
     Args:
-        name: name of its file, if the file is not a JPEG.
+        name: name of the image's file, if the image is not a JPEG.
     """
     longer = max(record.width, record.height)
     if record.info.foreign:
@@ -90,16 +90,16 @@ def thumbnail(record: Record, name: str, size: int) -> Picture:
 
 
 def whole(record: Record, name: str) -> Picture:
-    """Return the stored JPEG, or the pixels of a file in another format as PNG; ImageError if it does not decode."""
+    """Return the stored JPEG, or a file of another format as PNG; raise ImageError if it cannot be decoded."""
     return _encode(_decode_foreign(record, name), PNG) if record.info.foreign else Picture(JPEG, bytes(record.jpeg))
 
 
 def crop(record: Record, name: str, box: Box) -> Picture:
-    """Decode a box of an image, and only the tiles under it, to a PNG; a large box at a reduced size.
+    """Decode only the tiles under a box of an image, and return the box as PNG, reduced in size if it is large.
 
     Raises:
         UsageError: the box is empty or not within the image.
-        ImageError: the image does not decode, or has too many pixels.
+        ImageError: the image cannot be decoded, or has too many pixels.
     """
     left, top, width, height = _checked_box(record, box)
     if record.info.foreign:
@@ -114,8 +114,8 @@ def measure_cut(record: Record, box: Box) -> dict[str, Any]:
     """Cut a box out of an image's bytes and measure the result; errors are those of :func:`crop`.
 
     Returns:
-        ``bytes`` of the cut, ``of`` those of the JPEG; ``tiles`` in the cut, ``of_tiles`` in the image; ``rect``, the
-        left, top, width and height of the decoded region, in pixels of the image.
+        ``bytes`` of the cut, and ``of``, the bytes of the JPEG; ``tiles`` in the cut, and ``of_tiles`` in the image;
+        ``rect``: left, top, width and height of the cut, in pixels of the image.
     """
     stream, (x, y) = picstore.cut(record.jpeg, _checked_box(record, box))
     header = parse_header(stream)
@@ -134,9 +134,9 @@ def _checked_box(record: Record, box: Box) -> Box:
 
 
 def attachment(record: Record, name: str) -> Picture:
-    """Show an attachment: a JPEG as it is, a mask with a color for each value except 0, which is transparent.
+    """Return an attachment as a picture: a JPEG unchanged, a mask with a color for each value except transparent 0.
 
-    ImageError if the attachment is not a picture.
+    Raise ImageError if the attachment is not a picture.
     """
     blob = bytes(record.attachments[name])
     if blob.startswith(b"\xff\xd8"):
@@ -153,7 +153,7 @@ def attachment(record: Record, name: str) -> Picture:
 def mask_colors(values: Array) -> U8:
     """Give each value of a mask, (height, width), a color: uint8 (height, width, 4), with 0 transparent."""
     if values.dtype == np.uint8:
-        # This takes 4 bytes a pixel; the search for distinct values takes 40.
+        # A table of all values takes 4 bytes a pixel; the search for distinct values takes 40.
         distinct, number = np.arange(256), values
     else:
         distinct, number = np.unique(values, return_inverse=True)
@@ -181,8 +181,8 @@ def _encode(pixels: U8, media_type: str = JPEG) -> Picture:
 def _decode_foreign(record: Record, name: str, resize: Size | None = None) -> U8:
     """Decode a file of an index that is not an upright JPEG, as ``picstore convert`` does.
 
-    It decodes in a process of its own, because some decoders keep Python's lock, which requests and signals need.
-    ImageError if the file does not decode, or has too many pixels.
+    A separate process decodes, because some decoders hold the GIL, which requests and signals need. Raise ImageError if
+    the file does not decode or is too large.
     """
     pixels = record.width * record.height
     with _decoding.take(pixels):

@@ -1,4 +1,4 @@
-"""Answers about the ledger of a conversion: inputs by status and reason, with examples, and the failed pictures."""
+"""Answers about the ledger of a conversion: inputs by status and reason, with examples, and pictures that failed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from picstore.viewer.images import Picture
 from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
-_EXAMPLES = 120  # lines of each reason
+_EXAMPLES = 120  # ledger lines for each reason
 _MAX_REASONS = 500  # reasons in the summary
-# Reasons that are told apart. A stranger's ledger may have a different reason in each line.
+# Most reasons that are counted separately, because a stranger's ledger may have a different reason in each line.
 _MAX_COUNTED = 10_000
 _OTHERS = "other"
 _MAX_INPUT = 1 << 28  # bytes of a failed picture
@@ -30,7 +30,7 @@ logger = logging.getLogger("picstore")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Inputs of one status and reason: their number and bytes, and the lines of the first ones."""
+    """Inputs of one status and reason: their number and bytes, and the ledger lines of the first inputs."""
 
     status: str
     reason: str
@@ -42,7 +42,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """Summary of a ledger: inputs by status, and by reason, the most frequent first; empty without a ledger."""
+    """Summary of a ledger: inputs by status and by reason, the most frequent first; empty if there is no ledger."""
 
     statuses: dict[str, int]
     reasons: list[Reason]
@@ -52,7 +52,7 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
     """Summarize the ledger beside a dataset in one pass; damaged lines are left out."""
     tally, examples = Tally(), dict[tuple[str, str], list[LedgerLine]]()
     try:
-        # Datasets that are joined have a ledger each, with other ids than the joined records.
+        # Each of several joined datasets has its own ledger, whose ids are not those of the joined records.
         if not isinstance(dataset.path, JoinedFolders) and (path := dataset.path / LEDGER).is_file():
             for line in read_lines(path, skip_damaged=True):
                 if (line.status, line.reason) not in tally.reasons and len(tally.reasons) >= _MAX_COUNTED:
@@ -74,13 +74,13 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
 def read_input(folder: Path, name: str) -> Picture:
     """Read an input of a conversion for the browser, which may show a part of a picture that picstore refuses.
 
-    The ledger may come from a stranger, so nothing outside of the folder is read. UsageError without such a picture.
+    Nothing outside of the folder is read, because the ledger may be a stranger's. Raise UsageError if nothing is found.
     """
     media_type, _ = mimetypes.guess_type(name)
     try:
         path = (folder / name).resolve(strict=True)
         inside = path.is_relative_to(folder.resolve()) and path.is_file() and path.stat().st_size <= _MAX_INPUT
-    # A loop of links, or a zero byte in the name.
+    # The path is a loop of links, or has a zero byte.
     except (OSError, ValueError):
         inside = False
     if not inside or media_type is None or not media_type.startswith("image/"):
@@ -93,7 +93,7 @@ def _ledger(session: Session) -> LedgerSummary:
 
 
 def answer_ledger(session: Session, _: Query) -> dict[str, Any]:
-    """Return the ledger by status and reason, with the positions of the examples that became records."""
+    """Return the ledger's summary, with the record position of each example, or -1 if it did not become a record."""
     summary = _ledger(session)
     ids = [line.id for reason in summary.reasons for line in reason.examples]
     positions = dict(zip(ids, session.records.positions_of(ids), strict=True))

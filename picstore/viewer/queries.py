@@ -1,4 +1,4 @@
-"""Parameters of a request, checked; the filter of records among them."""
+"""Checked parameters of a request, including the filter of records."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from picstore.errors import UsageError
 from picstore.jpeg.pixels import Box
 
 _MOST = (1 << 63) - 1
-_MAX_DIGITS = 20  # digits of 64 bits
-_MAX_IDS = 10_000  # ids and ranges of a filter
+_MAX_DIGITS = 20  # digits of a 64-bit integer
+_MAX_IDS = 10_000  # ids and ranges in a filter
 _MAX_TEXT = 10_000  # characters of a filter's condition or text
 _SPAN = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 _INTEGER = re.compile(rf"-?[0-9]{{1,{_MAX_DIGITS}}}")
 
 
 class Query:
-    """Parameters of a request by name; UsageError for a value of another type or range.
+    """Parameters of a request by name; methods raise UsageError if a value has another type or is out of range.
 
     Attributes:
-        gone: set when the client has gone and nobody waits for the answer.
+        gone: set when the client has disconnected, so that nobody waits for the answer.
     """
 
     def __init__(self, values: Mapping[str, str], gone: threading.Event | None = None) -> None:
@@ -33,14 +33,14 @@ class Query:
         self.gone = threading.Event() if gone is None else gone
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a text; UsageError if it has halves of UTF-16 pairs."""
+        """Return a string; raise UsageError if it has halves of UTF-16 pairs."""
         text = self._values.get(name, default)
         if any("\ud800" <= each <= "\udfff" for each in text):
             raise UsageError(f"{name} is {shortened(text)}; give Unicode text")
         return text
 
     def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MOST) -> int:
-        """Return an integer from ``least`` to ``most``; the parameter is required unless it has a default."""
+        """Return an integer from ``least`` to ``most``; the parameter is required if ``default`` is None."""
         text = self._values.get(name, "" if default is None else str(default))
         if not _INTEGER.fullmatch(text):
             raise UsageError(f"{name} is {shortened(text)}; give an integer of at most {_MAX_DIGITS} digits")
@@ -61,7 +61,7 @@ class Query:
         return value
 
     def json(self, name: str) -> Any:
-        """Return the value of a parameter in JSON, as :func:`parse_json`."""
+        """Return the value of a parameter that is JSON, parsed by :func:`parse_json`."""
         return parse_json(name, self.text(name))
 
     def box(self) -> Box:
@@ -71,10 +71,10 @@ class Query:
 
 
 def parse_json(name: str, text: str) -> Any:
-    """Parse JSON whose integers have at most 64 bits and whose texts are Unicode; UsageError for anything else."""
+    """Parse JSON; raise UsageError unless all integers have at most 64 bits and all strings are Unicode."""
     try:
         value = json.loads(text, parse_int=_bounded_integer)
-        # Encoding refuses halves of UTF-16 pairs.
+        # Encoding raises an error for halves of UTF-16 pairs.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the {name} is not JSON: {str(error)[:200]}") from error
@@ -89,7 +89,7 @@ def _bounded_integer(digits: str) -> int:
 
 
 def shortened(text: str) -> str:
-    """Quote a text for a message, escaped, and cut off after 60 characters."""
+    """Quote and escape a string for a message, cut off after 60 characters."""
     return ascii(text if len(text) <= 60 else f"{text[:60]}…")
 
 
@@ -98,10 +98,10 @@ class Filter:
     """Conditions on records, all of which must hold; an empty condition always holds.
 
     Attributes:
-        labels, samplings: values, of which a record must have one.
-        ids: inclusive ranges, of which one must hold the record's id.
-        ranges: names of columns of numbers, each with its least and greatest value, or None for no limit.
-        text: part of the class's name or of a text in a column or extra, in small or capital letters.
+        labels, samplings: allowed values.
+        ids: allowed ids, as inclusive ranges.
+        ranges: names of columns that hold numbers, each with the least and greatest value, or None for no limit.
+        text: part of the class name, of a string in a column, or of the extra; case is ignored.
         where: condition in SQL.
     """
 
@@ -119,10 +119,10 @@ class Filter:
 def parse_filter(text: str) -> Filter:
     """Parse a filter as the page writes it: a JSON object whose members are the attributes of :class:`Filter`.
 
-    ``ids`` is a text such as ``"7, 100-200"``, and ``ranges`` an object of ``[least, greatest]`` by column.
+    ``ids`` is a string such as ``"7, 100-200"``, and ``ranges`` an object with ``[least, greatest]`` by column.
 
     Raises:
-        UsageError: the text is not such a filter.
+        UsageError: the text is not such an object.
     """
     if not text:
         return Filter()
@@ -143,7 +143,7 @@ def parse_filter(text: str) -> Filter:
 
 
 def parse_ids(text: str) -> tuple[tuple[int, int], ...]:
-    """Parse ids and inclusive ranges of ids, ``"7, 100-200"``; UsageError for anything else."""
+    """Parse ids and inclusive ranges of ids, such as ``"7, 100-200"``; raise UsageError if a part is neither."""
     spans = []
     for part in filter(None, re.split(r"[,;\s]+", re.sub(r"\s*-\s*", "-", text))):
         match = _SPAN.fullmatch(part)

@@ -1,6 +1,6 @@
-"""Records of a dataset by filter, kept for the pages that follow: their positions, by conditions too, and histograms.
+"""Filtered records of a dataset: their positions, kept for following requests, and histograms.
 
-A condition in SQL is given up if the client goes or the time is over.
+The evaluation of a condition in SQL is given up if the client disconnects or the time is over.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from picstore.storage.record_table import RecordTable
 from picstore.viewer.queries import Filter
 from picstore.viewer.text_search import ExtraTexts, texts_with
 
-# Event that is never set, for callers that wait for the end.
+# Event that is never set, for callers that never go.
 STAYS = threading.Event()
-_KEPT_FILTERS = 4  # results of 4 bytes a record
+_KEPT_FILTERS = 4  # results, of 4 bytes a record
 # Seconds that an evaluation may take; a million records take less than 1.
 SECONDS = 30.0
-_POLL = 0.05  # seconds between looks at the client
-# DuckDB forgets an interruption that comes before its evaluation, so it is interrupted again for this many seconds.
+_POLL = 0.05  # seconds between checks of the client
+# Seconds for which DuckDB is interrupted again and again, because it forgets an interruption before its evaluation.
 _GRACE = 1.0
-# At most four evaluations run at a time, endless ones included.
+# At most four evaluations run at a time, including evaluations that do not end.
 _running = threading.BoundedSemaphore(4)
 
 
 class Interrupted(UsageError):
-    """The evaluation was given up because its client has gone."""
+    """The evaluation was given up because its client has disconnected."""
 
 
 class Records:
-    """The records of a dataset by filter, which threads may share.
+    """Records of a dataset, selected by filters; threads may share this object.
 
     The first filter or histogram reads the indexes of all containers; pages without a filter do not need them.
     """
@@ -49,7 +49,7 @@ class Records:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self._table = dataset.table
-        # The lock of all attributes below.
+        # Lock for all attributes below.
         self._lock = threading.Lock()
         self.extras = ExtraTexts(dataset)
         self._found: OrderedDict[tuple[Filter, int], Future[Array]] = OrderedDict()
@@ -63,21 +63,21 @@ class Records:
         with self._lock:
             _ = self._table["id"]
         with contextlib.suppress(MissingDependency):
-            # This imports DuckDB and pyarrow, which takes 0.4 s.
+            # Import DuckDB and pyarrow, which takes 0.4 s.
             self._table.where("id = 0")
 
     def count(self, chosen: Filter, gone: threading.Event = STAYS) -> int:
-        """Return the number of records that a filter leaves; Interrupted if ``gone`` is set."""
+        """Return the number of records that a filter leaves; raise Interrupted if ``gone`` is set meanwhile."""
         return len(self._positions(chosen, gone)) if chosen else len(self.dataset)
 
     def positions(self, chosen: Filter, start: int, count: int, gone: threading.Event = STAYS) -> I64:
-        """Return the positions of ``count`` records that a filter leaves, from the ``start``-th on."""
+        """Return the positions of ``count`` of the records that a filter leaves, from index ``start`` on."""
         if not chosen:
             return np.arange(min(start, len(self.dataset)), min(start + count, len(self.dataset)))
         return self._positions(chosen, gone)[start : start + count].astype(np.int64)
 
     def position_of(self, id_: int) -> int:
-        """Return the position of the record with an id; UsageError for an unknown id."""
+        """Return the position of the record with an id; raise UsageError if there is no such record."""
         with self._lock:
             found = np.flatnonzero(self._table["id"] == np.uint64(id_).astype(np.int64))
         if not len(found):
@@ -85,7 +85,7 @@ class Records:
         return int(found[0])
 
     def positions_of(self, ids: list[int]) -> list[int]:
-        """Return the positions of the records with some ids; -1 for an unknown id."""
+        """Return the position of the record with each id, or -1 if there is no such record."""
         wanted = np.array(ids, dtype=np.uint64).astype(np.int64)
         with self._lock:
             stored = self._numbers("id")
@@ -94,7 +94,7 @@ class Records:
         return [found.get(number, -1) for number in wanted.tolist()]
 
     def class_names(self, positions: list[int]) -> list[str]:
-        """Return the names of the classes of records; empty for a record without a label, and for the position -1."""
+        """Return the class name of the record at each position; empty for position -1, and without a label."""
         with self._lock:
             labels = self._numbers("label")
         numbers = [int(labels[position]) if position >= 0 else -1 for position in positions]
@@ -104,9 +104,9 @@ class Records:
         ]
 
     def histograms(self, chosen: Filter, gone: threading.Event = STAYS) -> list[Histogram]:
-        """Return histograms of classes, sizes, bytes, sampling and columns: of all records, and of the filtered ones.
+        """Return histograms of classes, sizes, bytes, sampling and columns, for all and for the filtered records.
 
-        Bins come from all records, so that they stay while a filter changes.
+        Bins are computed from all records, so that they stay the same when a filter changes.
         """
         positions = self._positions(chosen, gone) if chosen else None
         with self._lock:
@@ -119,7 +119,7 @@ class Records:
         return [binned[name].count(positions, self._whole[name]) for name in binned]
 
     def _bin_columns(self) -> dict[str, Binned]:
-        """Make the bins of the columns of numbers; records whose index entry is damaged are not counted."""
+        """Bin the columns that hold numbers; records whose index entry is damaged are not counted."""
         binned, known = {}, self._numbers("id") != -1
         for name in self._table.names:
             if name == "id" or name in self._texts:
@@ -132,7 +132,7 @@ class Records:
         return binned
 
     def _numbers(self, name: str) -> Array:
-        """Return a column as an array: the sampling as codes, texts as objects."""
+        """Return a column as an array: the sampling as codes, strings as objects."""
         if name != "sampling":
             return np.asarray(self._table[name])
         if self._samplings is None:
@@ -143,9 +143,9 @@ class Records:
         return self._samplings
 
     def _positions(self, chosen: Filter, gone: threading.Event) -> Array:
-        """Return the positions that a filter leaves, which its first request finds; other requests wait for it."""
+        """Return the positions that a filter leaves; the filter's first request finds them, other requests wait."""
         while True:
-            # With a text, more is found when more extras have been read.
+            # A filter with a text finds more records once more extras have been read.
             key = (chosen, self.extras.read.done if chosen.text else 0)
             with self._lock:
                 found = self._found.get(key)
@@ -159,7 +159,7 @@ class Records:
                 try:
                     return found.result()
                 except Interrupted:
-                    # The client of the first request has gone.
+                    # The client of the first request has disconnected.
                     continue
             try:
                 marks = self._mark(chosen, gone)
@@ -174,10 +174,10 @@ class Records:
                 raise
 
     def _mark(self, chosen: Filter, gone: threading.Event) -> Bools:
-        """Mark the records for which a filter holds. Other filters do not wait for its condition in SQL."""
+        """Mark the records for which a filter holds; the lock is not held while a condition in SQL is evaluated."""
         with self._lock:
             marks = self._mark_columns(chosen)
-            # This reads the indexes, once.
+            # Read the indexes while the lock is held.
             _ = self._table["id"]
         if chosen.where:
             marks &= evaluate(self._table, chosen.where, gone=gone)
@@ -219,7 +219,7 @@ class Records:
         return marks
 
     def _mark_text(self, text: str) -> Bools:
-        """Mark the records that have a text in their class's name, in a column, or in the extras read so far."""
+        """Mark the records that have a text in the class name, in a column, or in an extra that has been read."""
         wanted = text.lower()
         labels = [label for label, name in enumerate(self.dataset.classes) if wanted in name.lower()]
         marks: Bools = np.isin(self._numbers("label"), labels)
@@ -233,14 +233,14 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """Limits of an evaluation: the client's patience, and an end by the monotonic clock after ``limit`` seconds."""
+    """Limits of an evaluation: whether the client has gone, and the monotonic time when ``limit`` seconds are over."""
 
     gone: threading.Event
     limit: float
     end: float
 
     def over(self) -> UsageError | None:
-        """Return why the evaluation is given up, if it is."""
+        """Return the error that ends the evaluation, or None if it may continue."""
         if self.gone.is_set():
             return Interrupted("the condition was given up because nobody waits for it")
         if time.monotonic() >= self.end:
@@ -253,10 +253,10 @@ def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: f
 
     Args:
         gone: set when nobody waits for the result.
-        seconds: most seconds that it may take; 30 by default.
+        seconds: most seconds that the evaluation may take; 30 by default.
 
     Raises:
-        Interrupted: the client has gone.
+        Interrupted: the client has disconnected.
         UsageError: the time is over, or ``table.where`` raises it.
         MissingDependency: ``table.where`` raises it.
     """
@@ -274,7 +274,7 @@ def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: f
 
 
 def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
-    """Begin an evaluation in a thread of its own."""
+    """Begin an evaluation in a new thread; return the condition, to be interrupted, and the future result."""
     result: Future[Bools] = Future()
 
     def run() -> None:
@@ -295,7 +295,7 @@ def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
 
 
 def _interrupt(condition: Condition, result: Future[Bools]) -> None:
-    """Interrupt DuckDB until the evaluation ends; after a second it is left to its thread."""
+    """Interrupt DuckDB until the evaluation ends; after a second, leave the evaluation to its thread."""
     last = time.monotonic() + _GRACE
     while not result.done() and time.monotonic() < last:
         condition.interrupt()

@@ -1,4 +1,4 @@
-"""Replay of a training: the batch of a step, made again from seed, epoch and step."""
+"""Replay of a training: the batch of a step, rebuilt from seed, epoch and step."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from picstore.train.batch import Batch
     from picstore.train.loader import Loader
 
-MAX_SHOWN = 64  # slots of a batch
+MAX_SHOWN = 64  # slots of a batch on the page
 _MAX_BATCH = 4096
 _MAX_EPOCHS = 1000
 _MAX_CHECKPOINT = 1 << 28  # bytes
-# Members by which a Loader's state is recognized.
+# Members by which the state of a Loader is recognized.
 _FIELDS = {"seed", "epoch", "samples", "dataset", "lanes", "shuffle"}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Options of a training's Loader on which its batches depend; 0 lanes stand for the default.
+    """Options of a training's Loader on which its batches depend.
 
-    ``global_batch_size`` replaces ``batch_size`` unless it is 0.
+    ``global_batch_size`` replaces ``batch_size`` unless it is 0; 0 ``lanes`` stand for the default.
     """
 
     recipe: str
@@ -50,7 +50,7 @@ class Run:
 
     @classmethod
     def from_query(cls, query: Query) -> Run:
-        """Read the options of a request; UsageError for an impossible value."""
+        """Read the options from a request; raise UsageError if a value is impossible."""
         return cls(
             recipe=query.text("recipe"),
             batch_size=query.integer("batch_size", 256, least=1, most=_MAX_BATCH),
@@ -76,11 +76,11 @@ class Replay:
         self._loader = lru_cache(maxsize=4)(self._make_loader)
 
     def loader(self, run: Run) -> Loader:
-        """Return the loader of a training, which makes single batches; UsageError for wrong options."""
+        """Return the loader of a training, which can build single batches; raise UsageError if options are wrong."""
         return self._loader(run)
 
     def _make_loader(self, run: Run) -> Loader:
-        # This imports torch, which takes 1 s and 200 MB that the rest of the page does not need.
+        # Imported here because torch takes 1 s and 200 MB, which the rest of the page does not need.
         from picstore.train.loader import Loader
 
         recipe = Recipe.find(run.recipe)
@@ -105,7 +105,7 @@ class Replay:
         )
 
     def draw(self, run: Run, epoch: int, step: int, *, first: int = 0) -> Drawn:
-        """Make the batch of a step, and return up to 64 of its slots from ``first`` on.
+        """Build the batch of a step, and return up to 64 of the batch's slots from ``first`` on.
 
         Raises:
             UsageError: the epoch has no such step, or the options do not fit together.
@@ -127,7 +127,7 @@ class Replay:
         return drawn
 
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
-        """Return for some epochs the steps at which any rank sees a record; an empty list if the epoch skips it."""
+        """Return for each epoch the rank, step and slot of each sample of a record; empty if the epoch skips it."""
         order = self.loader(run).order
         found = []
         for epoch in range(first, first + min(epochs, _MAX_EPOCHS)):
@@ -138,7 +138,7 @@ class Replay:
         return found
 
     def position(self, run: Run, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return epoch and step of the last batch before a state, or (0, 0); UsageError for another run's state."""
+        """Return epoch and step of the last batch before a state, or (0, 0); raise UsageError unless the state fits."""
         epoch, batch = self.loader(run).position_of(state)
         if batch:
             return epoch, batch - 1
@@ -146,7 +146,7 @@ class Replay:
 
 
 def find_state(value: Any) -> dict[str, Any]:
-    """Find a Loader's state at any depth of a checkpoint's JSON; UsageError without one."""
+    """Return the Loader's state at any depth of a checkpoint's JSON; raise UsageError if there is no state."""
     waiting = [value]
     while waiting:
         each = waiting.pop(0)
@@ -160,7 +160,7 @@ def find_state(value: Any) -> dict[str, Any]:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read the loader's state from a checkpoint in JSON; UsageError for a file without one."""
+    """Read the loader's state from a checkpoint in JSON; raise UsageError if the file has no state."""
     try:
         if path.stat().st_size > _MAX_CHECKPOINT:
             raise UsageError(f"{path} has more than {_MAX_CHECKPOINT:,} bytes; save the loader's state alone")
@@ -174,7 +174,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list[list[list[Any]]]:
-    """Return the images of a batch by group, view and slot; a list of transforms has its views one after the other."""
+    """Return the images of a batch by group, view and slot; a list of transforms stores its views one after another."""
     found = []
     for name, count in groups:
         images = batch.views[name] if name else batch.images
@@ -187,7 +187,7 @@ def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list
 
 
 def _mixed_labels(batch: Batch, slots: range) -> list[list[tuple[int, float]]]:
-    """Return the two largest shares of classes in labels that MixUp or CutMix mixed; empty for other labels."""
+    """Return the two largest class shares of each label that MixUp or CutMix mixed; empty if labels are not mixed."""
     if batch.labels.ndim == 1:
         return []
     values, labels = batch.labels[slots.start : slots.stop].topk(min(2, batch.labels.shape[1]))

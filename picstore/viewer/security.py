@@ -1,9 +1,8 @@
-"""Protection of the page's server from other users and other web sites, and limits of its connections.
+"""Protection of the page's server from other users and other web sites, and limits on connections.
 
 Every user and every web page of the machine can reach the server. All pages and pictures lie below a secret path,
-``/TOKEN/``; whoever knows the address may see the dataset. A browser sends a path only to the server that it belongs
-to, but a cookie to every port of the host, where another user may listen. Links, pictures, reloads and bookmarks work
-because their address is enough.
+``/TOKEN/``; whoever knows the address may see the dataset. A cookie would be sent to every port of the host, where
+another user may listen; a path is sent only to its server. Links, reloads and bookmarks work, as the address suffices.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _Address: TypeAlias = tuple[Any, ...]  # host and port of a client
 
-# Connections; a browser opens six.
+# Most open connections; a browser opens six.
 _MOST = 128
-# Seconds within which a connection must send the line and headers of a request.
+# Seconds within which a connection must send a request's line and headers.
 _SECONDS = 10.0
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _POLICY = (
@@ -43,8 +42,8 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-# With ``embed``, pages of this machine may hold the page in a frame, such as a notebook's, on any port. The page of
-# another program would have to know the secret address. X-Frame-Options cannot list several origins.
+# With ``embed``, pages of this machine on any port, such as a notebook, may show the page in a frame; they must know
+# the secret address. X-Frame-Options cannot list several origins, so it is dropped.
 _EMBEDDED = _HEADERS | {"content-security-policy": f"{_POLICY}http://localhost:* http://127.0.0.1:*"}
 del _EMBEDDED["x-frame-options"]
 _REDIRECT = """<!doctype html>
@@ -56,16 +55,16 @@ _REDIRECT = """<!doctype html>
 
 
 def new_token() -> str:
-    """Make a token of 256 random bits."""
+    """Return a new token of 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 @contextlib.contextmanager
 def redirecting_file(address: str) -> Iterator[str]:
-    """Write a file that redirects to an address, and yield its URL; the file is removed at the end.
+    """Write a file that redirects to an address, and yield the file's URL; remove the file at the end.
 
-    The browser is started with this URL because every user sees the arguments of a process. The folder has mode 0700,
-    so only this user can open the file.
+    The browser gets this URL as its argument, because every user can see the arguments of a process. The folder has
+    mode 0700, so only this user can open the file.
     """
     with tempfile.TemporaryDirectory(prefix="picstore-view-") as folder:
         file = Path(folder) / "open.html"
@@ -75,7 +74,7 @@ def redirecting_file(address: str) -> Iterator[str]:
 
 
 class Guard:
-    """Middleware that answers 403 to requests of other hosts, of other sites, and outside of the secret path.
+    """Middleware that answers 403 to requests for other hosts, from other sites, or outside of the secret path.
 
     Args:
         embed: let pages of this machine show the page in a frame.
@@ -87,7 +86,7 @@ class Guard:
         self._shown_in = ("document", "iframe") if embed else ("document",)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Besides HTTP only the lifespan is passed on; the server has no web sockets.
+        # Besides HTTP, only the lifespan is passed on, because the server has no web sockets.
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -111,7 +110,7 @@ class Guard:
             await self._app({**scope, "root_path": f"/{token}"}, receive, send_guarded)
 
     def _problem(self, token: str, *, is_page: bool, scope: Scope) -> str:
-        """Return why a request is refused; empty if it is allowed."""
+        """Return the reason why a request is refused, or an empty string if the request is allowed."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if not is_local(host):
@@ -120,8 +119,8 @@ class Guard:
             return "Open the address that `picstore view` has printed; it holds a token."
         if origin not in (None, f"http://{host}"):
             return "Requests of other sites are refused."
-        # "none" stands for a typed address or a bookmark. A link to the page may be anywhere: in a terminal that a
-        # browser shows, or in the file that --open makes.
+        # "none" stands for a typed address or a bookmark. Links to the page may come from any site: a terminal that a
+        # browser shows, or the file that --open writes.
         site = headers.get("sec-fetch-site", "same-origin")
         navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") in self._shown_in
         link = is_page and navigates
@@ -132,18 +131,17 @@ class Guard:
 
 
 def is_local(host: str) -> bool:
-    """Return whether a Host header names the loopback interface, with any port, because a tunnel may use another."""
+    """Return whether a Host header names the loopback interface, with any port, because a tunnel may change ports."""
     return _HOST.fullmatch(host) is not None
 
 
 class Connections:
-    """The server's open connections, which every user of the machine can open without a token.
+    """Open connections of the server, which every user of the machine can open without a token.
 
-    A connection without a request for some seconds is ended, whatever bytes it has sent. A connection beyond the
-    allowed number ends the one that has waited longest. So no number of waiting connections keeps a client out.
-
-    This object wraps the server's ASGI application, to know when a connection has a request, and makes the protocols
-    of the server's connections.
+    A connection that completes no request for some seconds is ended, whatever bytes it has sent. A connection beyond
+    the allowed number ends the connection that has waited longest, so no number of waiting connections keeps a client
+    out. This object wraps the server's ASGI application, to know when a connection has a request, and the protocols of
+    the server's connections.
     """
 
     def __init__(self, app: ASGIApp, *, most: int = _MOST, seconds: float = _SECONDS) -> None:
@@ -162,11 +160,11 @@ class Connections:
             self._begin_wait(address)
 
     def wrap(self, make: Callable[..., asyncio.Protocol]) -> Callable[..., asyncio.Protocol]:
-        """Return a maker of protocols as ``make``, whose connections are counted here."""
+        """Return a function that creates protocols as ``make`` does, and counts their connections here."""
         return lambda *values, **options: _Connection(make(*values, **options), self)
 
     def opened(self, connection: _Connection) -> None:
-        """Count a connection, and end one if there are too many."""
+        """Count a connection, and end the connection that has waited longest if there are too many."""
         if len(self._open) >= self.most:
             longest = next(iter(self._waiting), connection.address)
             self._open.get(longest, connection).abort()
@@ -194,7 +192,7 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """A protocol around another one, which counts the connection."""
+    """Protocol that counts the connection, and passes all else to an inner protocol."""
 
     def __init__(self, inner: asyncio.Protocol, connections: Connections) -> None:
         self._inner, self._connections = inner, connections

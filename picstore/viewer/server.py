@@ -1,4 +1,4 @@
-"""The server of the page on the loopback interface, its routes, and the page as Python and notebooks have it."""
+"""Server of the page on the loopback interface, the server's routes, and the page's object for Python and notebooks."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ Answer: TypeAlias = Callable[[Session, Query], Any]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _STATIC = Path(__file__).parent / "static"
-# Any other error, such as damage, has the status 422 too.
+# HTTP status by class of error; other errors, such as damage, have status 422 too.
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}
 # Seconds for which a browser keeps pictures.
 _KEPT_SECONDS = 86_400
-# Bytes of a request's headers; a filter of 10,000 ids is in the address.
+# Most bytes of a request's headers; a filter of 10,000 ids is part of the address.
 _MAX_HEADERS = 1 << 16
 _HEIGHT = 800  # pixels of a notebook's frame
-# Connections that wait to be accepted. All are accepted at once, before they are counted.
+# Most connections that wait to be accepted. All waiting connections are accepted at once, before they are counted.
 _BACKLOG = 64
 
 
 def make_app(session: Session, *, token: str, embed: bool = False) -> Starlette:
-    """Make the server's application; a second dataset's page lies below ``/other/``."""
+    """Return the server's application; the page of a second dataset lies below ``/other/``."""
     app = Starlette(
         routes=_routes(session),
         middleware=[Middleware(Guard, token=token, embed=embed)],
         exception_handlers={PicstoreError: _refuse, HTTPException: _refuse_route},
     )
-    # Starlette's redirections would repeat what the request holds.
+    # Starlette's redirections would repeat parts of the request.
     app.router.redirect_slashes = False
     return app
 
 
 def _routes(session: Session) -> list[BaseRoute]:
-    """Make the routes of a dataset's page, and of its static files."""
+    """Return the routes of a dataset's page and of the static files."""
     topics = grid, details, health, ledger_summary, comparison, training_routes
     json_routes = {path: answer for topic in topics for path, answer in topic.JSON_ANSWERS.items()}
     pictures = details, ledger_summary, training_routes
@@ -78,13 +78,13 @@ def _routes(session: Session) -> list[BaseRoute]:
 
 
 def bind(port: int) -> socket.socket:
-    """Listen on a port of the loopback interface, 0 for any free one; UsageError if the port is taken."""
-    # The protocol is given because asyncio turns off Nagle's algorithm only then; it costs 40 ms an answer.
+    """Listen on a port of the loopback interface, 0 for any free port; raise UsageError if the port is taken."""
+    # asyncio turns off Nagle's algorithm, which costs 40 ms an answer, only if the protocol is given.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
-        # From now on a request waits until the server runs.
+        # From now on, requests wait until the server runs.
         listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
@@ -93,15 +93,15 @@ def bind(port: int) -> socket.socket:
 
 
 class Page:
-    """The web page of a dataset, answered by a thread; as a context manager it closes itself at the end.
+    """Web page of a dataset, served by a thread; as a context manager, the page is closed at the end.
 
     Args:
-        port: port to listen on, 0 for any free one.
+        port: port to listen on, 0 for any free port.
         embed: let pages of this machine show the page in a frame.
 
     Attributes:
         shown: path or URL, and number of images, of each dataset.
-        address: URL of the page; whoever knows it can see the dataset.
+        address: URL of the page; whoever knows the URL can see the dataset.
     """
 
     def __init__(self, session: Session, *, port: int, embed: bool) -> None:
@@ -110,7 +110,7 @@ class Page:
         datasets = [each.dataset for each in (session, session.other) if each is not None]
         self.shown = [(str(dataset.path), len(dataset)) for dataset in datasets]
         self._title = " and ".join(name for name, _ in self.shown)
-        # Most notebooks have addresses of localhost, and browsers restrict a frame of the same site less.
+        # Most notebooks are on localhost, and browsers restrict frames of the same site less.
         host = "localhost" if embed else "127.0.0.1"
         self.address = f"http://{host}:{self._listening.getsockname()[1]}/{token}/"
         connections = Connections(make_app(session, token=token, embed=embed))
@@ -118,7 +118,7 @@ class Page:
             connections,
             http=connections.wrap(H11Protocol),  # type: ignore[arg-type]
             ws="none",
-            # Every user of the machine can cause warnings.
+            # Warnings are not logged, because every user of the machine can cause them.
             log_level="error",
             access_log=False,
             proxy_headers=False,
@@ -131,12 +131,12 @@ class Page:
         self._ended: Callable[[], object] = lambda: None
 
     def start(self) -> None:
-        """Begin to answer in a thread."""
+        """Begin to answer requests in a thread."""
         threading.Thread(target=_read_ahead, args=(self._session.records,), daemon=True).start()
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering within two seconds; threads may still decode then. A second call does nothing."""
+        """Stop answering within two seconds; threads may still be decoding afterwards. A second call does nothing."""
         self._server.should_exit = True
         self._thread.join(2)
         self._listening.close()
@@ -144,9 +144,9 @@ class Page:
     def serve(self) -> int:
         """Answer until SIGINT or SIGTERM; return the signal's number.
 
-        Threads may still decode and evaluate then. :func:`end_by` ends the process without waiting for them.
+        Threads may still be decoding and evaluating afterwards; :func:`end_by` ends the process without waiting.
         """
-        # The system's signal handler writes a byte in any thread; one of Python's would have to wait for this thread.
+        # The C signal handler writes to this socket in any thread; a Python handler would have to wait for this thread.
         ends, signals = socket.socketpair()
         signals.setblocking(False)
         signal.set_wakeup_fd(signals.fileno())
@@ -187,13 +187,13 @@ class Page:
 
 
 def end_by(number: int) -> None:
-    """End this process by a signal, as if the signal had not been caught, without waiting for threads."""
+    """End this process by a signal's default action, without waiting for threads."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
 
 
 def _read_ahead(records: Records) -> None:
-    """Read the indexes while the user looks at the first page; the first filter reports any error."""
+    """Read the indexes while the user looks at the first page; ignore errors, which the first filter reports."""
     try:
         records.read()
     except PicstoreError:
@@ -208,7 +208,7 @@ def _json_endpoint(session: Session, answer: Answer) -> Endpoint:
 
 
 def _picture_endpoint(session: Session, answer: Callable[[Session, Query], Picture]) -> Endpoint:
-    """Make an endpoint of pictures. They depend only on the URL with its token, so browsers may keep them."""
+    """Return an endpoint of pictures, which browsers may keep, because pictures depend only on URL and token."""
     headers = {"etag": f'"{session.dataset.uuid}"', "cache-control": f"private, max-age={_KEPT_SECONDS}"}
 
     def respond(query: Query) -> Response:
@@ -224,12 +224,12 @@ def _picture_endpoint(session: Session, answer: Callable[[Session, Query], Pictu
 
 
 async def _answered(request: Request, respond: Callable[[Query], Response]) -> Response:
-    """Run an answer in a thread, and set the query's ``gone`` if the client goes."""
+    """Run ``respond`` in a thread, and set the query's ``gone`` if the client disconnects."""
     query = Query(request.query_params)
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
-            continue  # request bodies are ignored
+            continue  # Ignore the request's body.
         query.gone.set()
 
     watching = asyncio.ensure_future(watch())
@@ -240,14 +240,14 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
 
 class _Json(JSONResponse):
-    """JSON in ASCII, because file names that are not UTF-8 hold halves of UTF-16 pairs in Python."""
+    """JSON in ASCII, because file names that are not UTF-8 have halves of UTF-16 pairs in Python."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(_to_json(content), allow_nan=False, separators=(",", ":")).encode()
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a value to JSON's: dataclasses to objects, and numbers that JSON lacks to null."""
+    """Convert a value for JSON: dataclasses to objects, and numbers that JSON lacks to null."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The state that requests share: the dataset, and what is made once or kept for a while."""
+"""State that requests share: the dataset, objects that are created once, and recent results."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Sets of images, of at most 100 MB each.
+# Number of results that are kept, sets of images of at most 100 MB each.
 _KEPT = 4
 
 
 class Kept(Generic[T]):
-    """The last few results by request, because a page asks for the images of a batch one by one."""
+    """Most recent results by request, kept because a page requests the images of a batch one by one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result that is kept under ``key``, or make it; one result is made at a time."""
+        """Return the result that is kept under ``key``, or compute the result, one at a time."""
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = make()
@@ -42,14 +42,14 @@ class Kept(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A dataset, its records by filter, and the objects that are made when a page first needs them.
+    """Dataset, filtered records, and objects that are created when a page first needs them.
 
     Attributes:
-        recipe: the recipe that the command was given, if any.
-        state: state of a training's loader, if any was given.
-        inputs: folder of the inputs of the conversion, if it was given.
-        other: session of the dataset beside this one, if there is one.
-        kept: images of recipes and batches that were asked for last.
+        recipe: argument of ``--recipe``, if given.
+        state: state of a training's loader, if given.
+        inputs: folder of the conversion's inputs, if given.
+        other: session of the second dataset, if there are two.
+        kept: images of the most recently requested recipes and batches.
     """
 
     records: Records
@@ -70,7 +70,7 @@ class Session:
         return query.integer("position", most=len(self.dataset) - 1)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """Return what ``make`` returned for ``name`` the first time."""
+        """Return the object under ``name``, which the first call creates by ``make``."""
         with self._lock:
             if name not in self._made:
                 self._made[name] = make()

@@ -1,4 +1,4 @@
-"""Search in texts: of a column, and of the extras of all records, which a thread reads for it."""
+"""Search in the strings of a column, and in the extras of all records, which a thread reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from picstore.storage.dataset import Dataset
 MAX_BYTES = 1 << 29  # bytes of extras in memory
 _BLOCK_BYTES = 1 << 20  # bytes of extras in a block
 _CHUNK = 8 << 20  # bytes searched at a time
-# For each byte the byte that is compared: capital letters become small.
+# The byte to compare instead of each byte: capital letters of ASCII become small letters.
 _CAPITALS = np.arange(256, dtype=np.uint8)
 _CAPITALS[ord("A") : ord("Z") + 1] += 32
 IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
@@ -23,7 +23,7 @@ IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
 
 @dataclass(frozen=True, slots=True)
 class ExtrasRead:
-    """The number of containers whose extras can be searched; ``full`` if the rest would take too much memory."""
+    """Number of containers whose extras can be searched; ``full`` if the others would take too much memory."""
 
     state: str
     done: int
@@ -32,7 +32,7 @@ class ExtrasRead:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Extras of consecutive records: the first record's position, all texts in UTF-8, and the end of each text."""
+    """Extras of consecutive records: the first record's position, all extras in UTF-8, and the end of each extra."""
 
     first: int
     values: U8
@@ -40,7 +40,7 @@ class _Block:
 
 
 class ExtraTexts:
-    """Extras of all records as texts, from the tables of the containers; threads may share this object."""
+    """Extras of all records, as strings of JSON from the containers' tables; threads may share this object."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -50,12 +50,12 @@ class ExtraTexts:
 
     @property
     def read(self) -> ExtrasRead:
-        """Progress of the reading."""
+        """Progress of reading the extras."""
         with self._lock:
             return self._read
 
     def start(self) -> None:
-        """Begin to read in a thread, unless reading has begun."""
+        """Begin to read the extras in a thread, unless reading has begun."""
         with self._lock:
             if self._read.state != IDLE:
                 return
@@ -63,13 +63,13 @@ class ExtraTexts:
         threading.Thread(target=self._read_all, daemon=True).start()
 
     def mark(self, text: str) -> Bools:
-        """Mark the records whose extra, among those read so far, contains a text: bool (records,)."""
+        """Return which records have an extra that has been read and contains a text, bool (records,)."""
         self.start()
         found = np.zeros(len(self._dataset), dtype=np.bool_)
         with self._lock:
             blocks = self._blocks
         for block in blocks:
-            # In an extra the text is escaped as JSON.
+            # Extras are JSON, so the text is escaped as in JSON.
             wanted = json.dumps(text, ensure_ascii=False)[1:-1]
             found[block.first : block.first + len(block.ends)] = texts_with(block.values, block.ends, wanted)
         return found
@@ -96,7 +96,7 @@ class ExtraTexts:
                 texts, first = [], int(starts[number + 1])
 
     def _extras_of(self, number: int) -> list[bytes]:
-        """Return the extras of a container's live records; empty texts if it is damaged."""
+        """Return the extras of a container's live records, empty for damaged records or a damaged container."""
         records = np.flatnonzero(self._dataset.live.mask(number)).tolist()
         try:
             container = self._dataset.containers.index(number)
@@ -106,13 +106,13 @@ class ExtraTexts:
 
 
 def texts_with(values: U8, ends: I64, text: str) -> Bools:
-    """Mark the texts that contain ``text``, whether in small or capital letters of ASCII: bool (n,).
+    """Return which of n strings contain ``text``, ignoring the case of ASCII letters, bool (n,).
 
     A million captions of 50 bytes take 0.2 s; ``str.find`` on each would take 1.5 s.
 
     Args:
-        values: UTF-8 of all texts, uint8 (bytes,).
-        ends: end of each text in ``values``, int64 (n,), ascending.
+        values: UTF-8 of all strings, uint8 (bytes,).
+        ends: end of each string in ``values``, int64 (n,), ascending.
     """
     wanted = _CAPITALS[np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)]
     found = np.zeros(len(ends), dtype=np.bool_)

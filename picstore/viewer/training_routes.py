@@ -1,4 +1,4 @@
-"""Answers about trainings: recipes and replay. They import torch, so they import it only when asked."""
+"""Answers about trainings: recipes and replay. Functions import modules with torch only when a request needs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Answer = Callable[[Session, Query], Any]
 
 
 def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
-    """Return the recipes to choose from, the one to begin with, a file's options, and the state of ``--state``."""
+    """Return the recipes to choose from, the first to show, options in the recipe's file, and the given state."""
     from picstore.viewer.drawn import DEFAULT_RECIPE, Recipe, offered_recipes
 
     options = Recipe.find(session.recipe).options if session.recipe is not None else {}
@@ -28,27 +28,27 @@ def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
 
 
 def answer_draws(session: Session, query: Query) -> dict[str, Any]:
-    """Return the images that a recipe draws for an image."""
+    """Return facts of the images that a recipe draws from an image."""
     return _told(_draw_recipe(session, query))
 
 
 def answer_drawn_picture(session: Session, query: Query) -> Picture:
-    """Return the picture of an image that a recipe draws."""
+    """Return an image that a recipe draws, as a picture."""
     return _picture(_draw_recipe(session, query), query)
 
 
 def answer_replay(session: Session, query: Query) -> dict[str, Any]:
-    """Return the batch of a step."""
+    """Return facts of the batch of a step, and of its images."""
     return _told(_draw_batch(session, query))
 
 
 def answer_replayed_picture(session: Session, query: Query) -> Picture:
-    """Return the picture of an image of a batch."""
+    """Return an image of a batch as a picture."""
     return _picture(_draw_batch(session, query), query)
 
 
 def answer_position(session: Session, query: Query) -> dict[str, int]:
-    """Return epoch and step of the last batch before a loader's state."""
+    """Return epoch and step of the last batch that a loader had delivered when its state was saved."""
     from picstore.viewer.replay import Run, find_state
 
     epoch, step = _replay(session).position(Run.from_query(query), find_state(query.json("state")))
@@ -85,7 +85,7 @@ def _draw_recipe(session: Session, query: Query) -> Drawn:
 
 
 def _find_recipe(session: Session, name: str) -> Any:
-    """Find a recipe by its name; a file's recipe only if ``--recipe`` gave the file."""
+    """Find an offered recipe by name; a file is offered only if ``--recipe`` names it."""
     from picstore.viewer.drawn import Recipe, offered_recipes
 
     names = [each["name"] for each in offered_recipes(session.recipe)]
