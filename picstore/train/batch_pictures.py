@@ -37,7 +37,7 @@ def make_tiles(
 
 
 def make_captions(labels: torch.Tensor, ids: torch.Tensor, classes: Sequence[str], *, count: int) -> list[str]:
-    """Return captions of the first ``count`` records: label and id of each."""
+    """Return a caption of each of the first ``count`` records, with label and id."""
     pairs = zip(labels[:count].cpu(), ids[:count].tolist(), strict=True)
     return [f"{_shown_label(label, classes)} · {id_}" for label, id_ in pairs]
 

@@ -206,7 +206,7 @@ class BufferPools:
 
 
 class ThreadBuffer(threading.local):
-    """Growing buffer of each thread, because fresh pages for every image would take a fifth of the decoding time."""
+    """Buffer that each thread reuses, because fresh pages for every image would take a fifth of the decoding time."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, dtype=np.uint8)

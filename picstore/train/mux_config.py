@@ -67,7 +67,7 @@ class MuxEntry:
 
 @dataclass(frozen=True, slots=True)
 class MuxConfig:
-    """Configuration: datasets, the transforms of datasets without any, :class:`LoaderOptions`, and the schedule."""
+    """Configuration: datasets, transforms for datasets that have none, :class:`LoaderOptions`, and the schedule."""
 
     entries: tuple[MuxEntry, ...]
     transform: tuple[UserTransform, ...] = ()

@@ -47,7 +47,7 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a stage."""
+        """Add the time of the ``with`` block to a stage."""
         now = time.perf_counter if name == "read" else time.thread_time
         start = now()
         try:

@@ -27,8 +27,8 @@ from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import Division
 from picstore.train.order.rank_shares import RankShares, divide_samples, keep_own
 
-_CHUNK = 1 << 14  # samples to plan at a time
-# Samples on either side of the guessed position in which a batch is searched for first.
+_CHUNK = 1 << 14  # number of samples to plan at a time
+# Number of samples on either side of the guessed position in which a batch is searched for first.
 _NEAR = 1 << 11
 # Bits of a batch's number in the field "batch"; the bits above are the bucket's number.
 _BATCH_BITS = 40
@@ -38,13 +38,13 @@ _SAMPLE = np.dtype(
     [(name, "<i8") for name in ("number", "container", "record", "lane", "end", "batch", "size", "plan")]
     + [("last", "?")]
 )
-_BLOCK = 1 << 12  # containers to count at a time
-_SPAN = 1 << 12  # samples in the first search backwards
+_BLOCK = 1 << 12  # number of containers to count at a time
+_SPAN = 1 << 12  # number of samples in the first search backwards
 
 
 @dataclass(frozen=True, slots=True)
 class BucketTable:
-    """The buckets of a dataset's live records.
+    """Buckets of a dataset's live records.
 
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.

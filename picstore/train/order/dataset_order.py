@@ -76,7 +76,7 @@ class DatasetOrder:
             epoch, first = epoch + 1, 0
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """List the rank, batch and slot of each sample of ``dataset[position]`` in an epoch that is not left out."""
+        """List the rank, batch and slot of each sample of ``dataset[position]`` in an epoch; omit samples left out."""
         ((container,), _) = dataset.live.find(np.array([position]))
         record = position - int(dataset.live.counts[:container].sum())
         numbers = range(record, record + 1)

@@ -120,7 +120,7 @@ class MuxOrder:
     def shares(self, batch: int) -> I64:
         """Return the number of samples of each source in a batch of this rank, int64 (sources,).
 
-        If the number of ranks does not divide a count, the next ranks in turn have one sample more, source after
+        If the number of ranks does not divide a count, leftover samples go to the next ranks in turn, source after
         source. So the batches of the ranks differ by one sample at most.
         """
         counts = np.array(self.schedule.counts_at(batch))

@@ -170,7 +170,7 @@ def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str
     """Return the rank and world size of this process.
 
     Both come from the arguments, else from torch.distributed, else from the environment's RANK and WORLD_SIZE; else
-    they are 0 and 1. Raise UsageError if only one is given, or if one is not an integer or out of range.
+    they are 0 and 1. Raise UsageError if only one of the two is given, is not an integer or is out of range.
     """
     if (rank is None) != (world_size is None):
         raise UsageError("rank and world_size belong together: give both or neither")

@@ -36,7 +36,7 @@ class TrainingSource:
     copies: int = 1  # largest number of samples of one record in an epoch
     # Plans besides ``plan``. Views, targets and columns are the same in all plans.
     others: tuple[TransformPlan, ...] = ()
-    choice: PlanChoice | None = None  # plans that an image may need; None for all plans
+    choice: PlanChoice | None = None  # rule for the plans that an image may need; None for all plans
     shift: RecordShift = NO_SHIFT  # change of labels before the base is added
 
     @property

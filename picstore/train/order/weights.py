@@ -1,4 +1,4 @@
-"""How often an epoch draws each record, by weights: exact arithmetic instead of random draws.
+"""Number of times that an epoch has each record, by weights: exact arithmetic instead of random draws.
 
 Record i has a share of the samples of an epoch, in ticks of 2**-30 samples. C_i is the sum of the shares before record
 i, and t an offset of the epoch. The epoch has record i floor(C_{i+1} + t) - floor(C_i + t) times. So every epoch has
@@ -129,7 +129,7 @@ class RecordShares:
 
 @dataclass(frozen=True, slots=True)
 class RecordWeights:
-    """The weights of a dataset's live records, and sums of the weights.
+    """Weights of a dataset's live records, and sums of the weights.
 
     Attributes:
         weights: (records,), numbers of any type; or indices into ``values``.
@@ -146,7 +146,7 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """Return the ticks before and after each of ``records``, all records of ``containers``, ``lengths`` of each."""
+        """Return the ticks before and after each of ``records``: all records of ``containers``, ``lengths`` of each."""
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         sums = np.zeros((len(inside), inside.shape[1] + 1))
         sums[:, 0] = self.sums[containers]

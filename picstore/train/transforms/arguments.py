@@ -50,7 +50,7 @@ def is_number(value: Any) -> bool:
 
 
 def checked_integer(value: Any, name: str, least: int | None = None, most: int | None = None) -> int:
-    """Return an integer of Python or NumPy as Python's; raise UsageError for other types, booleans and other ranges."""
+    """Return a Python or NumPy integer as an int; raise UsageError if it is of another type, a bool or out of range."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
     if not whole or (least is not None and value < least) or (most is not None and value > most):
         bounds = "" if least is None else f" of at least {least:,}" if most is None else f" from {least:,} to {most:,}"

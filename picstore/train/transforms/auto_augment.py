@@ -19,7 +19,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.distort import sampling_fill
 
 _POLICY_BINS = 10  # number of magnitudes in AutoAugment and AugMix
-_MAX_STEPS = 100  # steps of a program
+_MAX_STEPS = 100  # largest number of steps of a program
 _MAX_BINS = 1 << 20
 _POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
 _BY_NAME = {operation.name.title().replace("_", ""): operation for operation in Operation}
@@ -155,7 +155,7 @@ class AutoAugment(_AutoAugmentBase):
     Uses 5 random numbers: the sub-policy, and chance and sign of each operation.
 
     Args:
-        policy: ``"imagenet"``, ``"cifar10"`` or ``"svhn"``, or torchvision's member of that value.
+        policy: ``"imagenet"``, ``"cifar10"`` or ``"svhn"``, or the member of torchvision's enumeration with that value.
         interpolation, fill: see :class:`RandAugment`.
     """
 
@@ -257,9 +257,8 @@ def draw_depths(depth: int, random: BatchRandom) -> I64:
 def draw_weights(alpha: float, chains: int, random: BatchRandom) -> F64:
     """Return weights of the image and of the chains, float64 (n, 1 + chains).
 
-    The image's weight is a beta variate, and a Dirichlet variate divides the rest among the chains; both have the
-    parameter ``alpha``.
-    Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
+    The image's weight is a beta variate, and a Dirichlet variate divides the rest, both of parameter ``alpha``. Uses
+    2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
     """
     share, parts = _dirichlet(alpha, 2, random), _dirichlet(alpha, chains, random)
     return np.concatenate([share[:, :1], share[:, 1:] * parts], axis=1)

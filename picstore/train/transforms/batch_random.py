@@ -42,7 +42,7 @@ class BatchRandom:
         return self.of_keys(rng.keys(place, np.array([number], np.uint64)), 0)
 
     def rows(self, slots: I64) -> BatchRandom:
-        """Return copies of the generators of some images, at the current position."""
+        """Return copies of the generators of images ``slots``, at the current position."""
         return self.of_keys(self._keys[slots, 0], self._position)
 
     @classmethod

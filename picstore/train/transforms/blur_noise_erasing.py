@@ -18,7 +18,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
 # Number of boxes that RandomErasing tries, as torchvision does, before it erases nothing.
 _TRIES = 10
-_MAX_TAPS = 1023  # limit of a blur's memory
+_MAX_TAPS = 1023  # limits the memory of a blur
 
 
 class GaussianNoise(ColorTransform):

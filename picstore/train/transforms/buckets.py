@@ -19,7 +19,7 @@ _CHUNK = 1 << 16  # number of images whose sizes fit into the cache
 
 
 class Buckets:
-    """Loader ``transform`` that sorts records into buckets by aspect ratio; all images of a batch have a bucket's size.
+    """Loader ``transform`` that sorts records into buckets by aspect ratio; a batch has images of one bucket's size.
 
     A record belongs to the bucket with the nearest aspect ratio on a logarithmic scale; a tie goes to the wider bucket.
     To sort the records, a new loader reads the indexes of all containers, but no images.

@@ -202,8 +202,8 @@ class Normalize(ColorTransform):
 
     Args:
         mean, std: one number for all channels, or one for each in a list, tuple, array or tensor; std is not 0.
-            Both are of images from 0 to 1, as torchvision's. Means above 1 are used as they are, with a warning: FFCV
-            and DALI take means and deviations of levels from 0 to 255.
+            Both apply to values from 0 to 1, as in torchvision. Means above 1 are used as they are, with a warning,
+            because FFCV and DALI take means and deviations of levels from 0 to 255.
         inplace: ignored.
     """
 
@@ -222,7 +222,7 @@ class Normalize(ColorTransform):
 
 
 def _warn_of_levels(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Warn of a mean and a deviation that seem to be of levels from 0 to 255."""
+    """Warn that a mean and a deviation seem to apply to levels from 0 to 255."""
     given = f"mean {_texts(mean)} and std {_texts(std)}"
     scaled = f"mean {_texts([each / 255 for each in mean])} and std {_texts([each / 255 for each in std])}"
     warnings.warn(

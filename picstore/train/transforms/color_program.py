@@ -44,7 +44,7 @@ class ColorProgram:
     def from_step(
         cls, opcode: npt.ArrayLike, operands: Sequence[npt.ArrayLike], *, key: Any = 0, count: int
     ) -> ColorProgram:
-        """Return a program of one step for ``count`` images; arguments are numbers or arrays (count,)."""
+        """Return a program of one step for ``count`` images; each argument is a number or an array (count,)."""
         table = np.zeros((count, 1, opcodes.OPERANDS))
         for k, numbers in enumerate(operands):
             table[:, 0, k] = numbers
@@ -75,7 +75,7 @@ class ColorProgram:
 
     @classmethod
     def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
-        """Join programs for different images: image i of the result is image ``order[i]`` of all programs in turn."""
+        """Join programs for different images: image i of the result is image ``order[i]`` of all images in turn."""
         width = max(program.opcode.shape[1] for program in programs)
         concatenated = []
         for name in ("opcode", "operands", "key"):
@@ -104,7 +104,7 @@ class ColorProgram:
 
     @cached_property
     def opcode_lists(self) -> list[list[int]]:
-        """``opcode`` as lists, whose elements are read ten times as fast as those of arrays."""
+        """``opcode`` as lists, whose elements are read ten times as fast as an array's."""
         listed: list[list[int]] = self.opcode.tolist()
         return listed
 

@@ -24,7 +24,7 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.blur_noise_erasing import pixel_keys
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-_MAX_SIGMA = 127.0  # pixels; limit of a blur's memory
+_MAX_SIGMA = 127.0  # pixels; limits the memory of a blur
 
 
 class RandomPerspective(ColorTransform):

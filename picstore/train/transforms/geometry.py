@@ -118,7 +118,7 @@ class Geometry:
 
     @classmethod
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
-        """Join geometries of different images: image i of the result is image ``order[i]`` of all in turn."""
+        """Join geometries of different images: image i of the result is image ``order[i]`` of all images in turn."""
         chosen = np.asarray(order, dtype=np.int64)
         most = max(each.edges.shape[1] for each in geometries)
         padding = [open_edges(len(each.size), most - each.edges.shape[1]) for each in geometries]

@@ -27,7 +27,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 _DENOMINATOR = 10.0
 # A deviation "mstd" above this stands for magnitudes that are uniform from 0 to the given magnitude.
 _UNIFORM = 100.0
-_MAX_STEPS = 100  # steps of a program
+_MAX_STEPS = 100  # largest number of steps of a program
 # Policies, and the name of the operation "Posterize" in each.
 _POLICIES = {
     "original": (IMAGENET, "PosterizeOriginal"),

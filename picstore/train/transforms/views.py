@@ -12,7 +12,7 @@ from picstore.train.transforms.callables import apply_callable
 from picstore.train.transforms.color_program import ColorTransform, normalizes
 from picstore.train.transforms.geometry import Transform, output_size
 
-_MAX_VIEWS = 256  # views of a record in all groups
+_MAX_VIEWS = 256  # largest number of views of a record in all groups
 
 
 class Views:
@@ -56,7 +56,7 @@ class ViewGroup:
         color: transforms that become one pass over the pixels.
         name: name of the group.
         count: number of views of each image.
-        first: number of the first view among the views of all groups, on which random numbers depend.
+        first: index of the group's first view among the views of all groups, on which random numbers depend.
     """
 
     geometry: tuple[Transform, ...] = ()
