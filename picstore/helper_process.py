@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Modules that numba imports if they are installed, for functions that no kernel calls and for colors in its errors.
-# They take half of the time that importing numba takes.
+# Modules that numba imports if they are installed, for functions that no kernel calls and for colors in numba's errors.
+# These modules take half of the time that importing numba takes.
 NUMBA_EXTRAS = ("scipy", "cffi", "yaml", "colorama")
 _MAIN = Path(__file__).with_name("helper_main.py")
 

@@ -251,7 +251,7 @@ class InfoResult(Result):
         format_version, read_by: version of the format, and the first picstore that reads it.
         images: number of images that a loader reads; those of the selection, if there is one.
         stored_images, deleted: number of records in the files, and number of deleted ones.
-        read_bytes, copy_bytes: bytes that an epoch reads, and about the bytes that it would read of a shuffled copy.
+        read_bytes, copy_bytes: number of bytes that an epoch reads, and an estimate for a shuffled copy.
         bytes: size of the files.
         encode, references, provenance, outcome: from the manifest: settings of the JPEGs, folder of an index's images,
             origin, and outcome of the conversion.

@@ -23,13 +23,13 @@ from picstore.arrays import F64, I64, U64
 Words: TypeAlias = "int | U64"
 
 # Uses of random numbers.
-DEAL = 1  # convert: streams of the records of a group
-SHUFFLE = 2  # shuffle: order in a file, file of a record
+DEAL = 1  # convert: streams to which the records of a group are dealt
+SHUFFLE = 2  # shuffle: order in a file, and file of each record
 PLAN = 3  # loader: order of containers, and of records in them
 AUGMENT = 4  # loader: parameters of transforms
 MUX = 5  # mux: order inside a batch
 MEASURE = 6  # convert --measure: sample of inputs
-SPLIT = 7  # split: part of a record
+SPLIT = 7  # split: part of each record
 WEIGHT = 8  # loader: records whose share an epoch rounds up
 BUCKET = 9  # loader: length of sequences in each batch
 

@@ -70,7 +70,7 @@ class Job:
         settings: settings that the manifest's provenance records; a job can be resumed only with equal settings.
         saved: content of the job file: ``settings``, and values chosen when the job began, such as the number of rows.
         shard: shard whose rows are made; None for all rows.
-        reuse: whether to look for previous files of rows, which a retry saved.
+        reuse: whether to look for previous files of the rows, which a retry saved.
     """
 
     root: WritableLocation
@@ -175,7 +175,7 @@ class Job:
         return range(self.rows) if self.shard is None else self.shard.rows(self.rows)
 
     def _row_inputs(self, row: int) -> range:
-        """Return the indices of a row's inputs in the listing."""
+        """Return the indices, in the listing, of the inputs of a row of the job."""
         if self.listing.partition is not None:
             return range(*self.listing.partition.rows[row : row + 2])
         return row_slice(len(self.listing.inputs), self.rows, row)

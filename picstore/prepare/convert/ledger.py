@@ -1,7 +1,7 @@
 """Ledger, ``ledger.jsonl``: one line for each input of a conversion, with its status and the reason.
 
-While a dataset is being made, each finished row has a fragment of the ledger in ``unfinished/``. A fragment is written
-after all files of its row, and so proves the row complete. In the end the fragments become ``ledger.jsonl``.
+While a dataset is being made, each finished row has a ledger fragment in ``unfinished/``, which is written after all
+files of the row, and so proves the row complete. In the end the fragments become ``ledger.jsonl``.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def tally_lines(lines: Iterable[LedgerLine]) -> Tally:
 
 
 def tally_fragment(fragment: bytes) -> Tally:
-    """Return the tally of a fragment's lines; raise Corrupt if a line is damaged."""
+    """Return the tally of a ledger fragment's lines; raise Corrupt if a line is damaged."""
     lines = list(map(_parse, fragment.splitlines(keepends=True)))
     if None in lines:
         raise Corrupt("a part of the ledger was damaged meanwhile; run the command again with --resume", UNFINISHED)
@@ -186,20 +186,20 @@ def _fragment_name(row: int) -> str:
 
 
 def write_fragment(root: WritableLocation, row: int, lines: Sequence[LedgerLine]) -> WrittenFragment:
-    """Write a row's fragment, which declares the row finished."""
+    """Write the ledger fragment of a row of the job, which declares the row finished."""
     crc = write_lines(root / UNFINISHED / _fragment_name(row), lines)
     return WrittenFragment(tally_lines(lines), crc)
 
 
 def write_lines(path: WritableLocation, lines: Iterable[LedgerLine]) -> int:
-    """Write a ledger or a fragment; return the CRC-32C of its bytes."""
+    """Write a ledger or a ledger fragment; return the CRC-32C of the bytes."""
     data = b"".join(map(_encode, lines))
     path.write(data)
     return crc32c(data)
 
 
 def finished_rows(root: Location, rows: int) -> list[int]:
-    """Return the rows below ``rows`` that have an undamaged ledger fragment; all other rows must run."""
+    """Return the rows of the job, of ``rows``, that have an undamaged ledger fragment; all other rows must run."""
     found = {name for name, _ in (root / UNFINISHED).files()}
     listed = [row for row in range(rows) if _fragment_name(row) in found]
 
@@ -214,7 +214,7 @@ def finished_rows(root: Location, rows: int) -> list[int]:
 
 
 def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[LedgerLine]:
-    """Read the lines of a ledger or of a fragment.
+    """Read the lines of a ledger or of a ledger fragment.
 
     If a line is damaged, skip it with a warning if ``skip_damaged`` (for callers that only count), else raise Corrupt.
     """
@@ -235,7 +235,7 @@ def read_earlier_lines(path: Location, first_id: int) -> bytes:
 
 
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
-    """Read the fragments of finished rows as bytes.
+    """Read the ledger fragments of finished rows as bytes.
 
     Large fragments are read one after the other, because reading 32 fragments of 6 MB concurrently took 300 MiB. Rows
     have about the same number of inputs, so if one fragment is large, all are.
@@ -254,7 +254,7 @@ def _read_fragment(root: Location, row: int) -> bytes:
 
 
 def copy_fragment(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy a row's fragment from one unfinished dataset to another; call this after copying the row's files."""
+    """Copy a row's ledger fragment from one unfinished dataset to another; copy the row's files before."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 

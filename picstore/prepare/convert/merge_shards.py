@@ -119,7 +119,7 @@ def _require_one_job(root: Location, shards: dict[Shard, dict[str, Any]]) -> dic
 
 
 def _require_rows(root: Location, finished: set[int], rows: int, count: int) -> None:
-    """Raise Unfinished unless all rows are finished; the error names the shards of unfinished rows."""
+    """Raise Unfinished unless all rows of the job are finished; the error names the shards of unfinished rows."""
     missing = sorted(set(range(rows)) - finished)
     if missing:
         late = sorted({row % count for row in missing})
@@ -147,7 +147,7 @@ def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine
 
 
 def _link_row(task: RowCopy) -> bool:
-    """Link the files of a row; return False if a file cannot be linked."""
+    """Link the files of a row of the job; return False if a file cannot be linked."""
     if not all((task.source / name).link_to(task.root / name) for name in task.files):
         return False
     _finish_row(task)
@@ -162,6 +162,6 @@ def copy_row(task: RowCopy, _: ProgressCallback) -> None:
 
 
 def _finish_row(task: RowCopy) -> None:
-    """Copy the counts of a row, and then its ledger fragment, which declares the row finished."""
+    """Copy the record counts of a row, and then its ledger fragment, which declares the row finished."""
     copy_row_counts(task.source, task.root, task.row)
     ledger.copy_fragment(task.source, task.root, task.row)

@@ -73,7 +73,7 @@ class Shard:
         return cls(int(match[1]), int(match[2]))
 
     def rows(self, rows: int) -> range:
-        """Return the indices of this shard's rows, out of ``rows``."""
+        """Return the indices of this shard's rows, out of ``rows`` rows of the job."""
         return range(self.index, rows, self.count)
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Shard:
 
 
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
-    """Return the number of rows for ``inputs`` images of ``mean_bytes`` each.
+    """Return the number of rows of a job with ``inputs`` images of ``mean_bytes`` each.
 
     Files stay within ``file_size``. There are up to TARGET_ROWS rows as long as files have at least MIN_FILE_BYTES.
     """
@@ -92,5 +92,5 @@ def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
 
 
 def row_slice(inputs: int, rows: int, row: int) -> range:
-    """Return the indices of a row's inputs: rows get consecutive ranges whose lengths differ by at most one."""
+    """Return the indices of a job row's inputs. Rows get consecutive ranges whose lengths differ by at most 1."""
     return range(row * inputs // rows, (row + 1) * inputs // rows)

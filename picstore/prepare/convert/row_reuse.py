@@ -37,14 +37,14 @@ _FILE = re.compile(r"(\d{4})/(\d{6,})\.pic")
 
 
 def reuse_folder(root: WritableLocation, row: int) -> WritableLocation:
-    """Return the folder of a row's previous files."""
+    """Return the folder of the previous files of a row of the job."""
     return root / UNFINISHED / f"kept-{row:06d}"
 
 
 def save_for_reuse(
     root: WritableLocation, row: int, files: Iterable[FileEntry], lines: Sequence[ledger.LedgerLine]
 ) -> None:
-    """Save a row's files, then the ledger lines of its settled inputs, which are not read from the source again.
+    """Save the files of a row of the job, then the ledger lines of its inputs that need not be converted again.
 
     A file that differs from the manifest is left out. A file with a damaged footer is saved: its records can be read.
     """
@@ -66,7 +66,7 @@ def save_for_reuse(
 
 
 def find_reusable_rows(root: Location) -> set[int]:
-    """Return the rows that have previous files."""
+    """Return the rows of the job that have previous files."""
     found = (_LEDGER.fullmatch(name) for name, _ in (root / UNFINISHED).files())
     return {int(match[1]) for match in found if match is not None}
 

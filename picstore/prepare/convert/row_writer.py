@@ -129,12 +129,12 @@ class RowWriter:
 
 
 def write_row_counts(root: WritableLocation, row: int, counts: RecordCounts) -> None:
-    """Write the counts of a row, before its ledger fragment, which declares the row finished."""
+    """Write the record counts of a row of the job, before the ledger fragment that declares the row finished."""
     (root / _name(row)).write(counts_file(counts))
 
 
 def copy_row_counts(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy the counts of a row from one unfinished dataset to another, if the row has counts."""
+    """Copy the record counts of a row from one unfinished dataset to another, if the row has counts."""
     if (counts := source / _name(row)).is_file():
         counts.copy_to(target / _name(row))
 
@@ -148,7 +148,7 @@ def join_row_counts(
     first_file: int = 0,
     relabel: Relabel | None = None,
 ) -> RecordCounts | None:
-    """Add the counts of all rows; rows without stored counts, such as those that a retry keeps, are counted from files.
+    """Add the record counts of all rows; rows without counts, such as those that a retry keeps, are counted from files.
 
     Args:
         root: folder of the dataset.

@@ -1,4 +1,4 @@
-"""Rows of a conversion: the inputs of a row become one file of each stream and a fragment of the ledger.
+"""Rows of a conversion: the inputs of a row become one file of each stream and a ledger fragment.
 
 A row's bytes depend on its inputs and on the job only, so any number of workers writes the same dataset, and a row
 whose process died can run again. This module also leaves out images at which processes die or time out.
@@ -31,7 +31,7 @@ from picstore.storage.location.resolve import UNFINISHED, Location, WritableLoca
 
 @dataclass(frozen=True, slots=True)
 class RowTask:
-    """Task to convert a row, with everything that the row is made from.
+    """Task to convert a row of the job, with everything that the row is made from.
 
     Attributes:
         ids: ids of the inputs.
@@ -129,7 +129,7 @@ def _read_position(task: RowTask) -> int:
 
 
 def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
-    """Write one file of each stream, then the row's ledger fragment.
+    """Convert a row of the job: write one file of each stream, then the row's ledger fragment.
 
     Memory holds one image or group of small images, and one container per stream, or two if records are reused.
     """

@@ -89,7 +89,7 @@ class LocalEngine:
         *,
         on_progress: ProgressCallback = _IGNORE_PROGRESS,
     ) -> Generator[tuple[T, R | Died], None, None]:
-        """Run tasks; see :class:`Engine`. The processes end with the iteration."""
+        """Run tasks; see :class:`Engine`. The worker processes end when the iteration ends."""
         running: list[_Worker[T]] = []
         idle: list[_Worker[T]] = []
         try:

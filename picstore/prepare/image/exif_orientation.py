@@ -60,7 +60,7 @@ class CoordinateMap:
 
 
 def read_orientation(image: Image.Image) -> int:
-    """Read the EXIF orientation of an image, 1 … 8, of any integer type; 1 if it is missing or unreadable.
+    """Read the EXIF orientation of an image, 1 … 8; return 1 if the orientation is missing or unreadable.
 
     For a JPEG, call :func:`settle_orientation` first. An orientation in XMP is ignored, as most decoders do: a JPEG
     that is kept without loss must not differ from a JPEG that is re-encoded.

@@ -115,7 +115,7 @@ def _iterate_units(data: bytes) -> Iterator[_Unit]:
 
 
 def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[tuple[int, int], U8]]:
-    """Yield the left and top of each strip, and its values reduced to 8 bits."""
+    """Yield for each strip of a picture its left and top, and its values reduced to 8 bits."""
     factor, zero = unit.real("BSCALE", 1), unit.real("BZERO", 0)
     blank = unit.integer("BLANK") if bits > 0 and "BLANK" in unit.cards else None
     size = stored.shape[1], stored.shape[0]

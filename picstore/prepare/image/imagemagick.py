@@ -73,8 +73,8 @@ _LAYERED = frozenset({"xcf"})
 # Folder of the policy.xml that ImageMagick is started with.
 POLICY = Path(__file__).parent / "imagemagick_policy"
 _CONFIGURE_PATH = "MAGICK_CONFIGURE_PATH"
-_CODER, _DELEGATE, _PATH = 1, 2, 4  # PolicyDomain of MagickCore/policy.h
-_READ, _EXECUTE = 1, 4  # PolicyRights
+_CODER, _DELEGATE, _PATH = 1, 2, 4  # values of PolicyDomain in MagickCore/policy.h
+_READ, _EXECUTE = 1, 4  # values of PolicyRights
 # Rights that the policy must refuse: external programs, other files, and coders that name files or addresses.
 _FORBIDDEN = (
     (_DELEGATE, _EXECUTE, "any"),

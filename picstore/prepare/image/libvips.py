@@ -35,9 +35,9 @@ _STARTS = b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*"
 # Tags of TIFF 6.0 and the values that need no conversion; a tuple is compared as the set of its numbers.
 _COMPRESSION, _PHOTOMETRIC, _EXTRA_SAMPLES = 259, 262, 338
 _TILE_WIDTH, _SUB_IFDS, _DNG_VERSION = 322, 330, 50706
-# No compression, LZW, Deflate, PackBits, and Deflate as before TIFF 6.0's supplement.
+# Compressions: none, LZW, Deflate, PackBits, and Deflate as before TIFF 6.0's supplement.
 _LOSSLESS = {1, 5, 8, 32773, 32946}
-# Bits, fill order, orientation, planes, sample format.
+# Tags of bits, fill order, orientation, planes and sample format.
 _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
 # PNG chunks that do not change Pillow's pixels: at any place, and only if they stand before the pixels.
 _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}

@@ -56,14 +56,14 @@ def _with_alpha(image: Image.Image) -> Image.Image:
         return image
     if image.mode == "La":
         return image.convert("LA")
-    # P, PA, RGBa; and 1, L or RGB with a transparent color.
+    # Modes P, PA and RGBa; and modes 1, L and RGB with a transparent color.
     return image.convert("RGBA")
 
 
 def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     """Composite an image with transparency over the background.
 
-    Grey with alpha stays grey if the background is grey or invisible. Strips save 5 of 13 bytes per pixel.
+    Grey with alpha stays grey if the background is grey or invisible. Working by strips saves 5 of 13 bytes per pixel.
     """
     grey = image.mode in ("LA", "La")
     if grey and len(set(background)) > 1:
@@ -95,7 +95,7 @@ def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image
 
 
 def _is_wide(image: Image.Image) -> bool:
-    """Return whether integers have 32 bits, because Pillow keeps 16-bit integers of some formats in the same mode."""
+    """Return whether an image's integers have 32 bits; in some formats they have 16 bits in Pillow's same mode."""
     return image.mode == "I" and image.format not in ("PNG", "PPM")
 
 

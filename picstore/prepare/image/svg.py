@@ -58,8 +58,8 @@ def is_svg(data: bytes) -> bool:
 def draw(data: bytes, *, max_pixels: int) -> Image.Image:
     """Draw a document in mode RGBA, after limiting the memory of this process.
 
-    Raise ImageError if the document is malformed or too large, refers outside itself or declares entities, or without
-    resvg.
+    Raise ImageError if the document is malformed or too large, refers to anything outside itself or declares entities,
+    or if resvg is missing.
     """
     document, (width, height), has_text = check_document(data, max_pixels=max_pixels)
     resvg = _import_resvg()

@@ -141,7 +141,7 @@ def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | Non
 
 
 def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "image") -> TranscodedJpeg:
-    """Encode pixels as a training JPEG: baseline, a DRI of one tile, JFIF, and no other metadata.
+    """Encode pixels as a training JPEG: baseline, with a restart interval of one tile, JFIF, and no other metadata.
 
     Restart markers stand at every ``jpeg.tiles.restart_interval``; Huffman tables are optimal.
 

@@ -60,8 +60,8 @@ class FileTask:
     """Task to write one file of the result: the records of some containers, permuted.
 
     Attributes:
-        extents: byte ranges of the containers, EXTENT (containers,); ``file`` counts in stream ``source_stream`` of
-            ``source``. If few records are live, as in a selection, the containers lie in several files.
+        extents: byte ranges of the containers, EXTENT (containers,); ``file`` is a file number in stream
+            ``source_stream`` of ``source``. The containers lie in several files if few records are live.
         deleted: numbers of the omitted records of each extent; empty if no record is omitted.
         shift: change of ids and labels, if the source is one of several joined datasets.
     """
