@@ -68,7 +68,7 @@ class ConvertResult(Result):
     Attributes:
         dataset: path or URL of the dataset.
         uuid: UUID of the dataset; None for a shard.
-        inputs: number of converted inputs; for ``append`` the new ones only.
+        inputs: number of converted inputs; for ``append`` the new inputs only.
         images: number of images in the whole dataset, or in the shard.
         classes, bytes: number of classes, and size of the dataset's files; None for a shard.
         seconds: duration of the verb.
@@ -250,7 +250,7 @@ class InfoResult(Result):
         dataset: path or URL of the dataset.
         format_version, read_by: version of the format, and the first picstore that reads it.
         images: number of images that a loader reads; those of the selection, if there is one.
-        stored_images, deleted: number of records in the files, and number of deleted ones.
+        stored_images, deleted: number of records in the files, and number of deleted records.
         read_bytes, copy_bytes: number of bytes that an epoch reads, and an estimate for a shuffled copy.
         bytes: size of the files.
         encode, references, provenance, outcome: from the manifest: settings of the JPEGs, folder of an index's images,

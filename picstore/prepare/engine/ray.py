@@ -143,7 +143,8 @@ def _require_loopback() -> None:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return the cluster's amount of each resource: ``"CPU"``, bytes of ``"object_store_memory"`` and others."""
+    """Return the cluster's amount of each resource: ``"CPU"``, bytes of ``"object_store_memory"``, and other
+    resources."""
     with _reaching_cluster():
         return dict(import_ray().cluster_resources())
 

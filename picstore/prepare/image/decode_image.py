@@ -59,8 +59,8 @@ class Decoded:
 def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """Decode the first frame of an image file in this process.
 
-    Arguments are those of ``decoder_process.decode_any``. An ImageError has a reason of one line. Call this in a
-    process that may be lost, because decoders other than Pillow's may hang or crash.
+    Arguments are those of ``decoder_process.decode_any``. An ImageError has a one-line reason. Call this in a process
+    that may be lost, because decoders other than Pillow's may hang or crash.
     """
     if not data:
         raise ImageError("empty file")

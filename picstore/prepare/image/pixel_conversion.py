@@ -95,7 +95,7 @@ def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image
 
 
 def _is_wide(image: Image.Image) -> bool:
-    """Return whether an image's integers have 32 bits; in some formats they have 16 bits in Pillow's same mode."""
+    """Return whether an image has 32-bit integers; Pillow's mode "I" also holds 16-bit integers of some formats."""
     return image.mode == "I" and image.format not in ("PNG", "PPM")
 
 

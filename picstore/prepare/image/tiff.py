@@ -267,7 +267,7 @@ def _read_samples(
 
 
 def _decompress(segment: bytes, size: tuple[int, int], compression: int) -> U8:
-    """Decompress a strip or tile to its bytes, (rows, bytes a row): by libtiff, as a grey picture of 8 bits."""
+    """Decompress a strip or tile to its bytes, (rows, bytes per row): by libtiff, as a grey picture of 8 bits."""
     row_bytes, rows = size
     if compression == _UNCOMPRESSED:
         if len(segment) < row_bytes * rows:
@@ -309,7 +309,8 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
 
 
 def _unpack(rows: U8, count: int, bits: int) -> npt.NDArray[np.uint16]:
-    """Unpack ``count`` samples of 1 to 16 bits a row, the highest bit first. Any sample lies within three bytes."""
+    """Unpack ``count`` samples of 1 to 16 bits from each row, the highest bit first. Any sample lies within three
+    bytes."""
     first = np.arange(count) * bits
     padded = np.pad(rows, ((0, 0), (0, 2)))
     unpacked = np.empty((len(rows), count), np.uint16)
