@@ -143,8 +143,7 @@ def _require_loopback() -> None:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return the cluster's amount of each resource: ``"CPU"``, bytes of ``"object_store_memory"``, and other
-    resources."""
+    """Return the cluster's amount of each resource, such as ``"CPU"`` and bytes of ``"object_store_memory"``."""
     with _reaching_cluster():
         return dict(import_ray().cluster_resources())
 

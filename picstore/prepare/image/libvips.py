@@ -125,8 +125,7 @@ def _needs_no_conversion(data: bytes, image: Image.Image) -> bool:
 
 
 def _is_plain_png(data: bytes) -> bool:
-    """Return whether a PNG has 8 bits, no interlacing, and only undamaged chunks that do not turn or change its
-    pixels."""
+    """Return whether a PNG has 8 bits, no interlacing, and only undamaged chunks that do not change its pixels."""
     kind, allowed = b"", _ANYWHERE | _BEFORE_PIXELS
     for kind, body, *_ in (chunks := list(iterate_chunks(data))):
         if kind == b"IDAT":

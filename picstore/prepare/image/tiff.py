@@ -309,8 +309,7 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
 
 
 def _unpack(rows: U8, count: int, bits: int) -> npt.NDArray[np.uint16]:
-    """Unpack ``count`` samples of 1 to 16 bits from each row, the highest bit first. Any sample lies within three
-    bytes."""
+    """Unpack ``count`` samples of 1 to 16 bits from each row, highest bit first; a sample is within three bytes."""
     first = np.arange(count) * bits
     padded = np.pad(rows, ((0, 0), (0, 2)))
     unpacked = np.empty((len(rows), count), np.uint16)
