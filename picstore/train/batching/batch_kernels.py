@@ -172,8 +172,7 @@ def place_crops(numbers, ratios, sizes, bounds, flips, frame, clip, box):
     """Choose and place the crop of each image, and mirror the crop.
 
     Args:
-        numbers, ratios: numbers of ``draw_numbers`` (the crop's, then one for each flip), and the aspect ratios,
-            float64 (n, 10).
+        numbers, ratios: ``numbers`` of ``draw_numbers``, the last of which are for flips; aspect ratios (n, 10).
         sizes: int64 (n, 2), width and height of the images.
         bounds: float64 (4,): least fraction of the area, greatest less least fraction, least and greatest aspect ratio.
         flips: float64 (k, 3): probability; 1 to mirror left to right; 1 to mirror top to bottom.

@@ -1,6 +1,6 @@
-"""Values that complete a batch: columns of its records, and what a user's collate function returns.
+"""Values that complete a batch: the records' columns, and the values that a user's collate function returns.
 
-Both are added where batches are made, in the loader's process or its threads.
+Both are added by the process or the threads that make the batch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _join(name: str, pieces: list[Any], order: I64) -> Values:
 
 
 def check_collate(collate: Any, *, isolate: bool) -> None:
-    """Raise UsageError if ``collate`` is not a function, or if ``isolate`` is set and a process cannot import it."""
+    """Raise UsageError if ``collate`` is not a function, or if, with ``isolate``, another process cannot import it."""
     if collate is None:
         return
     if not callable(collate):

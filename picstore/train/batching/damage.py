@@ -23,13 +23,13 @@ def next_sound(numbers: I64, sound: I64) -> I64:
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
-    """Copy the next sound sample of the same source into each slot with a problem; raise the problem if none is."""
+    """Copy into each slot with a problem the next sound sample of the same source, or else raise the problem."""
     for slot, replacement in replacements(batch.source, problems).items():
         _copy_sample(batch, replacement, slot)
 
 
 def replacements(source: I64, problems: Mapping[int, Damage]) -> dict[int, int]:
-    """Return, by slot with a problem, the next sound slot of the same source; raise the problem if none is sound."""
+    """Return for each slot with a problem the next sound slot of the same source, or else raise the problem."""
     if not problems:
         return {}
     damaged = np.isin(np.arange(len(source)), list(problems))

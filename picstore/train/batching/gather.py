@@ -1,4 +1,4 @@
-"""Gathering of a batch's records: stream, size and label of each slot (an index in the batch), before any pixel."""
+"""Gathering of a batch's records: stream, size and label of each slot (index in the batch), before any decoding."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class BatchRecords:
     sizes: I64
     layouts: I64  # (n, 6), ``layouts_of`` the held parts
     image_sizes: I64  # (n, 2), width and height of stored images
-    # −1 if nothing of the record's container can be read.
+    # (n,) each; −1 if nothing of the record's container can be read.
     labels: I64
     ids: I64
-    source: I64  # (n,), number of the dataset
+    source: I64  # (n,), index of the dataset
     extras: list[bytes]  # JSON for targets; empty without targets
     attachments: list[dict[str, bytes | memoryview]]  # fields for targets, by name
     points: I64  # (n, 2), entry points as ``describe_tiles`` takes them

@@ -50,7 +50,7 @@ class RecordFiles:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """Layout of a batch's arrays for picstore's GPU decoder, in one block, by numbers of bytes, images and parts."""
+    """Layout of a batch's arrays for picstore's GPU decoder, in one block: numbers of bytes, images and parts."""
 
     data: int
     images: int
@@ -126,7 +126,7 @@ class EncodedBatch:
     boxes: I64
     params: tuple[TransformParams, ...]  # parameters of each group
     files: RecordFiles
-    shown: I64  # (n,), the slot whose stream is decoded
+    shown: I64  # (n,), for each slot, the slot whose stream is shown
     factors: I64  # (n,), factor by which decoding divides the sides
     segments: SegmentTables | None = None  # description for picstore's decoder
 
@@ -143,7 +143,7 @@ class HostBatch:
     images: list[ViewImages] | U8  # decoded images of each group, or bytes for a device's decoder
     labels: I64
     ids: I64
-    source: I64  # (n,), number of the dataset
+    source: I64  # (n,), index of the dataset
     targets: list[GroupTargets] | None  # targets of each group
     damage: list[Damage]  # damage of records that were replaced
     encoded: EncodedBatch | None = None  # layout of the bytes for a device's decoder

@@ -41,7 +41,7 @@ class OutputSpec:
     """Groups, dtype and layout of the images of all batches."""
 
     groups: tuple[GroupSpec, ...] = (GroupSpec(),)
-    dtype: str = "uint8"  # torch's name
+    dtype: str = "uint8"  # name of torch's dtype
     channels_last: bool = False  # whether a pixel's values are neighbors in memory
     targets: tuple[str, ...] = ()  # names of targets
     reducing_gap: float | None = None  # see ``jpeg/reducing.py``; None for full size

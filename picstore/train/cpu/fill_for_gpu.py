@@ -36,7 +36,7 @@ _REASONS = {
     WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
     OUTSIDE: "its box does not lie within what was read of it",
 }
-# Number of a process's first batches with a probe, the CPU's pixels of an image; a loop may drop some of these batches.
+# Number of a process's first batches that carry the CPU's pixels of an image; a training loop may drop the first.
 PROBED = 16
 _probed = count()
 

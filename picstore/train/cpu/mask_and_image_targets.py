@@ -41,7 +41,7 @@ def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: in
     Args:
         name: name of the attachment.
         blob: a JPEG with the sides of the record's image, divided by an integer and rounded up or down.
-        geometry, slot: geometry of the batch, and number of the image.
+        geometry, slot: geometry of the batch, and index of the image.
 
     Returns:
         uint8 (3, h, w): the attachment under the geometry at the attachment's scale, without color transforms.

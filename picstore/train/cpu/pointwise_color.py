@@ -176,7 +176,7 @@ def _run_step(opcode, number, second, mean, chunk):
 def run_pointwise(opcode, operands, slot, begin, end, image):
     """Run pointwise steps and contrast on an image in place.
 
-    Contrast needs the mean grey level of the whole image. So a pass that sums up the levels ends before contrast; that
+    Contrast needs the mean grey level of the whole image, so a pass that sums up the levels ends before contrast. This
     pass has no steps if contrast is the first step.
 
     Args:

@@ -1,9 +1,8 @@
 """Rendering of one decoded image or mask by a geometry.
 
 An upright image is one antialiased resampling (``kernels/resample.py``). A slanted image is an interpolation
-(``warp.py``, ``warp_taps.py``): nearest for nearest and box, bilinear, or bicubic for bicubic and Lanczos. If a slanted
-image is minified with antialiasing, the filter of upright images first resamples the visible part to the output's
-scale.
+(``warp.py``, ``warp_taps.py``): nearest for nearest and box, bilinear, or bicubic for bicubic and Lanczos. If it is
+minified with antialiasing, the filter of upright images first resamples its visible part to the output's scale.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
 
     Args:
         pixels: uint8 (h, w, 3), C-contiguous: at least ``geometry.reach[slot]`` of the image.
-        geometry, slot: geometry of the batch, and number of the image.
+        geometry, slot: geometry of the batch, and index of the image.
         origin: left, top of ``pixels``, in source pixels.
         factor: 1, 2, 4 or 8, by which decoding divided the sides.
         out: uint8 (3, H, W).

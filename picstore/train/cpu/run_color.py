@@ -1,4 +1,4 @@
-"""Execution of color programs, which ``color_program.py`` composes, on the CPU: one image after another, in steps."""
+"""Execution of the color programs of ``color_program.py`` on the CPU, one image at a time, step by step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
     Python's share is 2 µs, and 1 µs for each kernel.
 
     Args:
-        program, slot: color program of the batch, and number of the image.
+        program, slot: color program of the batch, and index of the image.
         image: uint8 (3, H, W), C-contiguous; overwritten. May be ``out`` itself, and then have any strides if the
             program is empty.
         out: (3, H, W), any strides: uint8, float32, or 16-bit floats or their bits; ``image`` or separate memory.

@@ -76,7 +76,7 @@ def make_target(
     Args:
         names: fields of the extra, or attachments that are masks or JPEGs, see ``check_targets``.
         extra, masks: the record's extra, None without objects, and image files by the attachment's name.
-        geometry, slot: geometry of the batch, and number of the image.
+        geometry, slot: geometry of the batch, and index of the image.
 
     Returns:
         By name, for k remaining objects and an output of H × W pixels:

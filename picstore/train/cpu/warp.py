@@ -18,7 +18,7 @@ from picstore.kernels.jit import device_function, inlined, kernel, load_u16, loa
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, load_u32, store_i16, store_i32, store_native_u64
 from picstore.kernels.strided import put_bytes
 
-# numba's integer constants are 64 bits wide, and arithmetic of signed and unsigned integers gives floats.
+# For casts: numba's integer constants have 64 bits, and arithmetic of signed with unsigned integers gives floats.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # one pixel in steps of position
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # fractional bits of a weight, and 1.0

@@ -97,9 +97,8 @@ def _cubic_row(source, matrix, clip, fill, a, line, y, run):
 def warp_taps(source, matrix, clip, edges, fill, interpolation, antialias, target):
     """Interpolate the pixels that ``edges`` show at least in part; ``apply_edges`` writes the rest of the output.
 
-    The clip's border is repeated outside of the clip; ``fill`` is taken outside of the image.
-
-    Arguments are as for ``warp``. ``interpolation`` is ``NEAREST`` or ``BICUBIC``; ``antialias`` chooses the cubic.
+    Outside of the clip, the clip's border is repeated. Arguments are as for ``warp``; ``interpolation`` is ``NEAREST``
+    or ``BICUBIC``, and ``antialias`` chooses the parameter of the cubic.
     """
     height, width = target[5], target[6]
     line = np.empty((3, width), np.uint8)

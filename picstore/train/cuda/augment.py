@@ -43,8 +43,8 @@ _COUNTS = 3 * 256  # counters of an image: one for each level of each channel
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 # Fusion is off, because colors would differ: a fused multiplication and addition rounds once, and the CPU rounds twice.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
-# Options of the phase that resamples. With 80 registers, 6 programs fit on a multiprocessor. By itself the compiler
-# takes 96, for bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
+# Options of the phase that resamples. With 80 registers a thread, 6 programs fit on a multiprocessor. Without a limit
+# the compiler takes 96, for bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
 FIRST_OPTIONS = OPTIONS if torch.version.hip else {**OPTIONS, "maxnreg": 80}
 
 
@@ -186,7 +186,7 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
 
 
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
-    """Allocate memory for weights and canvas steps, note it in the header, and return it to be kept until launch."""
+    """Allocate memory for weights and canvas steps, and set its addresses in the header; keep it until the launch."""
     starts = frozenset[int]().union(*table.starts)
     workspace = {WEIGHTS: torch.zeros(table.weights, dtype=torch.int32, device=device)}
     if starts & TABLE_STEPS:

@@ -61,8 +61,7 @@ def run_phase(
         table: a table of descriptors, see ``augment_layout.py``.
         phase: number of the phase, from 0.
         out: pointer to an output, uint8, float16, bfloat16 or float32; descriptors hold the address of each output.
-        levels: uint8, two for each value of the outputs: planes that even phases write, and planes that odd phases
-            write.
+        levels: uint8, two for each value of the outputs: planes written by even phases, planes written by odd phases.
         rows: float32, one for each value of the outputs: results of ``blur_rows`` and ``displace_rows``.
         sums: int64 (phases, images), zero before phase 0: sums of grey levels.
         FIRST: whether this is phase 0, which resamples.
@@ -159,7 +158,7 @@ def displace_rows(table, phase, rows):
 
 @kernel
 def make_tables(table, phase):
-    """Make tables of new levels from the counts of levels, for images that begin ``phase`` with a table step."""
+    """Make tables of new levels from the counts of levels, for images whose ``phase`` begins with equalization."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if begin == load_i32(descriptor, STEPS + 1):

@@ -1,8 +1,7 @@
 """Layout of a batch's descriptors: the 64-bit words that describe each image to the kernels of augmentation.
 
 All descriptors of a batch reach the GPU in one copy and are one argument of a launch. Words are integers, or the bits
-of float64. The table begins with a header. A descriptor has fixed words, then variable parts, whose offsets are among
-the fixed words.
+of float64. After a header, each descriptor has fixed words, then variable parts, whose offsets are fixed words.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ TILE_HEIGHT = tl.constexpr(8)
 
 @device_function
 def find_descriptor(table):
-    """Return the address of the descriptor of the program's image, whose index is the program's second index."""
+    """Return the address of the descriptor of the program's image, whose index is ``tl.program_id(1)``."""
     return table + HEADER + tl.program_id(1) * tl.load(table + DESCRIPTOR_WORDS)
 
 

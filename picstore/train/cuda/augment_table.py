@@ -70,7 +70,7 @@ class ColorPhases:
 
 
 def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> None:
-    """Clip the boxes that are erased to the image, and truncate their levels to integers if not ``normalized``."""
+    """Clip erased boxes so that they lie in the image; truncate their levels to integers if not ``normalized``."""
     erases = (opcode == opcodes.ERASE) | (opcode == opcodes.ERASE_RANDOM)
     if not erases.any():
         return
@@ -107,7 +107,7 @@ def _prepare_operands(opcode: I64, operands: F64) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class DescriptorTable:
-    """Descriptors of a batch, and the figures that the host needs for launches."""
+    """Descriptors of a batch, and the numbers that the host needs for launches."""
 
     header: I64  # (HEADER,)
     rows: I64  # (n, k), the descriptors

@@ -4,8 +4,8 @@
     Huffman codes ────→ make_tables         int16, zigzag,   lane = block    Y, Cb, Cr   lane = 4 pixels
                                             sum_differences
 
-Pixels equal ``jpeg.decoder``'s, bit for bit. Neither nvJPEG nor a JPEG engine is needed. A batch of 256 fills a third
-of a GPU while Huffman codes are read, so that several waiting batches take hardly longer than one batch.
+Pixels equal ``jpeg.decoder``'s, bit for bit. Neither nvJPEG nor a JPEG engine is needed. A batch of 256 images fills a
+third of a GPU while Huffman codes are read, so that several waiting batches take hardly longer than one batch.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # sizes
 SUMMED = 32  # blocks of a segment that are summed at once; most segments have 24
 MAX_NUMEL = 1 << 20  # values of one of Triton's tensors
 ROUNDS, SYMBOLS = 4, 4
-# Registers a thread on sm_90, without a spill, by Triton 3.8 and by 3.6: decode_segments 52, sum_differences 54 and 46,
-# inverse_dct 96 and 122, the others up to 50.
+# Registers a thread on sm_90, without a spill, with Triton 3.8 and 3.6: decode_segments 52, sum_differences 54 and 46,
+# inverse_dct 96 and 122, the other kernels up to 50.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
 # Dtypes with which the kernels read the uploaded memory of all batches; the images' words hold the positions in it.
 _UPLOADED = {
@@ -92,8 +92,7 @@ def decode_tiles(
     Args:
         tables: tables of each batch, which must not change before ``DecodeStatus.wait`` has returned.
         device: a GPU, or the CPU with Triton's interpreter.
-        locked: for each batch, whether the block of its tables is page-locked memory. Other blocks are copied to such
-            memory.
+        locked: for each batch, whether its tables' block is page-locked; other blocks are copied to such memory.
 
     Returns:
         The images of all batches in turn, and the status of the images. Rows of pixels begin at multiples of 4 bytes.

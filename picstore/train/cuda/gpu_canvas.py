@@ -46,7 +46,7 @@ def _sharpened(plane, y, x, width, height, rest):
 
 @device_function
 def looked_up(descriptor, levels, table, y, x):
-    """Replace the levels of the previous phase by the image's table, 256 bytes for each channel."""
+    """Look up the levels of the previous phase in the image's table, 256 bytes for each channel."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = (y < height) & (x < width)
     pixel, plane = levels + y * width + x, width * height

@@ -110,7 +110,7 @@ def smoothing_row(table, step, number):
 
 @device_function
 def smoothed(source, fixed, i, extent, stride, groups, weights):
-    """Return one pass of a Gaussian blur, with reflection at the border, added in the order of ``weighted_sum``.
+    """Return one pass of a Gaussian blur, reflected at the border, summed in the order of the CPU's ``weighted_sum``.
 
     Args:
         source: pointer to a plane.

@@ -5,8 +5,7 @@ one after another. A lane that lacks bits takes an entry that does nothing, and 
 branches by itself, so divergence costs only the time that finished lanes wait for the slowest lane. A lookup-table
 entry covers any code, so there is no slow path for long codes.
 
-A lane stays within the bytes and blocks of its part whatever the bytes hold, and ends after at most as many rounds as
-the part has bits.
+A lane stays within its part's bytes and blocks whatever the bytes hold, and ends after at most one round a bit.
 
 Parts lie between entry points (docs/format.md). A lane flags an error if it does not end at the bit at which the next
 part begins. The first part begins with the segment, so all parts begin with an MCU unless an error is flagged.
@@ -63,7 +62,7 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
         known = number < count
         window = tl.where(number < short, number << (16 - _BITS), number + short * _BIAS)
         length, symbol = number * 0, number * 0
-        low, index = 0, 0  # first window and first symbol of a length
+        low, index = 0, 0  # first window and first symbol of codes of a length
         for bits in tl.static_range(1, 17):
             codes_of = tl.load(code + bits - 1).to(tl.int32)
             high = low + (codes_of << (16 - bits))
@@ -178,7 +177,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
     Args:
         segments, images, coefficients, count, image_count: as in ``decode_segments``.
-        SEGMENTS: parts a program; only a segment's first part sums, for all blocks of the segment.
+        SEGMENTS: parts a program; all blocks of a segment are summed with its first part.
         BLOCKS: blocks of each segment that are summed at once.
     """
     part = tl.program_id(0) * SEGMENTS + tl.arange(0, SEGMENTS)[:, None]

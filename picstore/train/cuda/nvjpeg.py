@@ -41,7 +41,7 @@ _ALLOCATOR_FAILURE, _NOT_INITIALIZED, _ARCH_MISMATCH = 5, 1, 7
 
 
 def choose_decoder(name: str, device: torch.device) -> str:
-    """Choose the decoder for a device: a name of ``DECODERS``, but not ``"auto"``.
+    """Return the name of a device's decoder: a name of ``DECODERS`` except ``"auto"``.
 
     ``"auto"`` is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere; both make the same pixels.
 

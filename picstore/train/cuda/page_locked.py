@@ -72,7 +72,7 @@ def _register(mapping: Mapping, device: torch.device) -> str:
     thread.start()
     thread.join()
     if not problems:
-        # Finalizers run from the newest to the oldest, so this finalizer precedes the one that unmaps.
+        # Finalizers run from the newest to the oldest, so this finalizer precedes the finalizer that unmaps the memory.
         weakref.finalize(mapping, _unregister, mapping.address, device, os.getpid()).atexit = False
     return problems[0] if problems else ""
 

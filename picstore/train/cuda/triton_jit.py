@@ -30,7 +30,7 @@ _KERNELS: list[Any] = []  # all kernels that the host launches
 
 @contextlib.contextmanager
 def launching() -> Iterator[None]:
-    """Launch kernels in a block, in one thread at a time, because two threads would compile the same kernel.
+    """Return a context for launches, of one thread at a time because two threads would compile the same kernel.
 
     Raises:
         MissingDependency: Triton finds no C compiler, with which it makes launchers.
@@ -56,7 +56,7 @@ def _skip_global_checks() -> None:
     launches of a batch, of which 88 µs for the 117 constants of ``run_phase``.
     """
     for each in _KERNELS:
-        if getattr(each, "used_global_vals", None):  # Triton fills it at the first launch.
+        if getattr(each, "used_global_vals", None):  # Triton fills the dict at the first launch.
             each.used_global_vals = {}
 
 

@@ -30,7 +30,7 @@ class BatchForm(ABC):
         decoded: whether host batches hold decoded images rather than streams.
         reduces: whether the decoder can divide an image's sides by a factor while it decodes.
         mapped: whether batches lie in memory that can be page-locked.
-        task: smallest and largest task of a thread, in images as ``_views`` counts them.
+        task: smallest and largest number of images in a thread's task.
     """
 
     decoded = False
@@ -106,7 +106,7 @@ class Pixels(BatchForm):
 
 
 class Streams(BatchForm):
-    """JPEG streams cut to the tiles that views reach, for nvJPEG, which cannot divide sides while it decodes."""
+    """JPEG streams cut to the tiles that views reach, for nvJPEG, which decodes only at full scale."""
 
     reduces = False
 
@@ -129,7 +129,7 @@ class Segments(BatchForm):
     """Rows of tiles, with descriptions of their segments for picstore's GPU kernels."""
 
     mapped = True
-    # Describing tiles is 200 times as fast as making images, so in small tasks 0.1 ms of Python would cost as much.
+    # Describing an image's tiles is 200 times as fast as making the image, so that 0.1 ms of Python a task counts.
     task = 64, 128
 
     def _choose_filler(self, plans: Sequence[TransformPlan], output: OutputSpec) -> tuple[Filler, list[Any]]:

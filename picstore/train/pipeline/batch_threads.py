@@ -110,7 +110,7 @@ class Pipeline:
             self._filler_class.set_result(loaded)
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, or None at the end, after which it must not be called again.
+        """Return the next batch, or None at the end; do not call this again after the end.
 
         Raises:
             Damage: a record is damaged and the spec is strict, or a source has no sound record in a batch.
@@ -128,11 +128,11 @@ class Pipeline:
             try:
                 raise item
             finally:
-                del item  # The error's traceback holds this frame.
+                del item  # Breaks the cycle of error, traceback and frame.
         return item.result()
 
     def close(self) -> None:
-        """End all threads; do nothing in a fork, which has none and whose locks may be held for ever."""
+        """End all threads; do nothing in a fork, which has no threads and whose locks may be held for ever."""
         if self._pid != os.getpid():
             return
         self._stop = True
@@ -143,7 +143,7 @@ class Pipeline:
             with contextlib.suppress(RuntimeError):  # Never started, or interrupted while starting.
                 self._planner.join()
         self._decoders.close()
-        with contextlib.suppress(Empty):  # Tracebacks of queued errors would keep this object.
+        with contextlib.suppress(Empty):  # Tracebacks of queued errors would keep this object alive.
             while True:
                 self._queue.get_nowait()
         self._queue.put(None)  # A consumer may wait in another thread.
@@ -158,7 +158,7 @@ class Pipeline:
             for filling in self._start_batches():
                 self._queue.put(filling)
             self._queue.put(None)
-        except BaseException as error:  # The consumer raises it.
+        except BaseException as error:  # The consumer raises the error.
             self._queue.put(error)
 
     def _start_batches(self) -> Iterator[Future[HostBatch]]:
@@ -218,7 +218,7 @@ class Pipeline:
         return finished
 
     def _collect(self, requested: _RequestedBatch) -> ReadContainers:
-        """Wait for the records of a batch, and return by container what holds them."""
+        """Wait for the containers or parts that hold a batch's records, and return them by container."""
         found: dict[EpochContainer, ReadResult] = {}
         for wanted in requested.request:
             if wanted.samples.held is not None:

@@ -65,7 +65,7 @@ def augment_views(
     """
     count, sizes = group.count, [len(each) for each in images]
     if len(images) > 1 and group.stacked:
-        from picstore.train.cuda.decoded import DecodedImages  # It imports Triton.
+        from picstore.train.cuda.decoded import DecodedImages  # The module imports Triton.
 
         ends = np.cumsum([0, *sizes])
         again = np.concatenate([np.tile(np.arange(*two), count) for two in pairwise(ends.tolist())])
@@ -110,7 +110,7 @@ def augment_images(
         A tensor (n, 3, H, W), or a list of n tensors (3, h, w) if sizes differ. With ``counts``, the number of images
         of each batch, and only for images of one size: a list with one tensor for each batch.
     """
-    from picstore.train.cuda.augment import augment  # It imports Triton.
+    from picstore.train.cuda.augment import augment  # The module imports Triton.
 
     origins, factors = places
     options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last, "factors": factors}
@@ -134,7 +134,7 @@ def augment_images(
 
 
 def _is_unchanged(params: TransformParams, output: OutputSpec) -> Bools:
-    """Return bool (n,), whether each output equals its decoded image."""
+    """Return whether each output equals its decoded image: bool (n,)."""
     geometry = params.geometry
     if output.dtype != "uint8" or output.channels_last or not params.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)

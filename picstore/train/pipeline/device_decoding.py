@@ -260,7 +260,7 @@ class _BegunTiles:
 
     def _by_slot(self) -> tuple[DecodedImages, I64]:
         """Return all images, and for each slot the index of its image."""
-        from picstore.train.cuda.decoded import DecodedImages  # It imports Triton.
+        from picstore.train.cuda.decoded import DecodedImages  # The module imports Triton.
 
         number_of, parts = np.arange(len(self._encoded.shown)), [] if self.decoded is None else [self.decoded]
         if self.tensors:
@@ -278,7 +278,7 @@ class _BegunTiles:
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
         """Wait for the GPU; decode the images that it refused on the CPU, and build the batch again with them."""
-        from picstore.train.cuda.decode_tiles import explain  # It imports Triton.
+        from picstore.train.cuda.decode_tiles import explain  # The module imports Triton.
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables
         wrong, broken = self.wait(), {}

@@ -8,7 +8,7 @@ when the socket closes.
 
     parent                         child
     ("begin", share)    ────────→  starts a pipeline for each of its spans, before the previous span's last batches
-                        ←────────  Message, then the descriptor of its block, if that is new (``send_descriptor``)
+                        ←────────  Message, then the descriptor of its block, if the block is new (``send_descriptor``)
     ("taken", freed,    ────────→  goes on; ``share`` limits the batches on their way. The memory of freed batches is
               parted)              filled again, that of parted batches is dropped
                         ←────────  ("end" | "error", …)
@@ -62,8 +62,7 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 AHEAD = 2  # Batches that may always be on their way, besides those finished in the pipeline.
 _MAIN = "picstore.train.pipeline.loader_process_main:main"
-# NumPy's BLAS would start a thread for each core, which takes 45 ms on two cores; the child multiplies only small
-# matrices.
+# NumPy's BLAS would start a thread for each core, in 45 ms on two cores; the child multiplies only small matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 # Seconds that the child has to end a sequence or to exit, before it is killed.
 EXIT_TIMEOUT = 5
@@ -120,7 +119,7 @@ class LoaderProcess:
     """A process that makes batches, one sequence at a time, and lives as long as this object.
 
     Attributes:
-        connection: readable when a message has come.
+        connection: the parent's end of the socket, readable when a message has come.
         running: whether a sequence has begun and is not over.
     """
 
@@ -149,7 +148,7 @@ class LoaderProcess:
         self._blocks = _MappedBlocks()
         self._between_messages = False
         self.running = self._failed = False
-        self._sequences = 0  # Sequences that have begun.
+        self._sequences = 0  # Number of sequences that have begun.
         self._send(spec)
 
     @property
@@ -290,7 +289,7 @@ class _MappedBlocks:
         _mapped_blocks.add(self)
 
     def find(self, message: Message, receive_descriptor: Callable[[], int]) -> Mapping:
-        """Return the mapping of a message's block; drop the blocks that are gone, which their arrays keep mapped."""
+        """Return the mapping of a message's block; drop blocks that are gone. Their arrays keep these blocks mapped."""
         for number in message.gone:
             self._mapped.pop(number, None)
         if message.new_size is not None:

@@ -43,8 +43,7 @@ from picstore.train.pipeline.batch_threads import Pipeline
 from picstore.train.pipeline.loader_process import AHEAD, Message, SequenceShare
 from picstore.train.pipeline.stats import StatsCounter
 
-# Seconds between two checks that the parent lives, and seconds to end normally after the parent's death. Together they
-# end the child of a killed parent within five seconds.
+# Seconds between checks that the parent lives, and to end normally after its death: less than five seconds in all.
 _PARENT_SECONDS = 1.0
 _LAST_SECONDS = 3.0
 

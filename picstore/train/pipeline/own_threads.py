@@ -80,7 +80,7 @@ class ThreadPool:
                 self._calls.put(call)
 
     def close(self) -> None:
-        """Cancel calls that have not begun, and wait for running ones, except in one of picstore's own threads."""
+        """Cancel calls that have not begun; wait for running calls unless this is one of picstore's own threads."""
         with self._lock:
             running, self._state = self._state == "running", "closed"
         while True:
@@ -129,8 +129,7 @@ def _run_calls(calls: SimpleQueue[Call | None], yields: bool) -> None:
 class FillingBatch:
     """A batch that decoding threads fill task by task; the thread that ends the last task completes the batch.
 
-    All tasks share one lock and one future. A future for each task, with its condition and callback, took 30 µs under
-    Python's lock.
+    All tasks share one lock and one future, because a future for each task took 30 µs under the GIL.
 
     Args:
         count: number of tasks.
@@ -164,7 +163,7 @@ class FillingBatch:
         """Fill the slots of one task, and end the task."""
         try:
             problems = self._fill(slots)
-        except BaseException as error:  # The consumer raises it.
+        except BaseException as error:  # The consumer raises the error.
             self._errors[slots.start] = error
         else:
             if problems:
@@ -192,7 +191,7 @@ class FillingBatch:
                 finished.cancel()
             else:
                 finished.set_result(batch)
-        except BaseException as error:  # The consumer raises it.
+        except BaseException as error:  # The consumer raises the error.
             finished.set_exception(error)
         finally:
             del self._fill, self._complete, finished, errors  # An error's traceback may hold this frame.
@@ -242,7 +241,7 @@ _exiting = threading.Event()
 
 
 def close_at_exit(closable: Closable) -> None:
-    """Close an object when the interpreter ends, unless it is gone by then."""
+    """Close an object when the interpreter ends, unless the object is gone by then."""
     _open.add(closable)
     wait_for_exit()
     _garbage.start()
@@ -263,7 +262,7 @@ class _Garbage:
     def forget(self) -> None:
         """Reset the state that a fork does not inherit: the thread, waiting calls, other threads' collections."""
         self._collecting: set[int] = set()  # Threads in which a collection runs.
-        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()  # Its ``put`` takes no lock of Python code.
+        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()  # ``SimpleQueue.put`` is reentrant.
         self._lock = threading.Lock()
         self._started = False
 

@@ -110,7 +110,7 @@ class Prefetcher:
             wait: whether to wait until the budget allows the batch; only if all earlier batches will be released.
 
         Returns:
-            None if the budget does not allow the batch, or if the prefetcher is closed.
+            The futures, or None if the budget does not allow the batch or the prefetcher is closed.
         """
         self._join_ending()
         with self._changed:
@@ -202,7 +202,7 @@ class Prefetcher:
             handed_over = self._read_some(calls)
 
     def _take_waiting(self, handed_over: bool) -> list[tuple[ContainerKey, Future[ReadResult]]]:
-        """Wait for containers, and return a share, empty at the end; the previous share may be ``handed_over``."""
+        """Wait for a share of the containers to read, empty at the end. ``handed_over`` concerns the previous share."""
         with self._lock:
             if handed_over:
                 self._handing_over -= 1

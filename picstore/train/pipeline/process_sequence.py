@@ -5,10 +5,10 @@
     takes span 1            span 3, ahead    ←──── span 1, in turn        span 2, ahead
     takes span 2            span 3, ahead          span 4, ahead    ←──── span 2, in turn
 
-All processes cut the sequence alike (``order/spans.py``), so none is told which spans are its own. A process may have
-(n - 1) / n of a span's batches on their way, the part that it makes while the other processes' spans are taken, or less
-if these batches take more bytes than a span reads. Each request of the trainer receives the messages of all processes,
-because a process that waits for the trainer to empty its socket would make nothing.
+All processes cut the sequence alike (``order/spans.py``), so each knows its spans. A process may have (n - 1) / n of a
+span's batches on their way, the part that it makes while the other processes' spans are taken, or less if these batches
+take more bytes than a span reads. Each request of the trainer receives the messages of all processes, because a process
+that waits for the trainer to empty its socket would make nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ProcessSequence:
             try:
                 raise answer
             finally:
-                del answer  # The error's traceback holds this frame.
+                del answer  # Breaks the cycle of error, traceback and frame.
         if answer is not None:
             self._processes[self._turn].take()
             self._advance()

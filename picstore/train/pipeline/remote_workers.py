@@ -28,8 +28,7 @@ logger = logging.getLogger("picstore")
 WINDOW = 4
 # Seconds without any worker before a warning, and before an error; a cloud takes minutes to start a node.
 _WARNING_SECONDS, NO_WORKER_SECONDS = 10.0, 300.0
-# If workers keep failing to start, raise an error after this many seconds without a ready one. Ray takes 20 s to notice
-# a lost node.
+# Seconds without a ready worker before an error if workers keep failing to start. Ray takes 20 s to notice a lost node.
 _FAILING_SECONDS = 60.0
 # Seconds to wait after a worker has failed to start, before starting another.
 _RETRY_SECONDS = 1.0

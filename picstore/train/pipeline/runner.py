@@ -156,7 +156,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return the batches of a span, without callables applied; if possible those kept for the span's position."""
+        """Return the batches of a span, before callables, either those kept for the span's position or new batches."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:

@@ -15,9 +15,9 @@ class Stats:
     Attributes:
         batches, images: numbers handed to the consumer.
         bytes: bytes of the containers that were read.
-        damaged: samples replaced because their record was damaged.
-        fallbacks: images that the decoder of a GPU left to the CPU.
-        copied: batches copied to page-locked memory for a GPU because their own memory could not be page-locked.
+        damaged: number of samples replaced because their record was damaged.
+        fallbacks: number of images that the decoder of a GPU left to the CPU.
+        copied: number of batches copied to page-locked memory because their own memory could not be page-locked.
         reading: seconds that reader threads were busy, summed over threads.
         working: seconds that decoding threads cut, decoded, augmented and collated, summed over threads.
         waited_on_disk: seconds that the planner waited for containers.

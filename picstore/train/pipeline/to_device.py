@@ -51,7 +51,7 @@ class HostSource(Protocol):
     """Source of batches in CPU memory: a Pipeline, a ProcessSequence or a RemoteSequence."""
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, or None at the end, after which it must not be called again."""
+        """Return the next batch, or None at the end; do not call this again after the end."""
 
     def close(self) -> None:
         """End all threads of the source."""
@@ -61,7 +61,7 @@ class DeviceStage(Protocol):
     """Stage whose batches are on their device."""
 
     def receive(self) -> MadeBatch | None:
-        """Return the next batch, or None at the end, after which it must not be called again."""
+        """Return the next batch, or None at the end; do not call this again after the end."""
 
     def close(self) -> None:
         """End all threads of the stage and its source."""
@@ -131,7 +131,7 @@ class AheadStage:
             try:
                 raise made
             finally:
-                del made  # The error's traceback holds this frame.
+                del made  # Breaks the cycle of error, traceback and frame.
         return None if made is None else made.hand_over()
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class AheadStage:
         received: HostBatch | BaseException | None
         try:
             received = self._source.receive()
-        except BaseException as error:  # The consumer raises it.
+        except BaseException as error:  # The consumer raises the error.
             received = error
         with self._changed:
             if not self._closed:
@@ -175,7 +175,7 @@ class AheadStage:
         try:
             while self._start_some():
                 pass
-        except BaseException as error:  # The consumer raises it.
+        except BaseException as error:  # The consumer raises the error.
             self._started.put((_answer(error), None))
         finally:
             self._started.put(None)
@@ -225,7 +225,7 @@ class AheadStage:
         """Start batches together or, after an error, one by one, so that only the batch with the error fails."""
         try:
             started = self._make.start(hosts)
-        except BaseException as error:  # The consumer raises it.
+        except BaseException as error:  # The consumer raises the error.
             if len(hosts) == 1:
                 yield _answer(error)
                 return
@@ -250,7 +250,7 @@ class AheadStage:
         try:
             with _current(stream):
                 self._finished.put(finish())
-        except BaseException as error:  # The consumer raises it.
+        except BaseException as error:  # The consumer raises the error.
             self._finished.put(error)
         return True
 
@@ -283,7 +283,7 @@ def _streams(device: torch.device) -> list[torch.cuda.Stream]:
 
 
 def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-    """Return a context in which a stream is the current one; None changes nothing."""
+    """Return a context in which ``stream`` is the current stream, or which changes nothing for None."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
