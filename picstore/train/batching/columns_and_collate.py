@@ -116,5 +116,5 @@ def _by_group(groups: Any, output: OutputSpec) -> Any:
 
 
 def _numeric(output: OutputSpec) -> Callable[[Array], Array]:
-    """Return a function that views images as float16 if that is the output's dtype, and returns others unchanged."""
+    """Return a function that views images as float16 if that is the output's dtype, and otherwise changes nothing."""
     return lambda image: image.view(np.float16) if output.dtype == "float16" else image

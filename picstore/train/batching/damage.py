@@ -17,7 +17,7 @@ logger = logging.getLogger("picstore")
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """Return for each damaged number the next of the ascending ``sound`` numbers; the first follows the last."""
+    """Return for each of ``numbers`` the next of the ascending ``sound`` numbers, beginning again after the last."""
     replaced: I64 = sound[np.searchsorted(sound, numbers) % len(sound)]
     return replaced
 

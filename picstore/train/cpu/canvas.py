@@ -76,7 +76,7 @@ def _packed(image, numbers):
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_nearest(operands, slot, step, positions, image):
-    """Replace each pixel by the pixel at its position.
+    """Replace each pixel of an image by the pixel at its position, in place.
 
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds sampling and fill.

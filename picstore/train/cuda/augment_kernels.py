@@ -158,7 +158,7 @@ def displace_rows(table, phase, rows):
 
 @kernel
 def make_tables(table, phase):
-    """Make tables of new levels from the counts of levels, for images whose ``phase`` begins with equalization."""
+    """Make tables of new levels from the counts of levels, for images with a step of ``TABLE_STEPS`` in ``phase``."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if begin == load_i32(descriptor, STEPS + 1):

@@ -295,7 +295,7 @@ class SetAside:
         self._waiting: dict[EpochContainer, _Waiting] = {}
 
     def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
-        """Copy records that later batches need out of a container, and keep them.
+        """Copy, out of a container, the records that later batches need, and keep the copies.
 
         If a record is damaged, the whole container is kept, because another of its records will replace this record.
 

@@ -17,7 +17,7 @@ when the socket closes.
 With several processes (``process_sequence.py``) the parent receives messages before their batch's turn, and sends
 "taken" in that turn: until then the batch counts as on its way.
 
-A fork of the parent inherits what the parent has mapped. Before a fork, the memory of batches in use becomes private to
+A fork of the parent inherits the parent's mappings. Before a fork, the memory of batches in use becomes private to
 the parent, and so to the fork; these batches are parted from their blocks. Private mappings from the start would cost
 1 ms for each batch of 19 MB, and would still show data that the child writes later.
 

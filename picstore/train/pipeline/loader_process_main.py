@@ -65,7 +65,7 @@ class _SharedBlock:
 
 
 class _SharedBlocks:
-    """The child's blocks of shared memory, each mapped by the parent from its first message until it is freed."""
+    """The child's blocks of shared memory. The parent maps a block from its first message until the child frees it."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, _SharedBlock] = {}  # Key: address of the block.
@@ -270,7 +270,7 @@ class SpanPipelines:
             self._current.start()
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, or None at the end; raise what :meth:`Pipeline.receive` raises."""
+        """Return the next batch, or None at the end; raise the errors of :meth:`Pipeline.receive`."""
         while self._current is not None:
             if self._next is None and self._current.drained:
                 self._next = self._make_next()

@@ -137,8 +137,8 @@ class FillingBatch:
         complete: function that completes the batch, given all reasons, or None if a task failed or was cancelled.
 
     Attributes:
-        finished: future of the batch, cancelled if a task was cancelled. Take it before the tasks begin: a finished
-            batch drops the future, because an error in the future holds the batch by its traceback.
+        finished: future of the batch, cancelled if a task was cancelled. Take the future before the tasks begin: a
+            finished batch drops the future, because an error in the future holds the batch by its traceback.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ def wait_for_exit() -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """End all threads before the interpreter ends them, because a thread that is ended in C++ aborts the process."""
+    """End all threads before the interpreter does, because ending a thread inside C++ aborts the process."""
     _exiting.set()
     _garbage.call_all()
     for closable in _open:

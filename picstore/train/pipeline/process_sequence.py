@@ -100,7 +100,7 @@ class ProcessSequence:
             raise
 
     def _receive_ready(self, seconds: float | None) -> bool:
-        """Receive a message from each process that has one, waiting ``seconds`` for any; return whether any came."""
+        """Receive a message of each process that has sent any, waiting up to ``seconds``; return whether any came."""
         running = {process.connection: number for number, process in enumerate(self._processes) if process.running}
         if not self._processes[self._turn].running and not self._received[self._turn]:  # Closed by another thread.
             raise CancelledError

@@ -93,7 +93,7 @@ class RemoteSequence:
         self._order = self._workers.ray.put(span.order)
 
     def _proceed(self, seconds: float) -> None:
-        """Handle the answers of workers, waiting up to ``seconds`` for one, and give workers new tasks and calls."""
+        """Handle workers' answers, waiting up to ``seconds`` for an answer, and give workers new tasks and calls."""
         workers = self._workers
         workers.adjust()
         for worker in workers.wait(seconds):

@@ -58,7 +58,7 @@ class RemoteWorker:
         self._sending: HostBatch | None = None  # Kept while Ray copies its memory.
 
     def open(self, wanted: Mapping[str, str], pickled: bytes) -> Exception | None:
-        """Open the datasets of a specification, or return an error that says what is wrong with this worker.
+        """Open the datasets of a specification, or return the error that keeps this worker from making batches.
 
         Args:
             wanted: the trainer's version of each package.

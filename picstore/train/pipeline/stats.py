@@ -1,4 +1,4 @@
-"""Statistics of a loader: counts, bytes, and times of work and of waits, which show what bounds a run."""
+"""Statistics of a loader: counts, bytes, and times of work and of waits, which show the bottleneck of a run."""
 
 from __future__ import annotations
 
