@@ -1,4 +1,4 @@
-"""Internal: the command line ``picstore``. A verb's command is made when it is called, so ``--help`` is instant."""
+"""Internal: the command line ``picstore``; a verb's command is built when called, so that ``--help`` is instant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from picstore._version import __version__
 from picstore.cli.print_result import echo
 from picstore.errors import PicstoreError
 
-# Verbs, with their lines in `picstore --help`.
+# Verbs, with the line of each in `picstore --help`.
 _VERBS = {
     "bench": "Measure how fast this machine loads a dataset, stage by stage.",
     "convert": "Convert images, from folders or other loaders' formats, to a dataset.",
@@ -60,7 +60,7 @@ def program() -> None:
 
 
 class _Terminated(BaseException):
-    """SIGTERM, which schedulers send, ends a command as Ctrl-C does."""
+    """SIGTERM was received, which schedulers send; the command ends as after Ctrl-C."""
 
 
 def _terminate(*_: object) -> None:
@@ -68,7 +68,7 @@ def _terminate(*_: object) -> None:
 
 
 def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Send a signal again if Python ignored its exception, as in a callback of an import's lock."""
+    """Send a signal again if Python ignored the signal's exception, as in a callback of an import lock."""
     if ignored.exc_type not in (_Terminated, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
         return
@@ -80,15 +80,15 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
         if frame is None:
             signal.raise_signal(number)
         else:
-            # On a busy machine the hook may not have ended yet, and Python ignores its exceptions too.
+            # On a busy machine this hook may not have ended yet, and Python ignores a hook's exceptions too.
             signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     signal.signal(signal.SIGALRM, send)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds until the callback has ended
+    signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds in which the callback ends
 
 
 def _hint() -> str:
-    """Return the words that say how to continue an interrupted verb."""
+    """Return the words that say how to continue an interrupted verb, or an empty string."""
     return "; continue with the same command and --resume" if sys.argv[1:2] in (["convert"], ["index"]) else ""
 
 

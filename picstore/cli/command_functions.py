@@ -32,9 +32,9 @@ def convert(
 ) -> Result:
     """Convert the images of SRC, in many formats, to a picstore dataset DST.
 
-    Every image becomes a baseline JPEG with restart markers. One that is baseline, upright, of a usual sampling and not
-    resized keeps its coefficients. DST/ledger.jsonl lists the status of every input; an input that fails is left out
-    and does not stop the conversion. With ``measure`` there is no DST, and nothing is written.
+    Every image becomes a baseline JPEG with restart markers. A JPEG that is baseline, upright, of a usual sampling and
+    not resized keeps its coefficients. DST/ledger.jsonl lists the status of every input; an input that fails is left
+    out and does not stop the conversion. With ``measure`` there is no DST, and nothing is written.
 
     Args:
         measure: encode N images (200 if N is omitted) at several qualities and subsamplings, print PSNR, SSIM and
@@ -88,7 +88,7 @@ def bench(
 ) -> Result:
     """Measure how fast this machine loads DATASET, stage by stage, and name the slowest stage.
 
-    The transforms are RandomResizedCrop and RandomHorizontalFlip. Files read before may come from the page cache.
+    The transforms are RandomResizedCrop and RandomHorizontalFlip. Files that were read before may be in the page cache.
 
     Args:
         images: number of images to measure.
@@ -97,7 +97,7 @@ def bench(
         color: add ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize to the transforms.
         threads: threads of the loader; None for the number of cores.
         processes: processes of the loader, which share its threads; None for one for each 4 cores, at most 8.
-        isolate: run the loader in its own process, or in the command's.
+        isolate: run the loader in its own process, or in the command's process.
         cache: folder that caches containers of a remote dataset; None for no cache.
         cache_limit: maximum size of the ``cache`` folder.
         root: as :func:`picstore.info` has it.
@@ -127,9 +127,9 @@ def bench(
 def view(dataset: Where, other: Where | None = None, *, open: bool = False, **options: Any) -> None:
     """Show DATASET on a web page of this machine, with OTHER beside it.
 
-    The command prints the address, which holds a token, and serves until it is interrupted. Nothing is changed, and
-    only the loopback interface is listened on. For a machine far away: ssh -L PORT:127.0.0.1:PORT. With OTHER, a page
-    compares both: classes, sizes, qualities, and images that both have.
+    The command prints the address, which holds a token, and serves until it is interrupted. The server changes nothing,
+    and listens only on the loopback interface; for a remote machine use ssh -L PORT:127.0.0.1:PORT. With OTHER, a page
+    compares both datasets: classes, sizes, qualities, and images that both have.
 
     Args:
         open: open the page in the browser of this machine.
@@ -155,9 +155,9 @@ def view(dataset: Where, other: Where | None = None, *, open: bool = False, **op
 
 @contextlib.contextmanager
 def _ending_at_once() -> Iterator[None]:
-    """Let signals end the process while there is nothing to clean up.
+    """Let signals end the process at once while there is nothing to clean up.
 
-    Modules that are imported, such as numba, swallow some exceptions, and a signal's may be among them.
+    Some modules, such as numba, swallow exceptions while they are imported, which may include the signal's exception.
     """
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,12 +1,12 @@
-"""Commands made of functions: the signature of a verb gives options, defaults and types, its docstring their help.
+"""Commands built from functions: a verb's signature defines options, defaults and types, its docstring their help.
 
-``picstore VERB`` calls ``picstore.VERB``, or the function of that name in ``command_functions.py`` if the command does
+``picstore VERB`` calls ``picstore.VERB``, or the function of this name in ``command_functions.py`` if the command does
 more. Docstrings are read by four rules:
 
-- The text before ``Args:`` describes the command, the text of an argument its option.
+- The text before ``Args:`` describes the command, the text of an argument describes its option.
 - ``None for X`` at the end of an argument's text is shown as the default X.
-- ``as :func:`picstore.OTHER` …`` stands for the text of that verb, or of its argument of the same name.
-- Between double backquotes, the name of an argument becomes the name of its option.
+- ``as :func:`picstore.OTHER` …`` is replaced by the text of that verb, or of its argument of the same name.
+- In double backquotes, the name of an argument becomes the name of its option.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from picstore.cli.print_result import print_result
 from picstore.errors import TooManyFailures
 from picstore.verbs import common_arguments
 
-# Parameters that are arguments of a command, with their names in its usage. All others are options.
+# Parameters that are arguments of a command, with their names in the usage. All other parameters are options.
 _ARGUMENTS = {"source": "SRC", "dataset": "DATASET", "other": "OTHER", "out": "DST", "shards": "SHARD"}
-# Options that have another name than their parameter, or two names.
+# Names of options that are not named like their parameter, or have two names.
 _NAMES = {"kind": ["--source"], "color": ["--color", "--colour"]}
-# What stands for the value of an option in help.
+# Placeholder for an option's value in help, by parameter.
 _METAVARS = {
     "FILE": "synsets annotations classes ids plot state",
     "DIR": "root other_root inputs cache",
@@ -48,14 +48,14 @@ _METAVARS = {
     "[N]": "measure",
 }
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
-# Values of options that may be given without one.
+# Values of options that may be given without a value.
 _VALUE_IF_OMITTED = {"measure": 200}
 _OTHER_VERB = re.compile(r"\b(?:[Aa]s|see) :func:`picstore\.(\w+)`")
 _NONE_FOR = re.compile(r"(?:; |\. |^)None for (?:the )?(.+?)\.?$")
 
 
 def make_command(verb: str, epilog: str) -> click.Command:
-    """Make the command of a verb."""
+    """Build the command of a verb."""
     functions = _functions(verb)
     parameters = _parameters(functions)
     shows_progress = parameters.pop("progress", None) is not None
@@ -81,7 +81,7 @@ def load_verb(verb: str) -> Callable[..., Any]:
 
 
 def _functions(verb: str) -> list[Callable[..., Any]]:
-    """List the function that a command calls, and then, if that passes ``**options`` on, the one of ``picstore``."""
+    """Return the function that a command calls, and also ``picstore.VERB`` if the function passes ``**options`` on."""
     own = getattr(command_functions, verb, None)
     if own is None:
         return [load_verb(verb)]
@@ -89,7 +89,7 @@ def _functions(verb: str) -> list[Callable[..., Any]]:
 
 
 def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]:
-    """Return the parameters of a command by name; ``**options`` stands for the keyword-only ones of the second."""
+    """Return a command's parameters by name; ``**options`` stands for the second function's keyword-only parameters."""
     own = dict(inspect.signature(functions[0]).parameters)
     own.pop("options", None)
     passed = [each for of in functions[1:] for each in inspect.signature(of).parameters.values()]
@@ -97,7 +97,7 @@ def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]
 
 
 def _printing(function: Callable[..., Any], verb: str, *, shows_progress: bool) -> Callable[..., None]:
-    """Return the callback of a command: it calls a function and prints the result, which has the exit code."""
+    """Return a command's callback, which calls a function, prints the result, and exits with the result's exit code."""
 
     def run(*, as_json: bool, quiet: bool = False, **given: Any) -> None:
         try:
@@ -120,7 +120,7 @@ def _printing(function: Callable[..., Any], verb: str, *, shows_progress: bool) 
 
 
 def _argument(parameter: Parameter, parameters: Mapping[str, Parameter]) -> str | None:
-    """Return what an argument is called in the usage and in texts; None for an option."""
+    """Return the name of an argument in the usage and in help texts, or None if the parameter is an option."""
     name = _ARGUMENTS.get(parameter.name)
     return "OUT" if name == "DST" and "dataset" in parameters else name
 
@@ -136,7 +136,7 @@ def _option_names(parameter: Parameter) -> list[str]:
 
 
 def _make_option(parameter: Parameter, text: str) -> click.Option:
-    """Make an option of a parameter and its text."""
+    """Build the option of a parameter; ``text`` describes the parameter."""
     names, kinds, default = _option_names(parameter), parameter.annotation.split(" | "), parameter.default
     given: dict[str, Any] = {"metavar": _METAVAR_OF.get(parameter.name)}
     none_for = _NONE_FOR.search(text)
@@ -163,7 +163,7 @@ def _make_option(parameter: Parameter, text: str) -> click.Option:
 
 
 def _value_type(kinds: list[str]) -> Any:
-    """Return the type of an option's value, by the annotation of the parameter; the verb parses all other texts."""
+    """Return the type of an option's value by the parameter's annotation; other types are strings that verbs parse."""
     for kind in kinds:
         alias = getattr(common_arguments, kind, None)
         if choices := get_args(alias) or re.findall(r"'(\w+)'", kind):
@@ -182,7 +182,7 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 
 def _text(functions: Sequence[Callable[..., Any]], argument: str = "") -> str:
-    """Find the text on an argument, or the description, in the first docstring that has it, or where it refers to."""
+    """Return an argument's text, or the description, from the first docstring that has it, or the verb it refers to."""
     text = next((found for each in functions if (found := _texts(each).get(argument))), "")
     other = _OTHER_VERB.search(text)
     return text if other is None else _text([load_verb(other[1])], argument)
@@ -199,7 +199,7 @@ def _texts(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _for_shell(text: str, names: Mapping[str, str]) -> str:
-    """Word a text of a docstring for the command line, given what parameters are called there."""
+    """Convert a docstring's text for the command line, where parameters have other ``names``."""
     text = re.sub(r":func:`picstore\.(\w+)`", r"`picstore \1`", text)
 
     def plain(found: re.Match[str]) -> str:

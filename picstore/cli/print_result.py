@@ -1,6 +1,6 @@
 """Results of verbs as text for a terminal, or as JSON.
 
-Names and reasons come from files of strangers, so no control character of theirs reaches the terminal.
+Names and reasons may come from strangers' files, so their control characters are not sent to the terminal.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MOST_REASONS = 8
 _MOST_FORMATS = 10
 _MOST_DUPLICATES = 20  # groups, and duplicates of a group
 _MOST_CLASSES = 4
-# A copy is recommended if an epoch reads less than this share of the bytes of it.
+# A copy is recommended if an epoch would read less than this share of the bytes that it reads now.
 _WORTH_COPYING = 0.8
 
 
 def echo(*lines: str, err: bool = False) -> None:
-    r"""Print lines; characters that cannot be printed, also a newline in a line, appear as ``\x1b`` or ``\n``."""
+    r"""Print lines; unprintable characters, and newlines within a line, appear as ``\x1b`` or ``\n``."""
     for line in lines:
         click.echo(visible(line), err=err)
 
@@ -72,7 +72,7 @@ def _outcome(outcome: dict[str, int]) -> str:
 
 
 def format_lines(formats: Iterable[results.FormatCount]) -> list[str]:
-    """Format a line for each of the most frequent formats, and one for all others."""
+    """Format a line for each of the most frequent formats, and a line for all others."""
     rows = [(each.format, each.inputs, each.lossless, each.source_bytes, each.jpeg_bytes) for each in formats]
     rest = rows[_MOST_FORMATS:]
     if len(rest) > 1:
@@ -150,7 +150,7 @@ def _export(result: results.ExportResult) -> Iterator[str]:
 
 
 def _duplicates(result: results.DupesResult) -> Iterator[str]:
-    """Format the largest groups, ``id: duplicate (distance), …``, and what to do with them."""
+    """Format the largest groups, ``id: duplicate (distance), …``, and the command that deletes the duplicates."""
     for group in sorted(result.groups, key=lambda group: -len(group.duplicates))[:_MOST_DUPLICATES]:
         shown = ", ".join(f"{each.id} ({each.distance})" for each in group.duplicates[:_MOST_DUPLICATES])
         more = len(group.duplicates) - _MOST_DUPLICATES
@@ -196,7 +196,7 @@ def _info(result: results.InfoResult) -> Iterator[str]:
 
 
 def _order(result: results.InfoResult) -> Iterator[str]:
-    """Format statistics of the stored order, and histograms."""
+    """Format the statistics of the stored order, and the histograms."""
     from picstore.display.histograms import histogram_lines, sample_note
 
     if order := result.order:
@@ -227,7 +227,7 @@ def _bench(report: Report) -> Iterator[str]:
     yield report.verdict
 
 
-# Texts by the name of a result's class, so that results of other verbs are not imported.
+# Functions that format results, by class name, so that the result classes of other verbs are not imported.
 _LINES: dict[str, Callable[[Any], Iterator[str]]] = {
     "ConvertResult": _conversion,
     "QualityResult": _qualities,

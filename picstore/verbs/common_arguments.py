@@ -1,4 +1,4 @@
-"""Arguments that several verbs share, made into values: the engine, the records to take, and the settings of JPEGs."""
+"""Arguments that several verbs share, converted to values: engine, selection of records, and settings of JPEGs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_SEED = (1 << 64) - 1
 
 
 def open_engine(engine: str, workers: int | None) -> AbstractContextManager[Engine]:
-    """Make an engine of this machine's processes (``local``), or of the Ray cluster of RAY_ADDRESS (``ray``).
+    """Return an engine of this machine's processes (``local``), or of the Ray cluster of RAY_ADDRESS (``ray``).
 
     Args:
         workers: number of processes or tasks at a time; None for the number of cores.
@@ -40,7 +40,7 @@ def open_engine(engine: str, workers: int | None) -> AbstractContextManager[Engi
 
 
 def count_workers(workers: int | None) -> int:
-    """Return a number of workers, by default the number of cores; UsageError unless it is positive."""
+    """Return a number of workers, by default the number of cores; raise UsageError unless the number is positive."""
     from picstore.cores import count_cores
 
     require_range("workers", workers, 1)
@@ -48,19 +48,19 @@ def count_workers(workers: int | None) -> int:
 
 
 def require_range(name: str, value: float | None, low: int, high: int | None = None) -> None:
-    """Raise UsageError for a number below ``low`` or above ``high``; None is in range."""
+    """Raise UsageError if a number is below ``low`` or above ``high``; None is allowed."""
     if value is not None and not low <= value <= (value if high is None else high):
         possible = f"at least {low}" if high is None else f"{low} to {high}"
         raise UsageError(f"{name}={value}; give {possible}")
 
 
 def given_arguments(arguments: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the arguments with some names that are not None."""
+    """Return the arguments with these names, except those that are None."""
     return {name: arguments[name] for name in names if arguments.get(name) is not None}
 
 
 def encode_settings(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> EncodeSettings:
-    """Make the settings of JPEGs from the arguments that are given, and from those of a dataset for all others.
+    """Return the settings of JPEGs: arguments that are given, for all others a dataset's stored settings or defaults.
 
     Raises:
         UsageError: a value is out of its range.
@@ -74,14 +74,14 @@ def encode_settings(arguments: Mapping[str, Any], stored: Mapping[str, Any] | No
 
 
 def start_fork_server(settings: EncodeSettings) -> None:
-    """Start the process from which workers are forked, and which loads the kernels for some settings."""
+    """Start the process that loads the kernels for these settings, and from which workers are forked."""
     from picstore.prepare.convert.kernel_warmup import start_fork_server
 
     start_fork_server(settings)
 
 
 def open_dataset(dataset: Where | Dataset, root: Where | None) -> Dataset:
-    """Open a dataset, unless it is open."""
+    """Open a dataset, or return a dataset that is open."""
     from picstore.storage.dataset import Dataset
 
     return dataset if isinstance(dataset, Dataset) else Dataset(dataset, root=root)
@@ -97,7 +97,7 @@ def open_selection(
     split_by: str | None,
     root: Where | None = None,
 ) -> Dataset:
-    """Open a dataset, or several as one, and select the records that meet a condition, or one part of a split of them.
+    """Open a dataset, or join several, and select the records that meet a condition and belong to a part of a split.
 
     Args:
         source: paths, URLs or open datasets.
@@ -107,7 +107,7 @@ def open_selection(
         root: folder of the images of an index.
 
     Raises:
-        UsageError: one of ``split`` and ``part`` is missing, or there is no such part.
+        UsageError: only one of ``split`` and ``part`` is given, or there is no such part.
     """
     require_range("split_seed", split_seed, 0, MAX_SEED)
     several = isinstance(source, (list, tuple))  # A dataset is a sequence too.

@@ -26,13 +26,13 @@ def compare(
     workers: int | None = None,
     progress: ProgressOption = False,
 ) -> CompareResult:
-    """Compare two datasets, as the page of ``picstore view DATASET OTHER`` shows it.
+    """Compare two datasets, as the page of ``picstore view DATASET OTHER`` does.
 
     Args:
         dataset, other: paths, URLs or open datasets.
-        images: search for images that both have, which reads every byte of both.
-        distance: bits of 64 in which the hashes of near-duplicates may differ, 0 to 11.
-        root, other_root: folders of the images of an index, which you trust.
+        images: search for images that both datasets have, which reads every byte of both.
+        distance: greatest number of bits, of 64, in which the hashes of near-duplicates differ, 0 to 11.
+        root, other_root: folders of the images, which you trust, if a dataset is an index.
         workers: number of processes; None for the number of cores.
         progress: as :func:`picstore.convert` has it.
 

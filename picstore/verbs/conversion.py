@@ -25,7 +25,7 @@ from picstore.storage.references import indexed_folder
 from picstore.storage.sizes import parse_size
 from picstore.verbs.common_arguments import given_arguments
 
-# Arguments of verbs that say how to read a source.
+# Names of the verbs' arguments that say how to read a source.
 _SOURCE = (
     *("kind", "root", "synsets", "annotations", "image_field", "label_field"),
     *("split", "targets", "hidden", "classes"),
@@ -33,13 +33,13 @@ _SOURCE = (
 
 
 def open_inputs(source: Where, arguments: Mapping[str, Any], engine: Engine) -> Listing:
-    """List the inputs of a source, by the arguments of a verb."""
+    """List the inputs of a source, as a verb's arguments say."""
     options = given_arguments(arguments, _SOURCE)
     return open_source(source, engine=engine, **{**options, "hidden": options["hidden"] or None})
 
 
 def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> DatasetShape:
-    """Make the shape of a dataset from the arguments that are given, and from stored values for all others.
+    """Return the shape of a dataset: arguments that are given, for all others stored values or defaults.
 
     Raises:
         UsageError: a value is out of its range.
@@ -53,15 +53,15 @@ def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None
 
 
 def require_apart_from_source(out: Where, source: Where) -> None:
-    """Refuse a destination that lies in a source, or in the folder of the images of an index, or holds it."""
+    """Raise UsageError if the destination and the source, or an index's folder of images, contain each other."""
     require_apart(out, (source, *indexed_folder(source)))
 
 
 def parse_limit(max_errors: int | str) -> Callable[[int], float]:
-    """Parse a number of inputs, ``10``, or a fraction of them, ``1%``, to a function of the number of inputs.
+    """Parse a number of inputs, ``10``, or a percentage, ``1%``, to a function of the number of all inputs.
 
     Raises:
-        UsageError: the text is neither.
+        UsageError: the text is neither a number nor a percentage.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(max_errors).strip())
     if match is None or (not match[2] and "." in match[1]):
@@ -71,10 +71,10 @@ def parse_limit(max_errors: int | str) -> Callable[[int], float]:
 
 
 class Conversion:
-    """A conversion from its start to its result.
+    """Conversion from its start to its result.
 
     Args:
-        started: time at which it began, by the monotonic clock.
+        started: time at which the conversion began, by the monotonic clock.
     """
 
     def __init__(self, display: Display, started: float) -> None:
@@ -85,7 +85,7 @@ class Conversion:
     def list_inputs(
         self, source: Where, arguments: Mapping[str, Any], *, engine: Engine, dedupe: bool = False
     ) -> Listing:
-        """List the inputs of a source, and show its remarks on them."""
+        """List the inputs of a source, and show remarks on the inputs."""
         self._clock.begin_stage("listing")
         listing = open_inputs(source, arguments, engine)
         for remark in listing.remarks:
@@ -97,13 +97,13 @@ class Conversion:
         return listing
 
     def wait_for_kernels(self) -> None:
-        """Wait until the engine has loaded the kernels, or has compiled them, which a bar of their own shows."""
+        """Wait until the fork server has loaded the kernels, or has compiled them, which a separate bar shows."""
         self._clock.begin_stage("kernels")
         wait_for_fork_server()
         self._clock.end_stage()
 
     def finish(self, done: ConversionResult, out: Where, *, max_errors: int | str) -> ConvertResult:
-        """Make the result; TooManyFailures, with the result, if more inputs failed than ``max_errors`` allows."""
+        """Return the result; raise TooManyFailures with the result if more inputs failed than ``max_errors`` allows."""
         self._clock.end_stage()
         manifest, tally = done.manifest, done.tally
         reasons = [(key, count) for key, count in tally.reasons.most_common() if any(key[1:])]
@@ -135,7 +135,7 @@ class Conversion:
 
 
 def count_formats(tally: Tally) -> list[FormatCount]:
-    """Count the converted inputs by format of the source, the most frequent first."""
+    """Count the converted inputs by source format, the most frequent first."""
     return [
         FormatCount(
             format=name, inputs=of.inputs, lossless=of.lossless, source_bytes=of.source_bytes, jpeg_bytes=of.bytes

@@ -67,17 +67,17 @@ def convert(
         kind: format of SRC: auto (look at SRC), folder (a sub-folder per class), list (lines `path label`), table (CSV
             or JSONL), imagenet (a tar per synset), coco, voc, yolo, webdataset, mds, litdata, ffcv, parquet, lmdb,
             hdf5, recordio, tfrecord, picpoc, index (of `picstore index`), or a source of another package.
-        root: folder that the paths in a list or table are relative to, and lie below; of an index, the folder or URL of
-            its images. None for the folder of SRC; as the index says, if you made it.
+        root: folder that the paths in a list or table are relative to, and must lie below; for an index, the folder or
+            URL of its images. None for the folder of SRC, or the folder that an index names, if you made the index.
         synsets: file of synset names in the order of labels, for imagenet; None for sorted names.
         annotations: COCO file of objects or keypoints, for coco.
         image_field: column or field that holds the image. None for found by usual names.
         label_field: column or field that holds the label. None for found by usual names.
-        split: split to read if SRC holds several, such as train, val or test; or all, for all shards together.
-        targets: form of fields that describe objects, by commas: boxes:xyxy, boxes:xywh or boxes:cxcywh, polygons,
-            keypoints; for coordinates from 0 to 1 boxes:xyxy-normalized, polygons:normalized and their like. None for
-            metadata, unless SRC defines them, as COCO does.
-        hidden: take files and folders whose names begin with a dot, which are otherwise only counted.
+        split: split to read if SRC holds several, such as train, val or test; all reads all shards together.
+        targets: forms of the fields that describe objects, separated by commas: boxes:xyxy, boxes:xywh or boxes:cxcywh,
+            polygons, keypoints; for coordinates from 0 to 1, boxes:xyxy-normalized, polygons:normalized and so on. None
+            for metadata, unless SRC defines targets, as COCO does.
+        hidden: include files and folders whose names begin with a dot, which are otherwise only counted.
         classes: file of class names, one per line, in the order of labels. None for names found in SRC.
         resize: size of the stored images: shorter:256 or longer:512 (keep the ratio, never enlarge), or 256x256. None
             for the size of the source image.
@@ -92,7 +92,7 @@ def convert(
         streams: number of sub-directories that images are spread over; None for 16.
         file_size: target size of each file; None for 256MiB.
         container_size: target size of a container, the unit of reading and checking; None for 8MiB.
-        seed: random seed of the deal of images to streams; None for 0.
+        seed: random seed by which images are distributed to streams; None for 0.
         workers: number of processes, which does not change the result; None for the number of cores.
         engine: run on this machine (local), or on the Ray cluster of RAY_ADDRESS (ray, needs picstore[ray]).
         shard: convert only shard I (from 0) of N; :func:`picstore.merge` joins the shards. None for all of SRC.
@@ -105,8 +105,8 @@ def convert(
             :class:`picstore.results.ProgressReport`.
 
     Returns:
-        With ``append``, ``images`` and ``bytes`` of the result are those of the whole dataset, and ``inputs``,
-        ``outcome`` and their like those of the new inputs.
+        With ``append``, ``images``, ``classes`` and ``bytes`` of the result describe the whole dataset, counts of
+        inputs only the new inputs.
 
     Raises:
         TooManyFailures: more inputs failed than ``max_errors`` allows. The dataset is finished, and ``result`` of the
@@ -117,7 +117,7 @@ def convert(
         Conflict: while images were appended, the classes were changed, or another append ended.
         Damage: the source or a job file is damaged.
         MissingDependency: a library is not installed.
-        PicstoreError: a store cannot be reached, or a process dies again and again.
+        PicstoreError: a store cannot be reached, or a process keeps dying.
     """
     given, started = locals(), time.monotonic()
     if append + retry_failed + (shard is not None) > 1:
@@ -127,12 +127,12 @@ def convert(
         display.begin_stage("starting")
         stored = _stored_settings(source, out) if append else {}
         settings = encode_settings(given, stored.get("encode"))
-        start_fork_server(settings)  # It imports while this process does.
+        start_fork_server(settings)  # It imports modules while this process does.
         from picstore.prepare.convert import append_images, conversion_job, retry
         from picstore.prepare.convert.row_division import Shard
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
-        parse_limit(max_errors)  # A wrong limit is refused before hours of work.
+        parse_limit(max_errors)  # Refuse a wrong limit before hours of work.
         one_shard = None if shard is None else Shard.parse(shard)
         shape = dataset_shape(given, stored.get("shape"))
         conversion = Conversion(display, started)
@@ -153,7 +153,7 @@ def convert(
 
 
 def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
-    """Return the settings that a dataset was made with: ``encode`` and ``shape``."""
+    """Return the settings with which a dataset was converted: ``encode`` and ``shape``."""
     from picstore.storage.location.resolve import locate
     from picstore.storage.manifest import read_manifest
     from picstore.verbs.conversion import require_apart_from_source
@@ -165,7 +165,7 @@ def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
 
 
 def _with_parameters_of(function: Callable[P, R], *without: str) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Give a function the signature of another, without some parameters, for users, documentation and type checkers."""
+    """Return a decorator that gives a function another's signature, without some parameters, for users and tools."""
 
     def decorate(decorated: Callable[..., R]) -> Callable[P, R]:
         whole = inspect.signature(function)
@@ -180,8 +180,8 @@ def _with_parameters_of(function: Callable[P, R], *without: str) -> Callable[[Ca
 def append(source: Where, out: Where, **options: Any) -> ConvertResult:
     """Add the images of a source to a finished dataset, as :func:`picstore.convert` does with ``append=True``.
 
-    The dataset is complete at any time: readers see the new images when all are there. An interrupted append leaves it
-    as it was, and the same call with ``resume=True`` continues it. Options are those of :func:`picstore.convert` except
-    ``shard`` and ``retry_failed``; settings that are None are the dataset's.
+    The dataset is complete at any time: readers see the new images once all are written. An interrupted append leaves
+    the dataset unchanged; the same call with ``resume=True`` continues the append. Options are those of
+    :func:`picstore.convert` except ``shard`` and ``retry_failed``; a setting that is None is the dataset's.
     """
     return convert(source, out, append=True, **options)

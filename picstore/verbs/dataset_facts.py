@@ -1,4 +1,4 @@
-"""Facts of a dataset that ``picstore.info`` tells: contents, origin, order and histograms."""
+"""Facts of a dataset for ``picstore.info``: contents, origin, order and histograms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SAMPLED_CONTAINERS = 1000
 
 
 def describe(dataset: Dataset, display: Display) -> InfoResult:
-    """Collect the facts of a dataset, and remark on the display if that takes long."""
+    """Return the facts of a dataset; show a remark on the display if all containers must be read."""
     manifest = dataset.manifest
     indexes = sample_indexes(dataset)
     order = order_statistics(indexes)
@@ -66,7 +66,7 @@ def describe(dataset: Dataset, display: Display) -> InfoResult:
 def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset) -> dict[str, Any]:
     """Count all records by class, and index entries by width, height and bytes.
 
-    Each histogram says how many ``records`` it counts, in how many ``containers``.
+    Each histogram holds the number of ``records`` counted, and the number of their ``containers``.
     """
     columns = {name: np.concatenate([index[name] for index in indexes]) for name in ("width", "height")}
     columns["bytes"] = np.concatenate([index["length"] for index in indexes])
@@ -89,7 +89,7 @@ def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset
 
 
 def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) -> RecordCounts:
-    """Count all records by label: in the index entries if they cover all containers, else in all containers."""
+    """Count all records by label, in ``indexes`` if these are of all containers, else by reading all containers."""
     if len(indexes) == len(dataset.rows):
         return RecordCounts.of(Counter(label for index in indexes for label in index["label"].tolist()))
     why = "for a selection" if isinstance(dataset.live, SelectedRecords) else "here; `picstore repair` keeps them"
@@ -98,7 +98,7 @@ def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) 
 
 
 def _reading(dataset: Dataset) -> dict[str, int]:
-    """Count the bytes of containers with an image to read, and estimate the bytes of a copy of the images."""
+    """Return the bytes of all containers that hold a live record, and an estimate of the bytes of a copy."""
     size, counts = dataset.rows["size"].astype(int), dataset.live.counts
     copied = size * counts / dataset.rows["records"].clip(1)
     return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}
@@ -111,9 +111,9 @@ class OrderStatistics:
     Attributes:
         records: number of measured records: all, or those of 1,000 evenly spaced containers.
         correlation: rank correlation (Spearman) of id and stored position: 1 in input order, about 0 ± 1/√records in a
-            shuffled one.
+            shuffled order.
         same_class_neighbours: fraction of neighbors in a container that have the same label.
-        expected_same_class_neighbours: the fraction to expect in a uniformly random order.
+        expected_same_class_neighbours: fraction to expect in a uniformly random order.
     """
 
     records: int
@@ -123,7 +123,7 @@ class OrderStatistics:
 
 
 def sample_indexes(dataset: Dataset) -> list[Table]:
-    """Read the index entries of all containers, or of 1,000 evenly spaced ones.
+    """Read the index entries of all containers, or of 1,000 evenly spaced containers if there are more.
 
     Raises:
         Damage, NotADataset: a container is unreadable.
@@ -134,7 +134,7 @@ def sample_indexes(dataset: Dataset) -> list[Table]:
 
 
 def order_statistics(indexes: Sequence[Table]) -> OrderStatistics | None:
-    """Measure the stored order in index entries of containers; None for fewer than two records."""
+    """Measure the stored order in index entries of containers; return None if there are fewer than two records."""
     if sum(map(len, indexes)) < 2:
         return None
     ids = np.concatenate([index["id"] for index in indexes])

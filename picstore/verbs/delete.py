@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from picstore.results import DeleteResult
     from picstore.storage.location.resolve import Where
 
-# Attempts while other edits keep changing the dataset first.
+# Most attempts if other edits keep changing the dataset.
 _MAX_ATTEMPTS = 100
 _MAX_FILE = 1 << 30  # bytes, a hundred million ids
 _MAX_ID = (1 << 63) - 1
@@ -23,8 +23,8 @@ _MAX_ID = (1 << 63) - 1
 def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root: Where | None = None) -> DeleteResult:
     """Delete images from a dataset.
 
-    A small file lists the deleted images, and readers skip them; no image is rewritten. `picstore shuffle` leaves them
-    out of its copy. Readers that have the dataset open keep the version that they opened.
+    A small file lists the deleted images, which readers skip; no image is rewritten. `picstore shuffle` leaves deleted
+    images out of its copy. Readers that have the dataset open keep the version that they opened.
 
     Args:
         dataset: path or URL.
@@ -32,7 +32,7 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
         root: as :func:`picstore.info` has it.
 
     Raises:
-        UsageError: there are no ids, one of them is not in the dataset, or a line is not an id.
+        UsageError: there are no ids, an id is not in the dataset, or a line is not an id.
         NotADataset, Unfinished, UnsupportedVersion, Damage: the dataset cannot be opened.
     """
     from picstore.results import DeleteResult
@@ -46,7 +46,7 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
         raise UsageError(f"id {min(wrong)} is out of range; give 0 to 2**63 - 1")
     for _ in range(_MAX_ATTEMPTS):
         before = Dataset(dataset, root=root)
-        with contextlib.suppress(Conflict):  # Another edit, which changes no id.
+        with contextlib.suppress(Conflict):  # Another edit, which changes no ids.
             after = before.without(chosen).save()
             deleted = len(before) - len(after)
             return DeleteResult(dataset=str(locate(dataset)), uuid=after.uuid, images=len(after), deleted=deleted)
@@ -54,7 +54,7 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
 
 
 def read_ids(file: Path) -> list[int]:
-    """Read a file of ids, one per line; UsageError for a line that is not an id."""
+    """Read a file of ids, one per line; raise UsageError if a line is not an id."""
     from picstore.storage.location.text_files import text_of_file
 
     if (size := file.stat().st_size) > _MAX_FILE:

@@ -33,14 +33,14 @@ def dupes(
     """List groups of near-duplicates in DATASET, or the images of DATASET that are in OTHER too.
 
     Images are compared by perceptual hashes (pHash) of their JPEGs, which are read but not decoded. Copies of other
-    quality or size, or in grey, are found; mirrored, rotated or strongly cropped ones are not.
+    quality or size, or in grey, are found; mirrored, rotated or strongly cropped copies are not.
 
     Args:
         dataset, other: paths, URLs or open datasets.
-        distance: bits of 64 in which the hashes of near-duplicates may differ, 0 to 11.
-        ids: file to write the ids of all duplicates to: all images of a group except the first, or all that are in
-            ``other``. `picstore delete DATASET --ids FILE` deletes them.
-        save: keep the hashes in the dataset, as its column 'phash', for the next time.
+        distance: greatest number of bits, of 64, in which the hashes of near-duplicates differ, 0 to 11.
+        ids: file to write the ids of all duplicates to: all images of a group except the first, or all images that are
+            in ``other`` too. `picstore delete DATASET --ids FILE` deletes these images.
+        save: keep the hashes in the dataset for later runs, as the column 'phash'.
         root: as :func:`picstore.info` has it.
         other_root: the same as ``root``, for ``other``.
         workers, engine, progress: as :func:`picstore.convert` has them.
@@ -48,7 +48,7 @@ def dupes(
     Raises:
         UsageError: the distance is out of range, or an index from elsewhere needs its root.
         NotADataset, Unfinished, UnsupportedVersion, Damage: a dataset cannot be opened.
-        Conflict: another process changed the dataset meanwhile; only with ``save``.
+        Conflict: another process changed the dataset meanwhile, and ``save`` is true.
         OSError: the file of ids cannot be written.
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """

@@ -1,4 +1,4 @@
-"""``picstore.index``: make a dataset that refers to images where they lie."""
+"""``picstore.index``: write a dataset that refers to images where they are stored."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ def index(
     max_errors: int | str = "1%",
     progress: ProgressOption = False,
 ) -> ConvertResult:
-    """Index the images of SRC in DST, a dataset that refers to them where they lie.
+    """Index the images of SRC in DST, a dataset that refers to the images where they are stored.
 
-    Loader, verify and all other readers take DST as they take a converted dataset, as long as SRC is there.
-    `picstore convert DST NEW` makes a dataset with the images of it, with the same order and ids.
+    Loader, verify and all other readers read DST like a converted dataset, as long as SRC exists.
+    `picstore convert DST NEW` copies the images to a dataset NEW, in the same order and with the same ids.
 
     Args:
         source: path or URL of the images.
         out: path or URL of the index, which does not exist or is empty.
         kind, root, synsets, annotations, image_field, label_field: as :func:`picstore.convert` has them.
         split, targets, hidden, classes: as :func:`picstore.convert` has them.
-        shuffle: whether each container refers to images from all of SRC, or to neighbors, which are read together.
-            None for shuffle images with a file each.
+        shuffle: let each container refer to images from all of SRC, not to neighbors, which are read together. None for
+            shuffle images with a file each.
         max_pixels, image_timeout, file_size, container_size, seed: as :func:`picstore.convert` has them.
         workers: as :func:`picstore.convert` has it.
         resume: continue an interrupted index.
         max_errors, progress: as :func:`picstore.convert` has them.
 
     Raises:
-        UsageError: no image of the source lies in a file as it is, or as for :func:`picstore.convert`.
+        UsageError: no image of the source is stored unchanged in a file, or as for :func:`picstore.convert`.
         TooManyFailures, NotADataset, Unfinished, Damage, MissingDependency, PicstoreError: as for
             :func:`picstore.convert`.
     """
@@ -66,13 +66,13 @@ def index(
     settings = encode_settings(given)
     with open_display("index", progress) as display:
         display.begin_stage("starting")
-        start_fork_server(settings)  # It imports while this process does.
+        start_fork_server(settings)  # It imports modules while this process does.
         from picstore.prepare.convert import input_records as references
         from picstore.prepare.convert.conversion_job import ConvertOptions, convert
         from picstore.storage.location.resolve import locate
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
-        parse_limit(max_errors)  # A wrong limit is refused before hours of work.
+        parse_limit(max_errors)  # Refuse a wrong limit before hours of work.
         shape = dataset_shape(given, {"streams": 1})
         location, folder = locate(source).absolute(), None if root is None else locate(root)
         conversion = Conversion(display, started)

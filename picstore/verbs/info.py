@@ -28,12 +28,12 @@ def info(
 ) -> InfoResult:
     """Print what DATASET holds, how it was made, and how well it is shuffled.
 
-    Counts by class cover all images. If there are more than 1,000 containers, other figures cover 1,000 and say so.
+    Counts by class cover all images. If there are more than 1,000 containers, other figures cover 1,000 containers.
 
     Args:
         dataset: path or URL, or an open dataset.
         where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
-        root: folder or URL of the images of an index, which you trust; None for as the index says, if you made it.
+        root: folder or URL of an index's images, which you trust; None for the folder in the index, if you made it.
         progress: as :func:`picstore.convert` has it.
 
     Raises:

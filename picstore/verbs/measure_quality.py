@@ -45,11 +45,11 @@ def measure_quality(
 ) -> QualityResult:
     """Encode a sample of a source's images at several qualities and subsamplings: ``picstore convert --measure``.
 
-    No dataset is made. If all images could be kept without loss, they are encoded as with ``reencode=True``.
+    No dataset is written. If all images could be kept without loss, they are encoded as with ``reencode=True``.
 
     Args:
         images: size of the sample, drawn evenly over the source by ``seed``.
-        plot: SVG file for a plot, which needs ``picstore[plot]``; none is written if nothing was measured.
+        plot: SVG file for a plot, which needs ``picstore[plot]``; no file is written if nothing was measured.
         source, kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes: as
             :func:`picstore.convert` has them.
         resize, quality, subsampling, background, max_pixels, image_timeout, reencode, encoder, workers, progress: as

@@ -27,18 +27,18 @@ def merge(
     """Join the shards that `picstore convert --shard` made to one dataset DST, with the bytes of a single run.
 
     Each SHARD is the destination of such a run; shards that were converted into DST itself are not named. Files are
-    linked, or copied between file systems, and stay. While shards are missing the merge fails, and it may be repeated.
+    linked, or copied between file systems, and stay. If shards are missing, the merge fails and can be repeated.
 
     Args:
         out: path or URL of the dataset; shards may have been converted there.
-        shards: paths or URLs of other shards.
+        shards: paths or URLs of the shards outside of ``out``.
         max_errors: as :func:`picstore.convert` has it.
         workers, engine, progress: as :func:`picstore.convert` has them.
 
     Raises:
         Unfinished: rows are missing; the files that were copied stay for the next call.
         TooManyFailures: more inputs failed than ``max_errors`` allows; the dataset is finished.
-        UsageError: the shards are of different jobs, one is still being converted, or the destination is another
+        UsageError: the shards are of different jobs, a shard is still being converted, or the destination is another
             dataset.
         NotADataset, Damage: a location holds no shard, or its job file cannot be read.
         PicstoreError: files of a row were lost, or the cluster cannot be reached.

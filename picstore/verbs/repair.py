@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def repair(dataset: Where, *, root: Where | None = None, progress: ProgressOption = False) -> RepairResult:
     """Make a damaged dataset readable again.
 
-    Reads everything. Restores a damaged or missing manifest from its copy, rebuilds a damaged index from the files,
-    writes missing or wrong counts of labels, and deletes the records that cannot be read, as `picstore delete` does.
-    Writes no file of images.
+    All files are read. A damaged or missing manifest is restored from its copy, a damaged index is rebuilt from the
+    files, missing or wrong counts of labels are written, and records that cannot be read are deleted as by
+    `picstore delete`. No file of images is changed.
 
     Args:
         dataset: path or URL.
@@ -29,7 +29,7 @@ def repair(dataset: Where, *, root: Where | None = None, progress: ProgressOptio
         Unfinished: a conversion or shuffle has not ended here.
         UnsupportedVersion: a later picstore wrote the dataset.
         UsageError: another process is editing the dataset, or an index from elsewhere needs ``root``.
-        Damage: too much is damaged to restore the dataset; the message says what a backup must give.
+        Damage: too much is damaged to restore the dataset; the message says what a backup must provide.
     """
     from picstore.prepare.upkeep import repair_dataset
     from picstore.results import RepairResult

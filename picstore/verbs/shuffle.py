@@ -36,17 +36,17 @@ def shuffle(
     shuffle leaves no process and no finished dataset.
 
     Args:
-        source: a dataset, also an open one with a selection or edits that are not saved; or several.
+        source: a dataset, or several; an open dataset may have a selection, and edits that are not saved.
         out: path or URL of the copy, which does not exist or is empty.
         method: shuffling method. transpose: permute each file and transpose streams × files; one read, one write.
-            uniform: draw file and place of each image anew; two reads, two writes.
+            uniform: draw a new file and place for each image; two reads, two writes.
         seed: random seed.
         where: take the images for which a condition holds, such as 'label = 3 AND width > 512' (needs
             picstore[sql]).
-        split: fractions of a split at random, such as 0.9 or 0.8,0.1.
+        split: fractions of a random split, such as 0.9 or 0.8,0.1.
         part: the part of ``split`` to take; 1 is the first.
         split_seed: random seed of ``split``.
-        split_by: split each value of a column, such as label, by itself.
+        split_by: split the records of each value of a column, such as label, separately.
         workers, engine, progress: as :func:`picstore.convert` has them.
 
     Raises:

@@ -36,8 +36,8 @@ def verify(
         ``ok`` is False if there is damage.
 
     Raises:
-        NotADataset, Unfinished, UnsupportedVersion: there is no dataset, or a later picstore wrote it; or it is an
-            index of images that are gone.
+        NotADataset, Unfinished, UnsupportedVersion: there is no dataset, a later picstore wrote it, or it is an index
+            of images that are gone.
         UsageError: an index from elsewhere needs ``root``.
         Damage: the manifest is damaged, so its files are not known.
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.

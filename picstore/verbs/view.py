@@ -40,11 +40,11 @@ def view(
 
     Args:
         dataset, other: paths, URLs or open datasets.
-        port: port to listen on; 0 is any free one.
+        port: port to listen on; 0 is any free port.
         embed: let pages of this machine, such as a notebook, show the page in a frame.
         recipe: recipe to show first: a TOML file with a list `transform`, or a name in picstore.recipes.
-        state: checkpoint in JSON that holds ``loader.state_dict()``, or that state itself: the batch before it is
-            drawn.
+        state: checkpoint in JSON that holds ``loader.state_dict()``, or that state itself; the page shows the last
+            batch before the state.
         inputs: folder that the dataset was converted from, to show the pictures that failed.
         where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
         root: as :func:`picstore.info` has it.
@@ -76,7 +76,7 @@ def open_page(
     other_root: Where | None,
     **selection: Any,
 ) -> Page:
-    """Make the page, which answers once it is started; arguments and errors: see :func:`view`."""
+    """Return the page, which answers once it is started; arguments and errors are those of :func:`view`."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise missing_extra("the page needs Starlette and uvicorn", "view")
     from picstore.viewer.records import Records
@@ -87,7 +87,7 @@ def open_page(
     if recipe is not None:
         from picstore.viewer.drawn import Recipe
 
-        # A recipe that cannot be used is refused here, not on the page.
+        # Refuse a recipe that cannot be used here, not on the page.
         Recipe.find(recipe)
     if isinstance(state, (str, os.PathLike)):
         from picstore.viewer.replay import read_state

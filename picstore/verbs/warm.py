@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 def warm(recipe: str | None = None, *, processes: int | None = None) -> WarmResult:
     """Compile kernels now, once on a machine, instead of at their first use.
 
-    They are kept in NUMBA_CACHE_DIR if that is set, else beside the package, or in the user's cache folder if that
-    cannot be written.
+    Compiled kernels are kept in NUMBA_CACHE_DIR if it is set, else beside the package, or in the user's cache folder if
+    the package's folder cannot be written.
 
     Args:
         recipe: compile what training by a recipe needs: a TOML file with a list `transform`, such as the configuration
             of a mux, or a name in picstore.recipes. None for what convert, cropping and flipping need.
-        processes: processes that compile; None for the number of cores.
+        processes: number of processes that compile; None for the number of cores.
 
     Raises:
         UsageError: there is no such recipe, or it cannot be used.
