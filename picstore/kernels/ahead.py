@@ -26,11 +26,10 @@ from picstore.kernels.jit import compile_kernel, is_cached
 from picstore.kernels.kernel_cache import cache_folders
 from picstore.kernels.numba_names import CACHE, available
 
-# Kernels that take longest to compile come first, so that processes end together: 3.5, 3.3, 2.0 and 1.4 s. Others take
-# 0.1 to 1.2 s.
+# Kernels that take longest to compile, up to 3.5 s, come first, so that processes end together.
 _LONGEST = ("open_stream", "decode_rows", "resample_box", "gather_nearest", "cut_all")
 _NOWHERE = "in each process, as no folder keeps them: set NUMBA_CACHE_DIR to a folder that can be written"
-# Seconds to wait for another process: more than one busy core takes for all kernels.
+# Seconds to wait for another process, more than all kernels take on one busy core.
 _LOCK_SECONDS = 300.0
 Advance = Callable[[], None]
 
@@ -45,13 +44,13 @@ class Compiled:
 
 
 def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
-    """Compile the kernels that the cache lacks, announced on stderr; of several such processes one compiles them.
+    """Compile the kernels that the cache lacks, announced on stderr; one of several processes compiles for all.
 
-    Without a folder for the cache this process compiles them for itself.
+    If there is no folder for the cache, this process compiles the kernels for itself.
 
     Args:
         kernels: dispatchers of :func:`picstore.kernels.jit.kernel`.
-        processes: number of processes that compile at the same time; one a core by default.
+        processes: number of processes that compile at the same time; one per core by default.
     """
     started = time.monotonic()
     wanted = list(dict.fromkeys(kernels))
@@ -70,24 +69,24 @@ def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Co
 def _locked(folder: Path | None) -> Iterator[None]:
     """Hold a lock in the cache's folder, if its file system has locks.
 
-    Ranks of a training start at the same time, so the lock saves work, and nothing else depends on the lock. If its
-    holder hangs, perhaps on another machine, a process continues without the lock.
+    Ranks of a training start at the same time, so the lock saves work; nothing else depends on the lock. If the holder
+    hangs, perhaps on another machine, other processes continue without the lock.
     """
     with contextlib.ExitStack() as stack:
         if folder is not None:
             with contextlib.suppress(OSError):
-                # Links are not followed, because others may be able to write to the folder.
+                # Do not follow links, because other users may be able to write to the folder.
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(folder / "picstore.lock", flags, 0o644)
                 stack.callback(os.close, descriptor)
                 _wait_for_lock(descriptor)
-                # Closing would not be enough if a forked process has the file open.
+                # Unlock, because closing would not be enough if a forked process has the file open.
                 stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
         yield
 
 
 def _wait_for_lock(descriptor: int) -> None:
-    """Lock an open file; after _LOCK_SECONDS give up with a message."""
+    """Lock an open file; give up with a message after _LOCK_SECONDS."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
@@ -103,7 +102,7 @@ def _wait_for_lock(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def _announced(number: int, how_often: str) -> Iterator[Advance]:
-    """Announce the compilation by a bar on a terminal, elsewhere by a line; yield the bar's function to advance."""
+    """Announce the compilation by a bar on a terminal, elsewhere by a line; yield a function that advances the bar."""
     text = f"compiling {number} kernel{'s' * (number > 1)}, {how_often}"
     if sys.stderr is None or not sys.stderr.isatty():
         print(f"picstore: {text}", file=sys.stderr, flush=True)
@@ -149,10 +148,10 @@ class _Helper:
             without=NUMBA_EXTRAS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # A kernel that does not compile here raises its error when it is called.
+            # If a kernel does not compile here, the error is raised when the kernel is called.
             stderr=subprocess.DEVNULL,
             text=True,
-            # An interrupt from the keyboard goes only to the parent.
+            # Only the parent receives an interrupt from the keyboard.
             start_new_session=True,
         )
 
@@ -173,7 +172,7 @@ class _Helper:
 
 
 def serve() -> None:
-    """Compile the kernels that stdin names, a module and a function a line, and answer each with a line."""
+    """Compile the kernels that stdin names, one module and function per line, and answer each line with a line."""
     for line in sys.stdin:
         module, name = line.split()
         compile_kernel(getattr(importlib.import_module(module), name))

@@ -1,7 +1,6 @@
-"""CRC-32C by the instruction of the CPU, where google-crc32c has no wheel.
+"""CRC-32C by an instruction of the CPU, for platforms without a wheel of google-crc32c.
 
-LLVM makes machine code of a loop in 15 ms; importing numba would take 300. Called by ctypes, the code runs without
-Python's lock.
+LLVM compiles the loop in 15 ms; importing numba would take 300 ms. Called by ctypes, the code runs without the GIL.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable
 
 import llvmlite.binding as llvm
 
-# How the CRC goes on with 8 bytes, and with one: by an instruction of the CPU, or by a division, bit for bit.
+# Functions that extend the CRC by 8 bytes, and by one byte: by an instruction of the CPU, or by a bitwise division.
 _X86 = """
 declare i64 @llvm.x86.sse42.crc32.64.64(i64, i64)
 declare i32 @llvm.x86.sse42.crc32.32.8(i32, i8)
@@ -110,20 +109,20 @@ end:
   ret i32 %result
 }
 """
-# By machine: the feature of the CPU that has the instruction, by LLVM's names for it, found and asked for; the steps.
+# By machine: LLVM's name of the CPU feature with the instruction, the feature to ask LLVM for, and the two functions.
 _INSTRUCTIONS = {
     "x86_64": ("sse4.2", "+crc32", _X86),
     "aarch64": ("crc", "+crc", _ARM),
     "arm64": ("crc", "+crc", _ARM),
 }
-_code: list[llvm.ExecutionEngine] = []  # the machine code lives as long as this
+_code: list[llvm.ExecutionEngine] = []  # keeps the machine code alive
 
 
 def compile_crc32c(*, instruction: bool = True) -> Callable[[int, int, int], int]:
-    """Compile the CRC of bytes as a function of the CRC of the bytes before them, an address and a size.
+    """Compile a function that extends a CRC; it takes the CRC of the previous bytes, an address and a size.
 
     Args:
-        instruction: use the CPU's instruction, if it has one: 5 GB/s; the division does 0.1.
+        instruction: use the CPU's instruction, if there is one: 5 GB/s; the division runs at 0.1 GB/s.
     """
     feature, features, step = _INSTRUCTIONS.get(platform.machine(), ("", "", _DIVISION))
     if not (instruction and feature and _has(feature)):
@@ -139,7 +138,7 @@ def compile_crc32c(*, instruction: bool = True) -> Callable[[int, int, int], int
 
 
 def _has(feature: str) -> bool:
-    """Whether the CPU has a feature by LLVM's name; Apple's have all that is asked for."""
+    """Return whether the CPU has a feature with LLVM's name; all Apple CPUs have ``crc``."""
     try:
         return bool(llvm.get_host_cpu_features().get(feature)) or (sys.platform, feature) == ("darwin", "crc")
     except RuntimeError:  # LLVM cannot tell on this system

@@ -1,4 +1,4 @@
-"""Weights of source pixels along one axis, as 14-bit integers, for the passes of ``resample.py``."""
+"""Weights of source pixels along one axis, as integers with 14 fractional bits, for the passes of ``resample.py``."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def cubic(distance, a):
 
 @device_function
 def _lanczos(distance):
-    """Return the Lanczos filter, at a distance below 1 half-width."""
+    """Return the value of the Lanczos filter at a distance below 1 half-width."""
     angle = math.pi * distance
     if angle < 1e-5:
         return 1.0
     # sin a = cos(a - pi/2) by the cosine's series to the 16th power, with an error below 5e-13. The weights of a
-    # photograph take 72 us; with libm's sine they take 105.
+    # photograph take 72 us; with libm's sine they take 105 us.
     u = (angle - math.pi / 2) ** 2
     sine = 1.0
     for reciprocal in COSINE_SERIES:
@@ -51,8 +51,8 @@ def _lanczos(distance):
 
 @device_function
 def _filter_value(distance, interpolation, a):
-    """Return a filter's value, up to a factor, at a distance from the center in half-widths; ``a`` is the cubic's."""
-    # A box chooses pixels by their centers, and each has all the weight.
+    """Return a filter's value, up to a factor, at a distance from the center in half-widths; ``a`` is for the cubic."""
+    # NEAREST and BOX choose pixels by their centers, and give each pixel the same weight.
     if interpolation < BILINEAR:
         return 1.0
     if distance >= 1.0:
@@ -64,7 +64,7 @@ def _filter_value(distance, interpolation, a):
 
 @device_function
 def _set_triangle(values, center, support, begin, end):
-    """Set the triangle's values at pixels about a center; return the sum of the values."""
+    """Set the triangle's values at pixels ``begin`` to ``end - 1``; return the sum of the values."""
     total = 0.0
     for j in range(begin, end):
         values[j - begin] = max(1.0 - abs(j + 0.5 - center) / support, 0.0)
@@ -74,7 +74,7 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Set the values of another filter; without antialiasing the first and last pixel stand for those beyond them."""
+    """Set another filter's values; return their sum. Without antialiasing, border pixels stand for pixels beyond."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:
@@ -99,7 +99,7 @@ def _support(size, length, interpolation, antialias):
 
 @device_function
 def most_taps(size, length, interpolation, antialias):
-    """Return the most source pixels that an output pixel may have; arguments as for ``axis_weights``."""
+    """Return the greatest number of source pixels of an output pixel; arguments are those of ``axis_weights``."""
     return 2 * math.ceil(_support(size, length, interpolation, antialias)) + 1
 
 
@@ -108,15 +108,15 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
     """Compute the weights of source pixels along one axis.
 
     Args:
-        start, size: the box, in source pixels.
-        low, high: the clip.
-        extent: pixels of the image.
+        start, size: beginning and length of the box, in source pixels.
+        low, high: bounds of the clip, in source pixels.
+        extent: number of pixels of the image.
         interpolation: code of ``filters.py``.
         antialias: whether the filter is widened on minification; otherwise the clip's border is repeated.
-        length: pixels of the output.
+        length: number of pixels of the output.
 
     Returns:
-        For each output pixel its first source pixel, the number of source pixels, the weights, and the weight that is
+        For each output pixel the first source pixel, the number of source pixels, the weights, and the weight that is
         missing to ``ONE``: the weight outside of the image, or all weight if the center lies outside of the clip.
     """
     scale = math.floor(size / length * GRID + 0.5) / GRID
@@ -127,14 +127,14 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
     missing = np.full(length, ONE, np.int32)
-    weights = np.zeros((length, taps + 2), np.int16)  # passes take pairs
+    weights = np.zeros((length, taps + 2), np.int16)  # with zeros, because passes take pairs
     values = np.empty(min(most, max(high - low, 1)))
     for i in range(length):
         center = start + (i + 0.5) * scale + tie
         if not low <= center < high:
             continue
         begin, end = max(math.floor(center - support + 0.5), low), min(math.floor(center + support + 0.5), high)
-        # A function of its own is a quarter faster.
+        # A separate function for the triangle is a quarter faster.
         if interpolation == BILINEAR:
             total = _set_triangle(values, center, support, begin, end)
         else:

@@ -1,15 +1,15 @@
 """Interpolations: codes in the order of the filters' widths, and the constants that define the filters.
 
 - ``NEAREST``: the pixel under the center of the output pixel, as torch's "nearest-exact" and Pillow's NEAREST. The
-  filter is never widened. A center between two pixels takes the right or lower one.
-- ``BOX``: the mean of the pixels whose centers lie under the output pixel, as Pillow's; ties likewise.
-- ``BILINEAR``: a triangle.
+  filter is never widened. A center between two pixels takes the right or lower pixel.
+- ``BOX``: the mean of the pixels whose centers lie under the output pixel, as Pillow's BOX; ties as for ``NEAREST``.
+- ``BILINEAR``: a triangle filter.
 - ``BICUBIC``: Keys' cubic, with the parameter −0.5 if it is antialiased, as torch's and Pillow's, otherwise −0.75, as
   torch's.
-- ``LANCZOS``: of three lobes, as Pillow's.
+- ``LANCZOS``: the Lanczos filter of three lobes, as Pillow's.
 
-Antialiased filters are widened by the scale where the source is larger than the output, and their weights are
-normalized over the pixels within the clip. Without antialiasing the border of the clip is repeated.
+Antialiased filters are widened by the scale if the source is larger than the output, and their weights are normalized
+over the pixels within the clip. Without antialiasing, the border of the clip is repeated.
 
 This module does not import numba, because transforms use it too.
 """
@@ -25,7 +25,7 @@ HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # pixels, by code
 GRID = 2.0**36
 # A position at most this many pixels before a limit lies on the limit.
 TIE = 2.0**-20
-# Pixels, on every device. This bounds every loop, and keeps positions far from the largest integer.
+# Greatest coordinate in pixels, on every device, which bounds every loop and keeps positions far from integer overflow.
 MAX_COORDINATE = 1 << 24
 # Keys' parameter with antialiasing, and without.
 SHARP_CUBIC, PLAIN_CUBIC = -0.5, -0.75
@@ -39,7 +39,7 @@ ROW_BITS = 6
 
 # Fractional bits of a weight of a bilinear warp.
 POSITION_BITS = 12
-# Pixels. Positions below this, in steps of 2**-32 pixels, are far from the largest integer.
+# Pixels. Positions below this number, as integers in steps of 2**-32 pixels, are far from overflow.
 GENTLE = float(1 << 29)
 
 _CODES: dict[str | int, int] = {
@@ -60,6 +60,6 @@ NAMES = tuple(name for name in _CODES if isinstance(name, str))
 
 
 def code_of(interpolation: Any) -> int | None:
-    """Return the code of a name, or of a member of torchvision's or Pillow's enumeration; None for anything else."""
+    """Return the code of a name, or of a member of torchvision's or Pillow's enumeration, or None if there is none."""
     value = getattr(interpolation, "value", interpolation)
     return _CODES.get(value) if isinstance(value, str) or type(value) is int else None

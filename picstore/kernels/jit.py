@@ -23,13 +23,13 @@ _lock: Any = find("numba.core.compiler_lock.global_compiler_lock") or threading.
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
-    """Decorator: compile a function at its first call, and cache the machine code on disk if a folder is writable.
+    """Return a decorator that compiles a function at its first call, and caches the machine code if a folder permits.
 
-    A later process loads a kernel in 5 ms, so kernels are few; functions that only kernels call are device functions.
+    A process loads a cached kernel in 5 ms, so kernels are few; functions that only kernels call are device functions.
 
     Args:
-        signature: types of the arguments in numba's notation, by which ``ahead.py`` compiles before the first call;
-            with the type of the result for a :func:`caller`.
+        signature: types of the arguments in numba's notation, by which ``ahead.py`` compiles before the first call; a
+            kernel with a :func:`caller` also needs the type of the result.
     """
 
     def make_dispatcher(function: Callable[..., Any]) -> Any:
@@ -46,7 +46,7 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 def arguments_of(function: Any) -> Any:
-    """Return the types of a kernel's arguments as numba's objects."""
+    """Return the types of a kernel's arguments as objects of numba."""
     return find("numba.core.sigutils.normalize_signature")(function.signature)[0]
 
 
@@ -75,10 +75,10 @@ def address_of(function: Any) -> int:
 
 
 def caller(signature: str) -> Any:
-    """Make a function with which kernels call a kernel of this signature by its address.
+    """Return a function by which kernels call a kernel of this signature at its address.
 
-    The caller's machine code does not hold a copy of the kernel, so both can compile at the same time, and neither
-    twice. A copy would gain nothing, because such kernels take 10 µs and more.
+    The caller's machine code does not hold a copy of the kernel, so both can be compiled at the same time, and each
+    only once. A copy would gain nothing, because such kernels take 10 µs and more.
 
     Returns:
         A function of the address and the tuple of the kernel's arguments.
@@ -106,13 +106,13 @@ def caller(signature: str) -> Any:
 
 
 def _copying_caller(signature: str) -> Any:
-    """Make the function of :func:`caller` with numba's public names: it copies the kernel, and ignores the address."""
+    """Return a function as :func:`caller`, by numba's public names; it copies the kernel, and ignores the address."""
 
     def call(address, packed): ...
 
     @overload(call)
     def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
-        # Without an import of the kernel's module nobody has its address.
+        # If the kernel's module is not imported, nobody has the kernel's address.
         if (target := _kernels.get(signature)) is None:
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005
@@ -121,19 +121,19 @@ def _copying_caller(signature: str) -> Any:
 
 
 def device_function(function: Callable[..., Any]) -> Any:
-    """Decorator for functions that only kernels call; they compile faster, without wrappers for Python."""
+    """Decorate a function that only kernels call; it compiles faster, because it has no wrappers for Python."""
     return numba.njit(**device_options())(function)
 
 
 def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that compiles or loads a kernel without garbage collection, and by ``linked_only``.
 
-    Collections traverse the objects of torch and numba: 0.1 of the 0.4 s in which a process loads its first kernel, and
-    a fifth of the time to compile a kernel.
+    Collections traverse all objects of torch and numba, which would take 0.1 of the 0.4 s in which a process loads its
+    first kernel, and a fifth of the time to compile a kernel.
     """
 
     def compile_without_collection(signature: Any) -> Any:
-        # One thread at a time, so that no thread enables collection for another one.
+        # One thread at a time, so that no thread enables collection for another thread.
         with _lock, linked_only(dispatcher):
             collecting = gc.isenabled()
             gc.disable()
@@ -147,7 +147,7 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Decorator: copy a device function into its callers, for functions as cheap as a call.
+    """Decorate a device function that is as cheap as a call, and copy the function into its callers.
 
     LLVM copies the function. numba's own inlining infers the types of each copy again, which took a tenth of the
     decoder's compilation.
@@ -183,7 +183,7 @@ def array_at(address, size, dtype):
 
 
 def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
-    """Make a function for kernels: ``emit`` takes LLVM's builder and the arguments, and returns the result, if any."""
+    """Return a function for kernels; ``emit`` takes LLVM's builder and the arguments, and returns any result."""
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         result = emit(builder, *arguments)
@@ -201,7 +201,7 @@ def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
 
 
 def load_function(bits: int, *, align: int = 1, big_endian: bool = False) -> Any:
-    """Make a function that loads an unsigned integer from an address; its caller checks bounds."""
+    """Return a function for kernels that loads an unsigned integer from an address; the caller checks bounds."""
 
     def emit(builder: Any, address: Any) -> Any:
         number = builder.load(builder.inttoptr(address, ir.IntType(bits).as_pointer()), align=align)
@@ -211,7 +211,7 @@ def load_function(bits: int, *, align: int = 1, big_endian: bool = False) -> Any
 
 
 def store_function(dtype: Any, *, big_endian: bool = False) -> Any:
-    """Make a function that stores an integer at any address; its caller checks bounds."""
+    """Return a function for kernels that stores an integer at any address; the caller checks bounds."""
 
     def emit(builder: Any, address: Any, number: Any) -> None:
         number = builder.bswap(number) if big_endian else number
@@ -231,11 +231,11 @@ def _emit_memcpy(builder: Any, target: Any, source: Any, count: Any) -> None:
     builder.call(copy, [to, start, count, ir.IntType(1)(0)])
 
 
-# Copies ``count`` bytes to one address from another; the caller checks bounds.
+# Copies bytes as C's memcpy does: arguments are target, source and count. The caller checks bounds.
 memcpy = intrinsic_function(types.void(types.uintp, types.uintp, types.intp), _emit_memcpy)
 
 
-# Counts the bits of a uint64 that are one.
+# Returns the number of set bits of a uint64.
 popcount = intrinsic_function(types.uint64(types.uint64), lambda builder, number: builder.ctpop(number))
 
 
@@ -253,14 +253,14 @@ prefetch = intrinsic_function(types.void(types.uint64), _emit_prefetch)
 
 @device_function
 def copy_bytes(out, to, source, begin, count):
-    """Run ``out[to : to + count] = source[begin : begin + count]`` 5 times as fast; IndexError outside of an array."""
+    """Run ``out[to : to + count] = source[begin : begin + count]`` 5 times as fast; raise IndexError out of bounds."""
     if count < 0 or to < 0 or begin < 0 or to + count > out.size or begin + count > source.size:
         raise IndexError("copy_bytes: range outside of its array")
     memcpy(out.ctypes.data + to, source.ctypes.data + begin, count)
 
 
 def c_function(name: str, result: Any, *arguments: Any) -> Any:
-    """Make a function of the system's C library that kernels can call."""
+    """Return a function of the system's C library that kernels can call."""
 
     def emit(builder: Any, *values: Any) -> Any:
         declared = ir.FunctionType(_llvm_type(result), [_llvm_type(each) for each in arguments])
@@ -270,7 +270,7 @@ def c_function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 # ``open`` takes the address of a path and flags; ``pread`` a descriptor, an address, a size and an offset. Errors are
-# negative results. fstat is missing: Linux exports it only since 2021.
+# negative results. There is no ``fstat``, because Linux exports it only since 2021.
 open_file = c_function("open", types.int32, types.uintp, types.int32)
 read_at = c_function("pread", types.intp, types.int32, types.uintp, types.uintp, types.int64)
 close_file = c_function("close", types.int32, types.int32)
@@ -283,5 +283,5 @@ def _emit_extend(builder: Any, function: Any, before: Any, data: Any, size: Any)
 
 
 _extend_type = types.uint32(types.uint64, types.uint32, types.uint64, types.uint64)
-# Calls a checksum's function at an address with the checksum of the bytes before, and the address and size of bytes.
+# Calls the checksum function at an address with the checksum of the previous bytes, and the address and size of bytes.
 extend_checksum: Any = intrinsic_function(_extend_type, _emit_extend)

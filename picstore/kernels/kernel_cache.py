@@ -1,11 +1,11 @@
-r"""The cache of compiled kernels on disk: one file a kernel, named after everything that the machine code depends on.
+r"""Cache of compiled kernels on disk: one file per kernel, named after everything that the machine code depends on.
 
     b"picstore kernel 1\n"  SHA-256 (32 bytes) of key and payload  payload: numba's result of compiling, pickled
 
-A file is never changed, so none is stale, and no index can name missing data. The digest shows whether a file was cut
-or a bit has flipped. Whoever can write such a file can run code here, so a file is read only if this user, root or the
-owner of picstore's own files owns it and nobody else may write it. Any other file is set aside, and its kernel compiled
-anew. Without a folder that can be written, each process compiles its kernels.
+A file is never changed, so no file is stale, and no index can name missing data. The digest shows whether a file was
+cut or a bit has flipped. Whoever can write such a file can run code here, so a file is read only if this user, root or
+the owner of picstore's own files owns it and nobody else may write it. Any other file is set aside, and its kernel is
+compiled anew. If no folder can be written, each process compiles its kernels.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from picstore.kernels.numba_names import CALLS, LINKING, available, find
 
 SUFFIX = ".kernel"
 _HEADER = b"picstore kernel 1\n"
-# Bytes of a file; the largest kernel takes 200 KB.
+# Most bytes of a file; the largest kernel takes 200 KB.
 _MAX_BYTES = 1 << 26
-# Files of one kernel: for processors that share a folder, and for versions that somebody switches between.
+# Most files of a kernel besides the newest, for processors that share a folder, and versions that a user switches.
 _KEPT = 8
-# Seconds after which a half-written file belongs to a process that was killed.
+# Seconds after which the process that wrote a partial file is regarded as killed.
 _PARTIAL_SECONDS = 3600
 _ROOT = Path(__file__).parents[2]
 # numba's options that change the machine code; the environment names them NUMBA_….
@@ -46,18 +46,18 @@ _NAME = re.compile(r"\w+")
 
 
 class Unusable(Exception):
-    """The reason why a file of the cache is not used."""
+    """Reason why a file of the cache is not used."""
 
 
 class KernelCache:
-    """The cache of one kernel, with the methods that numba's dispatcher calls on a cache of its own."""
+    """Cache of one kernel, with the methods that numba's dispatcher calls on its own cache."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     @property
     def cache_path(self) -> str | None:
-        """The folder for new machine code."""
+        """Folder for new machine code, or None."""
         folder = cache_folders()[0]
         return None if folder is None else str(folder)
 
@@ -68,20 +68,20 @@ class KernelCache:
             return None
         path, payload = found
         try:
-            # This adds the symbols that machine code may refer to. numba's own cache would also fill the registries of
-            # everything that it can compile, in 70 of 135 ms for a first kernel; compiling fills them itself.
+            # Add the symbols that machine code may refer to. numba's own cache would also fill the registries of all
+            # that numba can compile, in 70 of 135 ms for a first kernel; compiling fills the registries anyway.
             find("numba.core.runtime.rtsys").initialize(context)
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)
         except Exception as error:
-            # Another numba may fail in any way.
+            # Another version of numba may raise any error.
             _set_aside(path, f"numba cannot load it: {type(error).__name__}: {error}")
             return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keep numba's result of compiling."""
+        """Write numba's result of compiling to the cache."""
         folder = cache_folders()[0]
-        # Dynamic globals are addresses of this process, for example.
+        # Dynamic globals may be addresses of this process.
         if folder is None or getattr(compiled.library, "has_dynamic_globals", False):
             return
         payload = find("numba.core.serialize.dumps")(_reduce(compiled))
@@ -116,7 +116,7 @@ class KernelCache:
 
 
 def _reduce(compiled: Any) -> tuple[Any, ...]:
-    """Reduce a compiled kernel to the parts that the cache stores; of the environments only picstore's.
+    """Return the parts of a compiled kernel that the cache stores; of the environments, only picstore's.
 
     Environments of numba's own functions would import numba's modules for NumPy's arrays, which takes 15 ms.
     """
@@ -126,10 +126,10 @@ def _reduce(compiled: Any) -> tuple[Any, ...]:
 
 @cache
 def cache_folders() -> tuple[Path | None, tuple[Path, ...]]:
-    """Return the folder for new kernels, if any, and the folders to search for kernels, in this order.
+    """Return the folder for new kernels, if any, and the folders to search for kernels, in search order.
 
-    Only this user writes to the folder. If several users share ``NUMBA_CACHE_DIR``, each has a folder below, and reads
-    the first user's folder too.
+    Only the current user writes to the folder for new kernels. If several users share ``NUMBA_CACHE_DIR``, each user
+    has a subfolder, and also reads the subfolder of the user who came first.
     """
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:
@@ -156,7 +156,7 @@ def _package_owner() -> int:
 
 
 def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
-    """Find the file and payload of a kernel."""
+    """Return the path and payload of a kernel's file, or None; set files aside that cannot be used."""
     for folder in cache_folders()[1]:
         path = folder / name
         try:
@@ -169,7 +169,7 @@ def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
 
 
 def check_payload(data: bytes, key: bytes) -> bytes:
-    """Return the payload of a kernel's file; Unusable if the file's digest does not match."""
+    """Return the payload of a kernel's file; raise Unusable if the file's digest does not match."""
     start = len(_HEADER) + hashlib.sha256().digest_size
     if data[:start] != _HEADER + _digest(key, data[start:]):
         raise Unusable("it was cut or changed, its digest differs")
@@ -181,10 +181,10 @@ def _digest(key: bytes, payload: bytes) -> bytes:
 
 
 def read_trusted(path: Path) -> bytes:
-    """Read a file that only this user, root or picstore's owner can have written; their code runs here anyway.
+    """Read a file that only this user, root or picstore's owner can have written, whose code runs here anyway.
 
     Raises:
-        Unusable: others own the file or may write it, or it is not a regular file, or too large.
+        Unusable: another user owns the file or may write it, or it is not a regular file, or too large.
         OSError: the file cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -202,7 +202,7 @@ def read_trusted(path: Path) -> bytes:
 
 
 def _set_aside(path: Path, reason: str) -> None:
-    """Rename a file that cannot be used, and say why."""
+    """Rename a file that cannot be used, and print the reason."""
     _warn_once(f"{path} is set aside and compiled anew: {reason}")
     # The folder may not be writable.
     with contextlib.suppress(OSError):
@@ -216,7 +216,7 @@ def _warn_once(text: str) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file, which gets its name when it is complete, and remove old ones."""
+    """Write a kernel's file, which gets its name once it is complete, and remove the kernel's old files."""
     partial = path.with_name(f"{path.name}.{os.urandom(6).hex()}.partial")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
@@ -231,7 +231,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _remove_old(path: Path) -> None:
-    """Remove a kernel's oldest files, and files of writers that were killed."""
+    """Remove a kernel's oldest files, and partial files of processes that were killed."""
     with contextlib.suppress(OSError):
         kernel = path.name.rpartition("-")[0]
         times = {each: each.stat().st_mtime for each in path.parent.glob(f"{kernel}-*") if each != path}
@@ -272,7 +272,7 @@ def _source_digest(module: str) -> str:
 
 @cache
 def _read_source(module: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return the digest of a module's source, and the names imported from picstore; nothing for another name."""
+    """Return the digest of a module's source, and the names it imports from picstore; empty if there is no module."""
     path = f"{_ROOT}/{module.replace('.', '/')}.py"
     # Of the 500 names that the standard job looks up, 400 are not modules, and pathlib would be slower.
     if not os.path.isfile(path):  # noqa: PTH113

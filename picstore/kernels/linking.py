@@ -1,7 +1,7 @@
 """Linking of functions into kernels without machine code for each function.
 
-At every level of calls numba optimizes a function together with all functions that it calls, and makes machine code of
-it. For functions that only kernels call this work is lost: 3.2 of the 16 s that the kernels of the standard job took.
+At every level of calls, numba optimizes a function together with all functions that it calls, and compiles the result
+to machine code. For functions that only kernels call, this work is wasted: 3.2 of 16 s for the standard job's kernels.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from llvmlite.binding import parse_bitcode
 
 from picstore.kernels.numba_names import LINKING, available
 
-# Beginning of the names of functions that Python calls.
+# Beginning of the names of all functions that Python calls.
 _WRAPPER = "_ZN7cpython"
 
 
 @cache
 def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numba's may not be there to be subclassed
-    """Make a subclass of numba's libraries that optimizes, and makes machine code, only if Python calls a function.
+    """Return a subclass of numba's library class that optimizes and compiles only libraries that Python calls.
 
-    From the cache only the machine code is loaded. LLVM's representation of a library is parsed when it is linked into
-    another kernel: parsing, and looking up the names of symbols, took 25 of 67 ms for the kernels of the standard job.
+    Only machine code is loaded from the cache. LLVM's representation of a library is parsed only if the library is
+    linked into another kernel: parsing, and looking up symbols, took 25 of 67 ms for the kernels of the standard job.
     """
 
     class LinkedLibrary(library_class):  # type: ignore[misc]
@@ -77,9 +77,9 @@ def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numb
 
 @contextlib.contextmanager
 def linked_only(dispatcher: Any) -> Iterator[None]:
-    """Compile within a block by :func:`_linked_library`; the caller holds the compiler's lock."""
+    """Let numba use :func:`_linked_library` within a ``with`` block; the caller holds the compiler's lock."""
     codegen = dispatcher.targetctx.codegen() if available(LINKING) else None
-    # The method is replaced already while another kernel, which calls this one, compiles.
+    # The method is already replaced while another kernel, which calls this kernel, is compiled.
     if codegen is None or "set_env" in vars(codegen):
         yield
         return

@@ -1,7 +1,7 @@
-"""All private names of numba that picstore uses, since any release of numba may remove one.
+"""All private names of numba that picstore uses, because any release of numba may remove a private name.
 
-Each name belongs to a group, which is used only if numba has all of its names. Without a group picstore compiles with
-numba's public names: results are the same, and ``_COSTS`` says what is slower.
+Each name belongs to a group, which is used only if numba has all of the group's names. Without a group, picstore
+compiles with numba's public names: results are the same, and ``_COSTS`` says what is slower.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numba
 
 CACHE, LINKING, CALLS = "cache", "linking", "calls"
-# By group and owner; ``_find_owner`` tells the objects that owners other than modules stand for.
+# Attributes by group and owner; ``_find_owner`` returns the object for an owner that is not a module.
 _ATTRIBUTES: dict[str, dict[str, str]] = {
     CACHE: {
         "dispatcher": "_cache compile overloads targetctx",
@@ -62,7 +62,7 @@ OPTIONS = "no_cpython_wrapper", "no_cfunc_wrapper", "forceinline"
 
 @cache
 def available(group: str) -> bool:
-    """Return whether numba has all names of a group; if not, say on stderr what that costs."""
+    """Return whether numba has all names of a group; if not, print to stderr what is slower."""
     missing = [name for name in NAMES[group] if find(name, _MISSING) is _MISSING]
     if missing and sys.stderr is not None:
         text = f"numba {numba.__version__} has no {', '.join(missing)}: {_COSTS[group]}"
@@ -102,7 +102,7 @@ def _find_owner(name: str) -> Any:
 
 @cache
 def _probe() -> Any:
-    """Make a dispatcher, never compiled, from which numba's other objects are found."""
+    """Return a dispatcher, never compiled, by which numba's other objects are found."""
 
     def nothing() -> None: ...
 

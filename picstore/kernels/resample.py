@@ -4,10 +4,10 @@
 pixels as bilinear interpolation.
 
 All arithmetic on pixels is in integers, with 14-bit weights, so no result depends on the machine's vector unit.
-``resample_passes.py`` has the vertical pass, which comes first, and the horizontal one.
+``resample_passes.py`` has the vertical pass, which comes first, and the horizontal pass.
 
-Source rows are read from the first to the last, and only within a window of the filter's height. So a decoder can be
-called for rows as they are needed, instead of for the whole image before, and only a few rows stay in the cache.
+Source rows are read from the first to the last, and only within a window of the filter's height. So a decoder can
+decode rows as they are needed, instead of the whole image beforehand, and only a few rows stay in the cache.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _u8, _u64 = np.uint8, np.uint64
 _BLACK = (0, 0, 0)
 _NO_DECODER = 0, 0
 
-# A decoder of the rows of ``source``: takes the address of its state and the number of rows that must have been
-# written since the first; returns 0, or another number for damage.
+# Decoder of the rows of ``source``. It takes the address of its state, and the number of rows, counted from the first,
+# that must be written when it returns; it returns 0, or another number for damage.
 _decode_rows = caller("int64(uint64, int64)")
 
 
@@ -61,11 +61,11 @@ def resample(
         source: uint8 (height, width, 3), C-contiguous.
         box: left, top, width, height of the region that becomes ``out``, in source pixels; may be fractional and lie
             outside of the image.
-        clip: left, top, right, bottom in whole source pixels. The filter uses pixels within it only; pixels outside of
-            the image count as ``fill``. An output pixel whose center lies outside of the clip is ``fill``.
+        clip: left, top, right, bottom in whole source pixels. The filter uses only pixels within the clip; pixels
+            outside of the image count as ``fill``. An output pixel whose center lies outside of the clip is ``fill``.
         out: uint8 (3, H, W), any strides.
         interpolation: code of ``filters.py``.
-        antialias: widen the filter where the box is larger than the output.
+        antialias: widen the filter if the box is larger than the output.
         flips: mirror the output left to right, and top to bottom.
         fill: red, green, blue, 0 to 255.
 
@@ -99,9 +99,9 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Find the source pixels with weight: first, last + 1 and greatest number of an output pixel; 0, 0, 0 without any.
+    """Return the first source pixel with weight, the last + 1, and the most of an output pixel; 0, 0, 0 if none has.
 
-    ``first`` is rebased to the first of these pixels.
+    ``first`` is changed to count from the first of these pixels.
     """
     low = 0
     high = 0
@@ -146,7 +146,7 @@ def _fill(fill, row, target):
 
 @device_function
 def _upside_down(target):
-    """Describe an output upside down, because rows are made in the order of the source."""
+    """Return the description of an output upside down, because rows are written in the order of the source."""
     turned = target.copy()
     turned[0] += (target[5] - 1) * target[2]
     turned[2] = -target[2]
@@ -155,7 +155,7 @@ def _upside_down(target):
 
 @device_function
 def _is_valid(box, clip, fill):
-    """Test that the box is not empty, coordinates are bounded and fill is bytes; a NaN fails every comparison."""
+    """Return whether the box is not empty, coordinates are bounded and fill is bytes; a NaN fails all comparisons."""
     for c in range(3):
         if not 0 <= fill[c] <= 255:
             return False
@@ -191,9 +191,9 @@ def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
 
     Args:
         source, box, clip, flips, interpolation, antialias, fill: as for ``resample``.
-        rows: of the image; then the addresses of the decoder that writes them to ``source`` as they are needed, and of
-            its state, or two zeros. Row r is written in the place of row r modulo the rows of ``source``, which are as
-            many as ``most_taps`` and as the decoder writes beyond what it is asked for.
+        rows: number of rows of the image; addresses of the decoder that writes rows to ``source`` as they are needed,
+            and of the decoder's state, or two zeros. Row r of the image is row r modulo the number of rows in
+            ``source``, which is at least ``most_taps`` plus the decoder's surplus rows.
         target: ``strided_image`` of the output.
 
     Returns:
@@ -220,7 +220,7 @@ def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
         return True
     samples = 3 * (high - low)
     lines = np.zeros((GROUP, samples + 3 * PIXELS), np.int16)
-    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # zero weights read past the last column
+    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # for zero weights past the last column
     addresses = np.zeros(y_weights.shape[1], np.uint64)
     total = np.empty(COLUMN // 2, np.int32)
     block = np.empty((width + PIXELS, COLUMN), np.uint8)

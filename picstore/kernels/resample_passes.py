@@ -1,4 +1,4 @@
-"""The vertical and the horizontal pass of ``resample.py``, and the copies between the passes.
+"""Vertical and horizontal pass of ``resample.py``, and the copies between the passes.
 
 The vertical pass comes first, along the contiguous bytes of rows. It keeps 6 fractional bits: pixels are rounded to 8
 bits once, and over- and undershoots of bicubic and Lanczos are clipped only at the end, as torch does for floats (for
@@ -16,14 +16,14 @@ from picstore.kernels.jit import device_function
 from picstore.kernels.simd import Vector, VectorMemory, load_byte, store_i16, transposed, vector_function
 from picstore.kernels.strided import put_bytes
 
-# Rows, and pixels of each, that are interleaved at once.
+# Number of rows, and of pixels in each row, that are interleaved at once.
 GROUP = 8
 PIXELS = 16
-# Rows that the horizontal pass takes at once, in 4 groups.
+# Number of rows that the horizontal pass takes at once, in 4 groups.
 BLOCK = 32
-# Samples of a column of a block.
+# Number of samples in a column of a block.
 COLUMN = 3 * BLOCK
-# Samples of rows that the vertical pass takes at once.
+# Number of samples of a row that the vertical pass computes at once.
 _SAMPLES = 64
 
 # numba's integer constants are 64 bits wide, which would halve the vector width.
@@ -36,10 +36,10 @@ _HALF_PIXEL = np.int32(1 << 19)
 
 @vector_function(5)
 def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset: Any, line: Any) -> None:
-    """Make _SAMPLES samples of an output row, with 6 fractional bits.
+    """Compute _SAMPLES samples of an output row, with 6 fractional bits.
 
     Args:
-        rows: address of the addresses of the source rows, uint64.
+        rows: address of an array of the source rows' addresses, uint64.
         weights: address of the rows' weights, int16.
         pairs: half the number of rows.
         offset: offset of the first sample in the rows.
@@ -70,13 +70,13 @@ def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset:
 
 @device_function
 def sum_output_row(source, low, first, count, weights, rows, line):
-    """Compute an output row of the pixels from ``low`` on, with 6 fractional bits.
+    """Compute an output row of the vertical pass, from pixel ``low`` on, with 6 fractional bits.
 
     Args:
         source: uint8 (rows, width, 3); row r of the image is row r modulo the number of rows.
         low: first pixel of a row.
-        first, count: first source row of the image, and number of source rows.
-        weights: weights of the source rows, int16, and zeros.
+        first, count: first source row in the image, and number of source rows.
+        weights: weights of the source rows, int16, followed by zeros.
         rows: uint64 (at least count + 1,), scratch.
         line: int16, takes the samples.
     """
@@ -88,7 +88,7 @@ def sum_output_row(source, low, first, count, weights, rows, line):
     n = line.size
     for at in range(0, n // _SAMPLES * _SAMPLES, _SAMPLES):
         _sum_rows(table, factors, _u64(pairs), _u64(at), _u64(out + 2 * at))
-    # The last samples overlap the ones before.
+    # The last _SAMPLES samples overlap the previous samples.
     if n % _SAMPLES and n >= _SAMPLES:
         _sum_rows(table, factors, _u64(pairs), _u64(n - _SAMPLES), _u64(out + 2 * (n - _SAMPLES)))
     elif n % _SAMPLES:
@@ -101,7 +101,7 @@ def sum_output_row(source, low, first, count, weights, rows, line):
 
 @device_function
 def add_fill(line, fill, missing):
-    """Add ``fill`` with the missing weight to a row of the vertical pass."""
+    """Add ``fill``, multiplied by the missing weight, to a row of the vertical pass."""
     for c in range(3):
         level = _i16((fill[c] * missing + _i32(_HALF_ROW)) >> _i32(8))
         for i in range(c, line.size, 3):
@@ -131,13 +131,13 @@ def interleave(lines, width, columns, group):
 
 @vector_function(5)
 def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, begin: Any, out: Any) -> None:
-    """Make an output column of a block.
+    """Compute an output column of a block.
 
     Args:
         column: address of the first source column, int16 (COLUMN,).
         weights: address of the source columns' weights, int16.
         pairs: half the number of source columns.
-        begin: address of the sums' initial numbers, int32 (COLUMN // 2,), each for two numbers that are four apart.
+        begin: address of the sums' initial values, int32 (COLUMN // 2,), each for two sums that are four apart.
         out: address of the output column, uint8 (COLUMN,).
     """
     parts = range(0, 2 * COLUMN, 32)  # bytes
@@ -198,9 +198,9 @@ def write_rows(block, rows, target, top, bottom):
 
     Args:
         block: uint8 (at least the width rounded up to PIXELS, COLUMN).
-        rows: uint8 (8, as many), scratch.
+        rows: uint8 (8, at least the width rounded up to PIXELS), scratch.
         target: ``strided_image`` of the output.
-        top, bottom: rows of the output.
+        top, bottom: first row of the output, and last + 1.
     """
     source, first, stride, width = _u64(block.ctypes.data), _u64(rows.ctypes.data), rows.shape[1], target[6]
     for group in range((bottom - top + GROUP - 1) // GROUP):

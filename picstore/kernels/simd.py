@@ -24,7 +24,7 @@ _SSE2 = {"pmadd.wd": "sse2.pmadd.wd", "packssdw": "sse2.packssdw.128", "packsswb
 
 
 def _has_avx2() -> bool:
-    """Return whether kernels are compiled for AVX2: if this machine has it, unless NUMBA_CPU_NAME names another."""
+    """Return whether kernels are compiled for AVX2: if the machine has AVX2, unless NUMBA_CPU_NAME names another."""
     features, of_host = getattr(config, "CPU_FEATURES", ""), find("numba.core.codegen.get_host_cpu_features")
     if features is None and of_host is not None:
         features = of_host()
@@ -33,7 +33,7 @@ def _has_avx2() -> bool:
 
 
 class Vector:
-    """Signed integers that a kernel will compute; an ``int`` operand stands for a vector of that number."""
+    """Signed integers that a kernel will compute; an ``int`` operand stands for a vector that repeats the number."""
 
     __slots__ = ("_builder", "value")
 
@@ -89,25 +89,25 @@ class Vector:
         return Vector(builder, value)
 
     def is_zero(self) -> Vector:
-        """Make a mask for ``chosen``: ones in each 128 bits that are zero, and zeros in all other bits."""
+        """Return a mask for ``chosen``: ones in each 128 bits that are zero, and zeros in all other bits."""
         words = self.cast(64)
         either = words | words.shuffled(words, [k ^ 1 for k in range(words.value.type.count)])
         is_zero = self._builder.icmp_unsigned("==", either.value, words.filled(0).value)
         return Vector(self._builder, self._builder.sext(is_zero, words.value.type)).cast(self.value.type.element.width)
 
     def nonzero(self) -> Any:
-        """Return a number whose bit *k* tells that element *k* is not zero."""
+        """Return a number whose bit *k* is set if element *k* is not zero."""
         bits = self._builder.icmp_signed("!=", self.value, self._operand(0))
         number = self._builder.bitcast(bits, ir.IntType(self.value.type.count))
         return self._builder.zext(number, ir.IntType(64))
 
     def chosen(self, mask: Vector, other: Vector) -> Vector:
-        """Return the bits of this vector where a mask has ones, and elsewhere those of ``other``."""
+        """Return the bits of this vector where a mask has ones, and the bits of ``other`` elsewhere."""
         different = Vector(self._builder, self._builder.and_((self ^ other).value, mask.value))
         return different ^ other
 
     def filled(self, *numbers: int) -> Vector:
-        """Make a vector of this vector's type that repeats some numbers."""
+        """Return a vector of this vector's type that repeats the numbers."""
         count = self.value.type.count
         return Vector(self._builder, ir.Constant(self.value.type, list(numbers) * (count // len(numbers))))
 
@@ -117,7 +117,7 @@ class Vector:
         return Vector(self._builder, self._builder.bitcast(self.value, ir.VectorType(ir.IntType(bits), count)))
 
     def interleaved(self, other: Vector) -> tuple[Vector, Vector]:
-        """Interleave each 128 bits with those of another vector: the lower halves, and the upper halves."""
+        """Interleave each 128 bits with those of another vector; return the lower halves, and the upper halves."""
         count = self.value.type.count
         part = 128 // self.value.type.element.width
         lower = [begin + k // 2 + k % 2 * count for begin in range(0, count, part) for k in range(part)]
@@ -132,7 +132,7 @@ class Vector:
         return even + odd
 
     def interleaved_sums(self, other: Vector, factors: Vector) -> list[Vector]:
-        """Interleave with another vector of 256 bits, int16, and sum the products with factors: the two halves, int32.
+        """Interleave two vectors of 256 bits, int16, and sum products with factors; return both halves, int32.
 
         On Neon the vectors are multiplied without interleaving.
         """
@@ -175,7 +175,7 @@ class Vector:
         return Vector(self._builder, self._builder.shuffle_vector(self.value, other.value, mask))
 
 
-# Step of ``VectorMemory.repeat``, a function of the step's number and of the vectors.
+# Step of ``VectorMemory.repeat``, a function of the step's index and of the vectors.
 _Step = Callable[[Any, list[Vector]], list[Vector]]
 
 
@@ -204,7 +204,7 @@ class VectorMemory:
         self._builder = builder
 
     def offset(self, address: Any, count: Any, times: int = 1) -> Any:
-        """Return ``address + times * count``; the count of bytes is an ``int`` or an argument of the function."""
+        """Return ``address + times * count`` in bytes; ``count`` is an ``int`` or an argument of the function."""
         number = ir.IntType(64)
         if times != 1:
             count = self._builder.mul(count, ir.Constant(number, times))
@@ -239,11 +239,11 @@ class VectorMemory:
         self._builder.store(vector.value, pointer, align=1)
 
     def zeros(self, count: int, bits: int) -> Vector:
-        """Make a vector of ``count`` zeros."""
+        """Return a vector of ``count`` zeros."""
         return Vector(self._builder, ir.Constant(ir.VectorType(ir.IntType(bits), count), None))
 
     def splat(self, number: Any, count: int, bits: int) -> Vector:
-        """Make a vector that repeats an argument of the function ``count`` times."""
+        """Return a vector that repeats an argument of the function ``count`` times."""
         first = self._builder.trunc(number, ir.IntType(bits))
         zeros, index = self.zeros(count, bits), ir.Constant(ir.IntType(32), 0)
         vector = Vector(self._builder, self._builder.insert_element(zeros.value, first, index))
@@ -260,9 +260,9 @@ def transposed(rows: list[Vector]) -> list[Vector]:
 
 
 def vector_function(arity: int, *, returns: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Decorator: compile a function of a ``VectorMemory`` and ``arity`` uint64 numbers or addresses into kernels.
+    """Return a decorator that compiles a function of a ``VectorMemory`` and ``arity`` uint64 numbers into its callers.
 
-    With ``returns`` the result is a number of 64 bits.
+    With ``returns``, the result is a number of 64 bits.
     """
     signature = (types.uint64 if returns else types.void)(*[types.uint64] * arity)
     return lambda function: intrinsic_function(
@@ -276,7 +276,7 @@ def _emit_load_byte(builder: Any, address: Any) -> Any:
 
 
 def _emit_count(name: str) -> Any:
-    """Make a function of a uint64 that counts zero bits from one end."""
+    """Return a function for kernels that counts the zero bits at one end of a uint64."""
 
     def emit(builder: Any, number: Any) -> Any:
         return getattr(builder, name)(number, ir.Constant(ir.IntType(1), 0))
@@ -286,7 +286,7 @@ def _emit_count(name: str) -> Any:
 
 leading_zeros, trailing_zeros = _emit_count("ctlz"), _emit_count("cttz")
 
-# Loads and stores of one number in the machine's byte order, at any address; the caller checks bounds.
+# Loads and stores of a number in the machine's byte order, at any address; the caller checks bounds.
 load_u8, load_u32, load_native_u64 = load_function(8), load_function(32), load_function(64)
 store_i16, store_i32, store_native_u64 = map(store_function, (types.int16, types.int32, types.uint64))
 # Loads a byte as int64.

@@ -1,4 +1,4 @@
-"""Images as address, strides and shape, so that a kernel, compiled once, takes images of any layout and dtype."""
+"""Images as address, strides and shape, so that a kernel that is compiled once takes images of any layout and dtype."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def strided_images(images: Array | list[Array]) -> StridedImage:
 
 @device_function
 def put_bytes(row, count, to, step):
-    """Copy bytes to memory with a stride; with arrays, counting references would take 20 ns a row.
+    """Copy bytes to memory with a stride; counting references to arrays instead of addresses would take 20 ns a row.
 
     Args:
         row: address of ``count`` bytes.
@@ -51,7 +51,7 @@ def put_bytes(row, count, to, step):
 
 @device_function
 def put_patterns(row, count, to, step, size):
-    """Copy the lowest ``size`` bytes, 2 or 4, of ``count`` uint32 to memory with a stride, as ``put_bytes``."""
+    """Copy the lowest ``size`` bytes, 2 or 4, of ``count`` uint32 to memory with a stride, as ``put_bytes`` does."""
     if size == 4 and step == 4:
         memcpy(to, row, 4 * count)
     elif size == 4:
