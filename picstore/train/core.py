@@ -308,8 +308,10 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def _order_of(self, state: Mapping[str, Any]) -> OrderT:
         """Return the order with the lanes of a state, unless this loader was given lanes.
 
-        UsageError for a state of other pixels.
+        UsageError for a state of other pixels, and for what is not a state.
         """
+        if not isinstance(state, Mapping) or "version" not in state or "lanes" not in state:
+            raise UsageError("this is not a state of a loader; give what state_dict() of a loader returned")
         if state.get(_GAP) != self.output.reducing_gap:
             raise UsageError(
                 f"the state has {_GAP} {state.get(_GAP)!r}, this loader {self.output.reducing_gap!r}: other pixels; "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import inspect
 import os
 import reprlib
@@ -52,7 +54,10 @@ def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:
     others = _OF_DATALOADER if of != "MapDataset" else dict.fromkeys((*_OF_DATALOADER, *_SHARED), _AROUND)
     instead = {"transforms": "its name is transform=", **others}
     for name in sorted(given.keys() - instead):
-        raise TypeError(f"{of}.__init__() got an unexpected keyword argument {name!r}")
+        own = inspect.signature(getattr(importlib.import_module("picstore"), of)).parameters
+        known = [*own, *LoaderOptions.__annotations__] if of == "DataMux" else list(own)
+        meant = "".join(f"; did you mean {each!r}?" for each in difflib.get_close_matches(name, known, 1))
+        raise TypeError(f"{of}.__init__() got an unexpected keyword argument {name!r}{meant}")
     parameters = inspect.signature(DataLoader.__init__).parameters
     defaults = {name: each.default for name, each in parameters.items()}
     refused = [name for name in sorted(given) if repr(given[name]) != repr(defaults.get(name, ...))]

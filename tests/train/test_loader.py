@@ -427,8 +427,9 @@ def test_a_state_that_does_not_fit_is_refused(make_dataset: Make, change: dict[s
     loader = loader_of(make_dataset(96))
     with pytest.raises(UsageError, match=message):
         loader.load_state_dict({**loader.state_dict(), **change})
-    with pytest.raises(UsageError, match="lanes of the state is None"):
-        loader.load_state_dict({})
+    for other in ({}, torch.nn.Linear(1, 1).state_dict(), None):
+        with pytest.raises(UsageError, match=r"not a state of a loader; give what state_dict\(\) of a loader returned"):
+            loader.load_state_dict(other)
 
 
 def test_a_state_of_other_lanes_is_taken_over_unless_lanes_were_given(make_dataset: Make) -> None:

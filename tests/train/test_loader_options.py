@@ -201,3 +201,16 @@ def test_the_signature_of_the_loader_and_the_table_of_its_options_agree() -> Non
     assert written == {name: hint for name, hint in get_type_hints(LoaderArguments).items() if name not in of_the_mux}
     assert _DEFAULTS.keys() >= HINTS.keys()
     assert check_arguments(_DEFAULTS).keys() == HINTS.keys(), "each default passes the check of its option"
+
+
+@pytest.mark.parametrize(("name", "meant"), [("transfrom", "transform"), ("batchsize", "batch_size"), ("zzz", None)])
+def test_a_misspelt_argument_is_answered_with_the_one_meant(make_dataset: Make, name: str, meant: str | None) -> None:
+    path = make_dataset(8)
+    for make in (picstore.Loader, picstore.MapDataset):
+        if make is picstore.MapDataset and meant == "batch_size":
+            continue
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'") as raised:
+            make(path, **{name: 1})
+        assert str(raised.value).endswith(f"; did you mean '{meant}'?" if meant else f"'{name}'")
+    with pytest.raises(TypeError, match="did you mean 'global_counts'"):
+        picstore.DataMux([(picstore.Dataset(path), 0, 4)], global_count=True)

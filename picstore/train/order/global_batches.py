@@ -134,9 +134,9 @@ class RankShard:
             raise UsageError(f"{self.records} records are too few for {self.world_size} ranks; use fewer ranks")
         division = EvenDivision(self.records, self.batch, self.world_size, self.drop_last)
         if division.batches == 0:
+            ranks = f" on all {self.world_size} ranks together" if self.world_size > 1 else ""
             raise UsageError(
-                f"{self.records} records make no batch of {self.batch} on all {self.world_size} ranks together; "
-                "use a smaller batch or drop_last=False"
+                f"{self.records} records make no batch of {self.batch}{ranks}; use a smaller batch or drop_last=False"
             )
         object.__setattr__(self, "division", division)
         object.__setattr__(self, "rank_shares", RankShares(self.lanes, self.world_size))
