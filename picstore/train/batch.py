@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from picstore.train.batching.spec import GroupSpec
 
 
-_THUMBNAILS = 8  # Thumbnails in a notebook.
+_THUMBNAILS = 8  # Number of thumbnails in a notebook.
 
 
 class ViewImages(dict[str, Any]):
-    """Images by group of ``Views``. An index that is not a group raises an error that says what to write."""
+    """Images by group of ``Views``. An index that is not a group raises an error that says how to index."""
 
     def __missing__(self, key: object) -> NoReturn:
         name = next(iter(self), "views")
@@ -45,20 +45,20 @@ class ViewImages(dict[str, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Batch of a loader; it unpacks, counts and is indexed as the tuple ``(images, labels)``.
+    """Batch of a loader, which unpacks, counts and is indexed as the tuple ``(images, labels)``.
 
-    Its class is not a tuple: a DataLoader makes lists of tuples, so that ids, targets and columns would be lost.
-    ``tuple(batch)`` is the pair, for libraries that ask for the class, and ``batch["ids"]`` a field by name.
+    The class is not a tuple, because a DataLoader converts tuples to lists, and ids, targets and columns would be lost.
+    ``tuple(batch)`` is the pair, for libraries that need a tuple, and ``batch["ids"]`` is a field by name.
 
     Attributes:
         images: uint8 (N, 3, H, W), or floats with ``dtype`` or ``Normalize``; a list of N of (3, H, W) when no
             transform fixes the size; with ``Views`` a dict, see ``views``; or the result of the callables.
         labels: int64 (N,); after ``MixUp`` or ``CutMix`` float32 (N, classes).
         ids: int64 (N,), ids of the records.
-        targets: with the loader's ``targets``, a dict for each image, see docs/targets.md; with ``Views`` a
-            list of these for each view, by the name of the group.
-        columns: values of the columns that ``targets`` names: tensors (N, …), or lists of texts. A missing value is
-            None among texts, NaN among floats and −1 among integers.
+        targets: with the loader's ``targets``, a dict for each image, see docs/targets.md; with ``Views``, by name of
+            the group, a list of such dicts for each view.
+        columns: values of the columns that ``targets`` names: tensors (N, …), or lists of strings. A missing value is
+            None among strings, NaN among floats and −1 among integers.
         weight: float32 (), the samples of this batch times the world size, divided by the samples of the global batch:
             1 if ranks have equal shares. DDP averages the ranks' gradients; ``(loss * batch.weight).backward()`` of a
             mean loss makes that average the gradient of the global batch's mean.
@@ -73,7 +73,7 @@ class Batch:
 
     @classmethod
     def from_host(cls, host: HostBatch, images: list[Any], groups: Sequence[GroupSpec]) -> Batch:
-        """Make a batch of the tensors of each group's images, and of the rest of a host batch without a copy."""
+        """Build a batch from tensors of each group's images, and from the other arrays of ``host`` without a copy."""
         targets: list[Any] | None = None
         if host.targets is not None:
             targets = [
@@ -98,7 +98,7 @@ class Batch:
 
     @property
     def views(self) -> dict[str, Any]:
-        """Images by group of ``Views``: (count, N, 3, H, W), or count lists of N (3, H, W); otherwise UsageError."""
+        """Images by group: (count, N, 3, H, W), or count lists of N (3, H, W). Raise UsageError without ``Views``."""
         if not isinstance(self.images, dict):
             raise UsageError("the batch has no views; give the loader transform=picstore.Views(...)")
         return self.images
@@ -107,11 +107,11 @@ class Batch:
         return iter((self.images, self.labels))
 
     def __len__(self) -> int:
-        """Return 2, as a tuple of images and labels does; a batch has ``len(batch.labels)`` images."""
+        """Return 2, the length of the tuple of images and labels; a batch has ``len(batch.labels)`` images."""
         return 2
 
     def __getitem__(self, key: Any) -> Any:
-        """Return an item or a slice of the pair, or the field of :meth:`asdict` with this name."""
+        """Return an item or a slice of the pair (images, labels), or the field ``key`` of :meth:`asdict`."""
         if isinstance(key, slice):
             return (self.images, self.labels)[key]
         if isinstance(key, str):
@@ -133,7 +133,7 @@ class Batch:
     def as_inputs(items: Sequence[Batch | tuple[torch.Tensor, int]]) -> dict[str, Any]:
         """Return the inputs of a model of transformers: the ``data_collator`` of a Trainer.
 
-        The Trainer's datasets may be loaders, with a batch size of 1 in its arguments, and :class:`MapDataset` without
+        The Trainer's datasets may be loaders, if its arguments have a batch size of 1, and :class:`MapDataset` without
         targets.
 
         Returns:
@@ -158,7 +158,7 @@ class Batch:
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the memory of all tensors on a GPU from other uses until a stream has done its queued work."""
+        """Prevent the reuse of this batch's GPU memory until the work that is queued on ``stream`` is done."""
 
         def record(tensor: torch.Tensor) -> torch.Tensor:
             tensor.record_stream(stream)
@@ -179,20 +179,20 @@ class Batch:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> Figure:
-        """Draw the first images with label, id and targets; of ``Views`` a row for each view, of ``columns`` records.
+        """Draw the first images with label, id and targets; with ``Views``, draw a row of ``columns`` records per view.
 
         Args:
             count: number of images.
             classes: names of labels, such as ``dataset.classes``.
             columns: number of images side by side.
-            mean, std: as given to ``Normalize``, to undo it. Without them, floats outside of 0 … 1 are stretched.
+            mean, std: arguments of ``Normalize``, to undo it. Without them, floats outside of 0 … 1 are stretched.
 
         Returns:
             A figure of matplotlib, which a notebook shows and ``savefig`` writes to a file.
 
         Raises:
             MissingDependency: matplotlib is not installed.
-            UsageError: callables have made something else of the images, or only one of mean and std is given.
+            UsageError: the results of callables are not images, or only one of mean and std is given.
         """
         from picstore.display.figures import draw_tiles
         from picstore.train.batch_pictures import are_images, make_tiles
@@ -288,9 +288,9 @@ def _join_views(views: Any) -> Any:
 
 
 def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """Make tensors and ``tv_tensors`` of the arrays of a target, given height and width of the image."""
+    """Convert the arrays of a target to tensors and ``tv_tensors``, given the height and width of the image."""
     try:
-        from torchvision import tv_tensors  # Takes half a second, only with targets.
+        from torchvision import tv_tensors  # Imported here, because it takes half a second.
     except ImportError as error:
         raise missing_extra("targets as tensors need torchvision", "torch") from error
 
@@ -314,7 +314,7 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
 
 
 def image_tensors(images: Any, dtype: torch.dtype) -> Any:
-    """Make tensors in the memory of images, in the same lists, with copies for images that occur more than once."""
+    """Return tensors in the memory of images, in the same lists; an image that occurs again is copied."""
     tensors: dict[int, torch.Tensor] = {}
 
     def make(array: Array) -> torch.Tensor:
@@ -341,8 +341,8 @@ def patchify(
     Args:
         images: N images (3, H, W) whose sides are multiples of the patch, such as ``ResizeToSequence`` makes.
         patch_size: side of a patch in pixels.
-        lengths: possible lengths of sequences, such as those of ``Sequences`` for compiled models. The smallest one
-            that holds all images is taken; by default the length of the longest image.
+        lengths: possible lengths of sequences, such as those of ``Sequences`` for compiled models, of which the
+            smallest sufficient length is chosen. By default, the length is that of the longest image.
 
     Returns:
         ``patches``, (N, length, patch_size² · 3) of the images' dtype, with the three values of a pixel side by side;

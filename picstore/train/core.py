@@ -1,4 +1,4 @@
-"""The core of Loader and DataMux: batches of an order, made ahead of the training loop from a position that resumes."""
+"""Core of Loader and DataMux: batches of an order, made ahead of the training loop, from a position to resume at."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from picstore.train.transforms.transform_plan import TransformPlan, UserTransfor
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch
 
-# Default number of loader processes: one for each four cores, at most eight. On 16 cores, the only GPU host that was
-# measured, four processes make the most (docs/benchmarks.md); more than eight were never tried.
+# Default number of loader processes: one for each four cores, at most eight. On the only GPU host that was measured,
+# with 16 cores, four processes are fastest (docs/benchmarks.md); more than eight were never tried.
 CORES_OF_A_PROCESS, MOST_PROCESSES = 4, 8
 _GAP = "reducing_gap"  # Field of a state, missing if pixels are exact.
 
@@ -44,7 +44,7 @@ OrderT = TypeVar("OrderT", bound=Order)
 def make_output(
     plans: Sequence[TransformPlan], dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None
 ) -> OutputSpec:
-    """Make the output of plans for a loader's options; UsageError for options that cannot be used."""
+    """Return the output of plans with a loader's options; raise UsageError if an option cannot be used."""
     if memory_format not in (None, torch.contiguous_format, torch.channels_last):
         raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
     name = None if dtype is None else str(dtype).removeprefix("torch.")
@@ -52,16 +52,16 @@ def make_output(
 
 
 class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
-    """Makes the batches of an order from ``sources``; UsageError for options that do not fit together.
+    """Base of loaders: the batches of an order from ``sources``. Raise UsageError if options do not fit together.
 
     Args:
-        options: options of a Loader; those of the order may be missing.
-        callables: for each stage of the order, applied to every batch on its device.
+        options: options of a Loader; the options of the order may be missing.
+        callables: callables for each stage of the order, applied to every batch on its device.
         whole_epochs: whether the next epoch, rather than the next batch, follows an iteration that was broken off.
 
     Attributes:
-        num_workers: 0, as in a DataLoader without worker processes; ``threads`` is the number to choose.
-        sources: datasets and plans that batches are made of.
+        num_workers: 0, as in a DataLoader without worker processes; choose ``threads`` instead.
+        sources: datasets and plans from which batches are made.
         output: groups, dtype and layout of the images.
     """
 
@@ -157,10 +157,10 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def workers(self) -> int | None:
         """Number of remote workers of this rank with ``engine="ray"``; may be set while batches are made.
 
-        None with ``engine="local"``, and for as many as the cluster has CPUs for.
+        None with ``engine="local"``, and if there are as many workers as the cluster has CPUs for.
 
         Raises:
-            UsageError: set with ``engine="local"``, or to anything but a number above 0.
+            UsageError: the number is set with ``engine="local"``, or is not an integer above 0.
         """
         return self._runner.workers
 
@@ -181,16 +181,16 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def __iter__(self) -> Iterator[Batch]:
         worker = Worker.current()
         # A DataLoader's worker begins its epoch at once. It may be ended before it is asked for a batch, and must not
-        # be an epoch behind the others the next time.
+        # be an epoch behind the other workers the next time.
         return self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None)
 
     def make_batch(self, epoch: int, batch: int) -> tuple[Batch, SingleBatch]:
         """Make one batch of this rank by itself, on the CPU and in this thread, as training gets it at that step.
 
-        The position stays, and no other batch is made. Records are read alone; damaged ones are replaced as usual.
+        The position stays, and no other batch is made. Records are read alone; damaged records are replaced as usual.
 
         Returns:
-            The batch, and how its images were made.
+            The batch, and a description of how its images were made.
 
         Raises:
             UsageError: the epoch has no such batch.
@@ -215,9 +215,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def position(self) -> Position:
-        """Epoch and number of the batch after the last one that was taken, as in a state.
+        """Epoch and index of the batch after the last batch that was taken, as in a state.
 
-        UsageError while a DataLoader's workers make the batches, because the number of batches taken is unknown here.
+        Raise UsageError while a DataLoader's workers make the batches, because the number of batches taken is unknown.
         """
         if self._cursor.in_workers:
             raise UsageError(
@@ -228,9 +228,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def remaining(self) -> int:
-        """Number of batches from the position to the end of the epoch, while ``len`` counts all of an epoch.
+        """Number of batches from the position to the end of the epoch, while ``len`` counts all batches of an epoch.
 
-        After ``load_state_dict`` these are the batches of the next iteration. TypeError if epochs have no end.
+        After ``load_state_dict`` it is the length of the next iteration. Raise TypeError if epochs have no end.
         """
         epoch, batch = self.position
         length = self.order.length(epoch)
@@ -246,7 +246,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         """Return the position after the last batch that was taken: a few numbers and strings, fit for JSON.
 
         Raises:
-            UsageError: a DataLoader's workers make the batches, so that the number taken is unknown here.
+            UsageError: a DataLoader's workers make the batches, so that the position is unknown here.
         """
         return {**self.state_at(*self.position), **_worker_state()}
 
@@ -256,11 +256,11 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return {**self.order.state(epoch, batch), **({} if gap is None else {_GAP: gap})}
 
     def position_of(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return epoch and batch at which a state goes on; UsageError if the state does not fit this loader."""
+        """Return the epoch and batch at which a state goes on; raise UsageError if the state does not fit here."""
         return self._order_of(state).position(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration go on at the position of a state, without reading what comes before.
+        """Make the next iteration go on at the position of a state, without reading earlier samples.
 
         The loader takes over the lanes of the state unless it was given lanes.
 
@@ -308,7 +308,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def _order_of(self, state: Mapping[str, Any]) -> OrderT:
         """Return the order with the lanes of a state, unless this loader was given lanes.
 
-        UsageError for a state of other pixels, and for what is not a state.
+        Raise UsageError if ``state`` is not a loader's state, or has another ``reducing_gap`` and so other pixels.
         """
         if not isinstance(state, Mapping) or "version" not in state or "lanes" not in state:
             raise UsageError("this is not a state of a loader; give what state_dict() of a loader returned")
@@ -320,22 +320,22 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return self.order if self._own_lanes else self.order.with_lanes(read_lanes(state))
 
     def _default_budget(self) -> int:
-        """Return bytes for the containers that all processes read at a time."""
+        """Return the number of bytes for the containers that all processes read at a time."""
         return self._processes * default_budget([source.dataset for source in self.sources], self._order.lanes_read)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Note the batch that follows the one handed over now."""
+        """Move to a batch, which follows the batch that is handed over now."""
         self._cursor.advance(epoch, batch, worker)
 
 
 def _count_classes(sources: Sequence[TrainingSource]) -> int:
-    """Count the labels that have names; 0 if a source has no names."""
+    """Return the largest label that has a name, plus 1; 0 if a source has no names."""
     names = [source.class_names for source in sources]
     return 1 + max(map(max, names)) if all(names) else 0
 
 
 def _remote_of(options: LoaderOptions) -> Remote | None:
-    """Return the remote workers that the options ask for; UsageError if options do not fit together."""
+    """Return the remote workers that the options ask for; raise UsageError if options do not fit together."""
     if options["engine"] == "local":
         if options["workers"] is not None:
             refuse_workers()
@@ -346,7 +346,7 @@ def _remote_of(options: LoaderOptions) -> Remote | None:
 
 
 def _processes_of(options: LoaderOptions) -> int:
-    """Return the number of loader processes that the options ask for; UsageError if options do not fit together."""
+    """Return the number of loader processes from the options; raise UsageError if options do not fit together."""
     count = options["processes"]
     if count is None:
         count = default_processes(options["threads"]) if options["engine"] == "local" else 1
@@ -360,7 +360,7 @@ def _processes_of(options: LoaderOptions) -> int:
 def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
     """Return the number of loader processes for ``threads``, by default for a rank's share of this machine's cores.
 
-    Python's lock bounds a process. One for each four cores made the most images/s on 16, on a CPU and on a GPU.
+    Python's lock limits a process. On 16 cores, one process for each four cores was fastest, with and without a GPU.
     """
     ranks = environment.get("LOCAL_WORLD_SIZE", "")  # Set by torchrun.
     cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)

@@ -1,4 +1,4 @@
-"""The loader: shuffled, augmented batches of one dataset."""
+"""Loader: shuffled, augmented batches of one dataset."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class EpochSampler:
     """The part of a DistributedSampler's interface that training scripts call: ``loader.sampler.set_epoch(epoch)``."""
 
     loader: Loader
-    samples: int  # Most samples of a rank in an epoch.
+    samples: int  # Largest number of samples of a rank in an epoch.
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin an epoch; the first call after ``load_state_dict`` keeps the loaded position.
@@ -46,35 +46,35 @@ class EpochSampler:
         self.loader._cursor.follow_epoch(epoch)
 
     def __len__(self) -> int:
-        """Return the number of samples of a rank in an epoch."""
+        """Return the largest number of samples of a rank in an epoch."""
         return self.samples
 
 
 class Loader(BatchLoader[DatasetOrder | BucketOrder]):
-    """Streams a dataset in batches; each iteration gives the next epoch.
+    """Stream of a dataset in batches; each iteration gives the next epoch.
 
     Each batch is a :class:`Batch`, which unpacks to ``images, labels``. The order and the random transforms are
     functions of (seed, epoch, dataset): the same for any number of threads, and after any interruption.
 
-    Every iteration is a whole epoch. If one is broken off, the next epoch follows, because a loop that always stops
-    after k batches would otherwise see the same k for ever. ``load_state_dict`` resumes in the middle of an epoch,
-    once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the same batch.
+    Every iteration is a whole epoch. If an iteration is broken off, the next epoch follows, because a loop that always
+    stops after k batches would otherwise see the same batches for ever. ``load_state_dict`` resumes in the middle of an
+    epoch, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the next batch.
 
     Training scripts written for a DataLoader find ``batch_size``, ``drop_last``, ``num_workers``, which is 0, and
     ``sampler``, which has ``set_epoch``. Arguments that a loader does not have are refused with what to write instead.
 
-    While the last batches of an epoch are taken, the first ones of the next epoch are made, so that it begins without
-    waiting. The threads that do this stay until the loader is closed or garbage.
+    While the last batches of an epoch are taken, the first batches of the next epoch are made, so that no epoch begins
+    with a wait. The threads that do this stay until the loader is closed or garbage.
 
     A loader is an iterable dataset too: ``DataLoader(loader, batch_size=None, num_workers=n)`` yields the same batches
-    in the same order, each worker making every n-th, and one epoch after the other.
+    in the same order, epoch after epoch; each worker makes every n-th batch.
 
     Args:
         path: directory or URL of a finished dataset; or an open dataset, which may have a cache, and columns and
             deletions that are not saved.
-        batch_size: images of this rank in a batch; with ``Views`` records. Omit it only if the transform has
-            ``tokens``, or with ``global_batch_size``.
-        global_batch_size: images in the batches of all ranks together, instead of ``batch_size``. The ranks' shares
+        batch_size: number of this rank's images in a batch, or of records with ``Views``. Omit it only if the transform
+            has ``tokens``, or with ``global_batch_size``.
+        global_batch_size: number of images in the batches of all ranks, instead of ``batch_size``. The ranks' shares
             differ by at most one, so that a run keeps its global batches when 8 ranks become 7. Multiply a rank's loss
             by :attr:`picstore.Batch.weight` then.
         transform: geometric transforms, then color transforms, each composed into one pass; then ``MixUp``, ``CutMix``
@@ -90,25 +90,25 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         drop_last: leave out the samples that do not fill a batch. False yields every record exactly once, and a last
             batch of at least half a global batch.
         device: device of the batches.
-        threads: number of decoding threads; by default one for each core, or a share of them in a DataLoader's worker.
+        threads: number of decoding threads; by default one for each core, divided among a DataLoader's workers.
         rank, world_size: by default those of ``torch.distributed``, or RANK and WORLD_SIZE of the environment.
         weights: relative frequency of each record: a number for each of ``dataset[i]``, or the name of a column of
             :attr:`picstore.Dataset.table`. The number of samples of an epoch stays; each record comes as often as its
-            share of them says, rounded down or up, and exactly so over epochs. Copies of a record have different random
-            transforms.
-        balance: instead of weights, the name of a column of integers or texts, such as ``"label"``, whose values come
+            share of the samples says, rounded down or up in an epoch, and exactly over many epochs. Copies of a record
+            have different random transforms.
+        balance: instead of weights, the name of a column of integers or strings, such as ``"label"``, whose values come
             equally often.
-        repeat: samples of an epoch, in multiples of the records; less than 1 for short epochs.
-        lanes: number of runs of the dataset that batches mix, at most 65,536. The order depends on it, and not on the
-            world size: ranks share lanes unless it is a multiple of the world size. By default the smallest such
-            multiple of at least 32. ``load_state_dict`` takes over the lanes of the state unless they are given here.
-        on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
-            and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
+        repeat: number of samples in an epoch, as a multiple of the number of records; less than 1 for short epochs.
+        lanes: number of runs of the dataset that batches mix, at most 65,536. The order depends on this number, but not
+            on the world size. Ranks share lanes unless the number is a multiple of the world size; by default it is the
+            least such multiple from 32 on. ``load_state_dict`` takes over the state's lanes unless they are given here.
+        on_damage: ``"skip"`` replaces a damaged record by another record of the container or batch, logs it once with
+            file and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
         max_pixels: an image with more pixels counts as damaged, before memory is allocated for it.
-        reducing_gap: None for the pixels of decoding everything and resampling once. With a number of at least 1.0 an
-            image is decoded at 1/2, 1/4 or 1/8 if that leaves at least this factor to the resampling, as Pillow's
-            argument of that name: faster for crops far larger than their output, and less exact. ``decoder="picstore"``
-            does so on a GPU too; other decoders on GPUs refuse it.
+        reducing_gap: None to decode at full size and resample once. With a number of at least 1.0 an image is decoded
+            at 1/2, 1/4 or 1/8 if that leaves at least this factor to the resampling, as with Pillow's argument of that
+            name: faster for crops far larger than their output, but less exact. ``decoder="picstore"`` does so on a GPU
+            too; other decoders on GPUs refuse the option.
         budget: bytes of containers to hold in memory, exceeded only if one batch needs more. By default a quarter more
             than the lanes of this rank read at a time: 320 MiB for 32 lanes and containers of 8 MiB.
         targets: annotations of each record to yield in ``batch.targets``: ``"boxes"``, ``"keypoints"``,
@@ -122,20 +122,20 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             Transforms run where the images are.
         isolate: make batches in a separate process, which hands them over in shared memory, so that its threads and the
             training loop do not wait for each other. False makes them with threads of this process.
-        processes: number of processes that make the batches in turn, because Python bounds what one process makes. By
+        processes: number of processes that make the batches in turn, because Python's lock limits one process. By
             default one for each four threads, and for each four cores that a rank has, at least one and at most eight.
-            They share ``threads`` and ``budget``, whose default grows with their number, and read up to 1.25 times the
-            bytes. The batches are the same.
+            Processes share ``threads`` and ``budget``, whose default grows with the number of processes, and read up to
+            1.25 times the bytes. The batches are the same.
         engine: ``"local"``; or ``"ray"`` for workers on the Ray cluster that this process is connected to, that
             ``RAY_ADDRESS`` names, or that is started on this machine. The batches are the same.
         workers: with ``engine="ray"``, number of actors of this rank, each of ``threads`` CPUs, 1 by default; if None,
             as many as the cluster has CPUs for. :attr:`workers` can be set at any time.
-        collate: function that is called with each batch where it is made, ahead of the training loop, for instance to
-            tokenize. It gets the dict of ``Batch.asdict()``, of NumPy arrays, and returns further values of the records
+        collate: function that is called with each new batch, ahead of the training loop, for instance to tokenize. The
+            function gets the dict of ``Batch.asdict()``, with NumPy arrays, and returns further values of the records
             by name, arrays (N, …) or lists of N, which come in ``batch.columns``. One thread at a time calls it. With
             ``isolate`` it must be in a module that the loader's process can import.
-        cache, cache_limit: folder that keeps the containers that were read, for a dataset far away, and its largest
-            size, as for :class:`picstore.Dataset`.
+        cache, cache_limit: folder that keeps the containers that were read, for a distant dataset, and the folder's
+            largest size, as for :class:`picstore.Dataset`.
 
     Raises:
         NotADataset, Damage: the dataset cannot be opened.
@@ -145,7 +145,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         Damage: while iterating, a record is damaged and ``on_damage`` is ``"raise"``, or a batch has no sound record.
     """
 
-    batch_sampler = None  # Lightning asks loaders with a sampler for it.
+    batch_sampler = None  # Lightning asks loaders that have a sampler.
 
     def __init__(  # noqa: PLR0913 - the contract's names, all but one with a default
         self,
@@ -261,7 +261,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         return format_facts("Loader", facts)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin an epoch, or go on in the middle if a state of that epoch was just loaded."""
+        """Make the next iteration begin ``epoch``, or go on in its middle if a state of ``epoch`` was just loaded."""
         self._cursor.set_epoch(epoch)
 
     @property

@@ -36,8 +36,8 @@ from picstore.train.transforms.views import Views
 
 Item: TypeAlias = tuple[Any, Any]  # Image or views, and label or target.
 
-_FREE_BLOCKS = 2  # Memory kept for the images of the next batches.
-# Records that are watched for their second time. Without replacement, a sampler's next epoch has all of them.
+_FREE_BLOCKS = 2  # Number of memory blocks kept for images of the next batches.
+# Number of records to watch for a second visit. A sampler without replacement visits all of them in its next epoch.
 _WATCHED = 256
 _NOT_GIVEN = -1
 
@@ -56,9 +56,9 @@ class MapDataset(data.Dataset[Item]):
 
     Args:
         path: directory or URL of a finished dataset; or an open dataset.
-        transform: as for :class:`Loader`; callables take a single image (3, H, W), and torch's generators as they are.
-            With ``Views``, which take no callables and no targets here, the image of an item is a dict of the groups'
-            views, (count, 3, H, W) each.
+        transform: as for :class:`Loader`; callables take a single image (3, H, W), and torch's generators are not
+            seeded. With ``Views``, which take no callables and no targets here, the image of an item is a dict of the
+            groups' views, (count, 3, H, W) each.
         seed: seed of the transforms.
         targets: as for :class:`Loader`. With targets an item is ``(image, target)``: a dict with the ``label``, the
             ``id``, the targets that move with the image, and the record's values in the columns.
@@ -105,8 +105,8 @@ class MapDataset(data.Dataset[Item]):
         self._max_pixels = given["max_pixels"]
         self._epoch = SharedIntegers((1,))
         self._epoch.values[0] = _NOT_GIVEN
-        self._calls = 0  # Batches of a worker without an epoch.
-        # Records that came without an epoch; None after the warning.
+        self._calls = 0  # Number of batches of a worker without an epoch.
+        # Records that were visited without an epoch; None after the warning.
         self._watched: set[int] | None = set()
         self._blocks = BufferPool(_FREE_BLOCKS)
 
@@ -145,7 +145,7 @@ class MapDataset(data.Dataset[Item]):
         (self._epoch.values[0],) = check_position(epoch=epoch)
 
     def __getitem__(self, index: int) -> Item:
-        """Read and transform a record; IndexError for an index out of range."""
+        """Read and transform a record; raise IndexError if the index is out of range."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
@@ -179,7 +179,7 @@ class MapDataset(data.Dataset[Item]):
         return numbers % len(self)
 
     def _find_epoch(self) -> int:
-        """Return the epoch that was set or, in a worker without one, a new number for each batch from its seed."""
+        """Return the epoch that was set; in a worker without an epoch, a new number for each batch, from its seed."""
         epoch, worker = int(self._epoch.values[0]), data.get_worker_info()
         if epoch != _NOT_GIVEN or worker is None:
             return max(epoch, 0)
@@ -187,7 +187,7 @@ class MapDataset(data.Dataset[Item]):
         return rng.key(worker.seed, self._calls) >> 22  # An epoch has 42 bits.
 
     def _watch(self, numbers: I64, request: BatchRequest, records: BatchRecords, params: Any) -> None:
-        """Warn once of a record that comes a second time with random parameters of the same epoch."""
+        """Warn once if a record comes a second time with the same random parameters."""
         if self._watched is None or self._epoch.values[0] != _NOT_GIVEN or data.get_worker_info() is not None:
             return
         listed = numbers.tolist()
@@ -206,7 +206,7 @@ class MapDataset(data.Dataset[Item]):
             )
 
     def _make_batch(self, numbers: I64) -> Batch:
-        """Make images and targets of records, given by number; Damage if one is damaged or does not decode."""
+        """Make a batch of the records ``numbers``; raise Damage if a record is damaged or cannot be decoded."""
         containers, within = self.dataset.live.find(numbers)
         unused = np.zeros(len(numbers), dtype=np.int64)  # Lanes and their ends.
         samples = Samples(containers, within, unused, unused)
@@ -224,7 +224,7 @@ class MapDataset(data.Dataset[Item]):
 
 
 def _images_of(batch: Batch) -> list[Any]:
-    """Return the image of each record; of views a dict by group, of tensors (views, 3, H, W) or of lists."""
+    """Return the image of each record, or with ``Views`` a dict by group of tensors (count, 3, H, W) or lists."""
     if not isinstance(batch.images, dict):
         return list(batch.images)
     return [

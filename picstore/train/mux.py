@@ -37,7 +37,7 @@ _DEFAULTS = {**(Loader.__init__.__kwdefaults__ or {}), "epoch_batches": None, "g
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One image of a mux, with its values of :class:`Batch`; a missing text among the columns is None."""
+    """Image of a mux, with its values as in :class:`Batch`; a missing string among the columns is None."""
 
     image: torch.Tensor  # uint8 (3, H, W) unless a transform makes floats
     label: int
@@ -47,7 +47,7 @@ class Sample:
 
 
 class DataMux(BatchLoader[MuxOrder]):
-    """Mixes datasets: each batch holds exactly the configured count of each, in a shuffled order, without end.
+    """Mix of datasets: each batch has exactly the configured count of each dataset, in shuffled order, without end.
 
     An exhausted dataset begins a new epoch of its own. Use a mux either by batches (iterate; after a ``break``,
     iterating again goes on with the next batch) or by samples (``peek`` and ``read``).
@@ -56,7 +56,7 @@ class DataMux(BatchLoader[MuxOrder]):
         config: a file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``. Options given here have
             precedence over those of the file. Or a list of open datasets, such as selections, each with base label and
             count.
-        transform: transforms of sources without transforms of their own. Callables in it take every batch.
+        transform: transforms of sources without transforms of their own. Callables among them take every batch.
         schedule: counts by step, as ``(step, counts)`` in ascending order of steps, which are numbers of batches. From
             their step on, they replace the counts of the configuration. Counts are a list, by source, or a dict by
             name. The name of a source is its ``name`` in TOML, or else its path as it is written. A source that a dict
@@ -68,14 +68,14 @@ class DataMux(BatchLoader[MuxOrder]):
             are given here.
         classes: meaning of labels if the datasets have different classes: ``"join"`` gives classes of one name one
             label, ``"offset"`` numbers each dataset's classes after those of the previous one, ``"same"`` keeps labels
-            as they are. None keeps them too, with a warning if a label has several names. Labels of boxes stay.
-        epoch_batches: number of batches after which an iteration ends; the next one goes on.
+            as they are. None keeps labels too, with a warning if a label has several names. Labels of boxes stay.
+        epoch_batches: number of batches after which an iteration ends; the next iteration goes on from there.
         seed, device, threads, budget, targets, dtype: as for :class:`picstore.Loader`.
         memory_format, decoder, isolate, processes, engine, workers, collate: as for :class:`picstore.Loader`.
         rank, world_size: as for :class:`picstore.Loader`.
         cache, cache_limit: as for :class:`picstore.Loader`; one folder for all datasets.
         max_pixels, reducing_gap: as for :class:`picstore.Loader`.
-        on_damage: as for :class:`picstore.Loader`; a damaged record is replaced by one of its own dataset.
+        on_damage: as for :class:`picstore.Loader`; a damaged record is replaced by another record of the dataset.
 
     Raises:
         UsageError: the configuration cannot be read, or its values and the arguments do not fit together.
@@ -113,13 +113,13 @@ class DataMux(BatchLoader[MuxOrder]):
         )
         check_one_size([source.plan for source in sources])
         super().__init__(order, sources, options=chosen, callables=[callables], whole_epochs=False)
-        self._read = 0  # Samples read of the batch at the position.
+        self._read = 0  # Number of samples read of the batch at the position.
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
 
     @property
     def classes(self) -> list[str]:
-        """Name of each label: several names joined by " / ", "" for none."""
+        """Name of each label: several names are joined by " / ", and "" stands for no name."""
         return names_by_label(self.sources)
 
     @property
@@ -128,7 +128,7 @@ class DataMux(BatchLoader[MuxOrder]):
         return self.order.batch_size(*self._cursor.position)
 
     def __len__(self) -> int:
-        """Return the number of batches in an iteration; TypeError without ``epoch_batches``."""
+        """Return the number of batches in an iteration; raise TypeError without ``epoch_batches``."""
         if self._order.epoch_batches is None:
             raise TypeError("a DataMux without epoch_batches has no length")
         return self._order.epoch_batches
@@ -149,7 +149,7 @@ class DataMux(BatchLoader[MuxOrder]):
         return self._next
 
     def read(self) -> Sample:
-        """Return the next sample; the next iteration follows the last batch of an iteration."""
+        """Return the next sample. The first sample follows the last batch that an iteration gave."""
         sample = self.peek()
         self._next = None
         self._read += 1
@@ -268,7 +268,7 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
 
 
 def names_by_label(sources: Sequence[TrainingSource]) -> list[str]:
-    """Return the name of each label of a mux: several names joined by " / ", "" for none."""
+    """Return the name of each label of a mux: several names are joined by " / ", and "" stands for no name."""
     found: dict[int, dict[str, None]] = {}
     for source in sources:
         for label, name in source.class_names.items():

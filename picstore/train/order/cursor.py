@@ -11,7 +11,7 @@ from torch.utils.data import get_worker_info
 from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.order.state_checks import check_position
 
-_MAX_WORKERS = 1024  # workers of a DataLoader
+_MAX_WORKERS = 1024  # largest number of workers of a DataLoader
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Worker:
 class EpochCursor:
     """Next batch of a loader, as an epoch and the index of a batch in the epoch.
 
-    A DataLoader's workers are copies of the loader, made for each epoch or kept, and no worker tells the original how
-    far it has come. So each worker finds its next batch in memory that all processes share. Worker w of n makes the
+    A DataLoader's workers are copies of the loader, made for each epoch or kept, and no worker tells the original
+    loader its position. So each worker finds its next batch in memory that all processes share. Worker w of n makes the
     batches w, w + n, … of an epoch, which is the order in which a DataLoader asks its workers.
 
     Args:
@@ -52,7 +52,7 @@ class EpochCursor:
         self._offset: int | None = 0
         self._shared = SharedIntegers((_MAX_WORKERS, 2))  # epoch and batch of each worker
         self._epoch = self._batch = 0
-        # The position that this process last gave to worker 0.
+        # Position that this process gave to worker 0 most recently.
         self._published = [0, 0]
         # Process to which the position ``_epoch``, ``_batch`` belongs.
         self._owner = Worker()
@@ -126,7 +126,7 @@ class EpochCursor:
         """Move to a batch, which follows the batch that is handed over now.
 
         At the end of an epoch, move on to the first batch of the next epoch. A worker stays at the end of the epoch,
-        because other workers may not have reached it.
+        because other workers may be behind.
         """
         if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
