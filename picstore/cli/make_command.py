@@ -75,7 +75,7 @@ def make_command(verb: str, epilog: str) -> click.Command:
 
 
 def load_verb(verb: str) -> Callable[..., Any]:
-    """Import the function of a verb, ``picstore.VERB``."""
+    """Import and return the function of a verb, ``picstore.VERB``."""
     function: Callable[..., Any] = getattr(importlib.import_module(f"picstore.verbs.{verb}"), verb)
     return function
 

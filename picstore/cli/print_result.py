@@ -20,7 +20,7 @@ _MOST_REASONS = 8
 _MOST_FORMATS = 10
 _MOST_DUPLICATES = 20  # groups, and duplicates of a group
 _MOST_CLASSES = 4
-# A copy is recommended if an epoch would read less than this share of the bytes that it reads now.
+# A copy is recommended if an epoch of the copy reads less than this share of the bytes that an epoch reads now.
 _WORTH_COPYING = 0.8
 
 

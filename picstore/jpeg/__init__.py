@@ -1,1 +1,1 @@
-"""Internal: one JPEG: headers, segments, Huffman tables, lossless restart markers, cuts."""
+"""Internal: headers, segments, Huffman tables, lossless restart markers and cuts of a JPEG."""

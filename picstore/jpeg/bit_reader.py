@@ -1,4 +1,4 @@
-"""Bit reading for kernels: entropy-coded data freed of stuffing and markers, and a refillable accumulator.
+"""Bit reading for kernels: removal of stuffing and markers from entropy-coded data, and a refillable accumulator.
 
 Without stuffing, the position of any bit is plain arithmetic (ITU-T T.81, B.1.1.5). A bit reader's state is three
 numbers: the accumulator, a 64-bit word whose highest bits are the next bits; the number of valid bits in the
@@ -31,8 +31,7 @@ _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 def search_code(accumulator, ranges, symbols, shortest):
     """Return symbol | length << 8 of the code at the accumulator's head (F.2.2.3), or 0 if there is no code.
 
-    ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``transcode_lookup.make_lookups``. Codes have at
-    least ``shortest`` bits.
+    ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``transcode_lookup.make_lookups``.
     """
     for length in range(shortest, MAX_CODE_BITS + 1):
         code = np.int64(accumulator >> _u64(64 - length))
@@ -137,10 +136,10 @@ def unstuff(address, size, start, flat, segments):
 
 @device_function
 def unstuff_segment(source, size, readable, target):
-    """Copy one restart segment without stuffed zeros.
+    """Copy a restart segment without stuffed zeros.
 
     Args:
-        source, size: address and size of the segment, without its marker; fill bytes may end it.
+        source, size: address and size of the segment without its marker; the segment may end in fill bytes.
         readable: number of readable bytes at ``source``.
         target: address of ``size`` + 64 writable bytes.
 

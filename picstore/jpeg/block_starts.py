@@ -30,9 +30,8 @@ SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 # Fields of a block's note: bit at which the DC code begins, number of bits of code and difference, and the difference.
 POSITION_SHIFT, BITS_SHIFT, DIFFERENCE_BIAS = 20, 12, 2048
 
-# A lane reads one scan: a bit reader's three numbers, with an address instead of the byte's offset; the index of the
-# next coefficient; the address of the block's plan, 0 if the lane is idle. Two lanes of six numbers would exceed the
-# registers.
+# A lane reads one scan: a bit reader's state, with an address instead of an offset; the index of the next coefficient;
+# and the address of the block's plan, 0 if the lane is idle. Two lanes of six numbers would exceed the registers.
 PLAN = 4
 
 _u64, _i64 = np.uint64, np.int64
@@ -131,7 +130,7 @@ def _read_ac(plan, accumulator, k):
 
 @device_function
 def _begin_scan(scan):
-    """Plan the blocks of an MCU, and return a lane at the first AC code of a scan."""
+    """Fill the plans of an MCU's blocks, and return a lane at the first AC code of a scan."""
     row = array_at(scan, SCAN_COLUMNS, np.int64)
     row[DAMAGE] = 0
     blocks = array_at(_u64(row[BLOCKS]), 4 * row[PER_MCU], np.int64)
@@ -159,7 +158,7 @@ def _begin_segment(row):
 
 @inlined
 def _begin_block(lane):
-    """Move a lane from a block's end to the next block's first AC code, or make it idle at the scan's end."""
+    """Move a lane from a block's end to the next block's first AC code; at the scan's end, make the lane idle."""
     _, valid, byte, _, plan = lane
     row = _row(plan)
     row[UNTIL] -= 1

@@ -1,4 +1,4 @@
-"""Crops cut out of compressed bytes along tiles, without decoding.
+"""Crops of a JPEG, cut out of the compressed bytes along tiles, without decoding.
 
 A restart segment decodes by itself (ITU-T T.81, E.1.4). So the headers with another size, followed by the segments of
 the tiles that a box touches, are a JPEG of that part of the image. Decoding that JPEG gives the same pixels as decoding
@@ -197,9 +197,8 @@ def _find_frame(source, tiling):
     while offset + 9 <= end and source[offset] == 0xFF:
         if source[offset + 1] == 0xC0 or source[offset + 1] == 0xC1:
             return offset
-        # A fill byte.
         if source[offset + 1] == 0xFF:
-            offset += 1
+            offset += 1  # fill byte
             continue
         offset += 2 + (np.int64(source[offset + 2]) << 8 | np.int64(source[offset + 3]))
     return 0

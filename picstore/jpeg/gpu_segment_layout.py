@@ -23,14 +23,12 @@ CODES, PLACES = 38, 39
 IMAGE_WORDS = 40
 
 # Words of a part of a segment, int32 (PART_WORDS,); a segment without entry points is one part. Offset of the first
-# byte in the stream, and number of bytes, of which neighboring parts may share some; index of the first block; number
-# of MCUs; bits before the first MCU in the first byte; bits after the last MCU in the last byte, or WHOLE_BYTE for up
-# to 7 bits of padding.
+# byte in the stream, and number of bytes, which neighboring parts may share; first block; number of MCUs; bits before
+# the first MCU in the first byte; bits after the last MCU in the last byte, WHOLE_BYTE for up to 7 bits of padding.
 OFFSET, LENGTH, BLOCK, MCUS, BEFORE, AFTER = range(6)
 PART_WORDS, WHOLE_BYTE = 6, 8
 
-# Words of a Huffman table, int32 (4,): first entry; number of entries; number of windows of LOOKUP_BITS bits with an
-# entry; 1 for DC, 0 for AC.
+# Words of a Huffman table, int32 (4,): first entry, number of entries, windows of LOOKUP_BITS bits with entry, is DC.
 FIRST_ENTRY, ENTRY_COUNT, SHORT, IS_DC = range(4)
 HUFFMAN_TABLES = 4  # DC 0, DC 1, AC 0, AC 1
 HUFFMAN_BYTES = 16 + 256  # number of codes of each length, symbols

@@ -38,13 +38,11 @@ def decode(
     Args:
         jpeg: one stream of any kind: baseline or progressive, grey, color or CMYK.
         box: left, top, width, height in pixels; the whole image by default.
-        size: (height, width), or the length of the shorter side, which keeps the aspect ratio; the box's size by
-            default.
+        size: (height, width), or the shorter side's length, which keeps the aspect ratio; by default the box's size.
         interpolation: ``"nearest"``, ``"box"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``, antialiased, or
             torchvision's or Pillow's member of the same name.
         reducing_gap: None for exact pixels. With a number of at least 1.0, the image is decoded at 1/2, 1/4 or 1/8 if
-            that leaves at least this factor to the resampling, as with Pillow's argument of the same name. No effect on
-            ``"nearest"``.
+            that leaves at least this factor to the resampling, as Pillow does; ``"nearest"`` ignores the argument.
 
     Returns:
         uint8 (height, width, 3), C-contiguous, in memory of its own; grey images have three equal channels.

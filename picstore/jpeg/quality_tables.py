@@ -33,8 +33,7 @@ def scale_tables(quality: int) -> list[list[int]]:
 def estimate_quality(jpeg: bytes | memoryview) -> int:
     """Return the quality, 1 to 100, whose luma table in libjpeg is nearest to the JPEG's; exact for libjpeg's files.
 
-    The nearest table has the least mean of |log(ratio of steps)|. Raise ImageError if the headers break T.81 or have no
-    luma table.
+    The nearest table has the least mean |log(ratio of steps)|. Raise ImageError if the headers or the table break T.81.
     """
     segments = list(iterate_marker_segments(jpeg))
     tables = read_coding_parameters(segments).quantization

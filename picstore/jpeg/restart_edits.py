@@ -40,7 +40,7 @@ def bit_length(difference):
 
 @kernel("(int64[::1], int64[:, ::1], Tuple((int64, int64, int64, boolean)), int64[:, ::1], int64[:, ::1])")
 def find_edits(starts, blocks, intervals, edits, sizes):
-    """Record the edits that new restart markers need.
+    """Write the edits that new restart markers need.
 
     Every MCU whose index is a multiple of the new or the old interval gets edits, one for each flagged block; if
     ``every``, all MCUs get edits.

@@ -53,7 +53,7 @@ _DAMAGE = {
 
 @dataclass(frozen=True, slots=True)
 class TranscodedJpeg:
-    """A JPEG with new restart markers, and the facts about it that a container stores.
+    """JPEG with new restart markers, and the facts about the JPEG that a container stores.
 
     Attributes:
         header: result of ``markers.parse_header(jpeg)``.
@@ -242,7 +242,7 @@ def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
 
 
 class _ScanRewriter:
-    """A scan with its Huffman tables, and the edits that new segments need.
+    """Scan with its Huffman tables, and the edits that new segments need.
 
     Attributes:
         damage: code of the damage that ``block_starts.find_block_starts`` found, or 0.
@@ -309,7 +309,7 @@ class _ScanRewriter:
         del self._starts
 
     def transcode(self) -> TranscodedJpeg:
-        """Write the JPEG."""
+        """Write the JPEG with new restart markers, after all other steps."""
         header, length = self._header, len(self._headers)
         stream, lengths = self._write_stream(self._huffman, self._headers)
         components = header.components

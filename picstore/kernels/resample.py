@@ -99,7 +99,7 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Return the first source pixel with weight, the last + 1, and the most of an output pixel; 0, 0, 0 if none has.
+    """Return the first source pixel with weight, the last + 1, and the most taps of an output pixel; 0, 0, 0 if none.
 
     ``first`` is changed to count from the first of these pixels.
     """
@@ -187,7 +187,7 @@ def _is_copy_box(size, box, clip, target):
 def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
     source, rows, box, clip, flips, interpolation, antialias, fill, target
 ):
-    """Resample as ``resample`` does, without checks of shapes and dtypes; for kernels too.
+    """Resample as ``resample`` does, without checks of shapes and dtypes; kernels may call this too.
 
     Args:
         source, box, clip, flips, interpolation, antialias, fill: as for ``resample``.
@@ -220,7 +220,7 @@ def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
         return True
     samples = 3 * (high - low)
     lines = np.zeros((GROUP, samples + 3 * PIXELS), np.int16)
-    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # for zero weights past the last column
+    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # padded: taps of weight 0 lie past the end
     addresses = np.zeros(y_weights.shape[1], np.uint64)
     total = np.empty(COLUMN // 2, np.int32)
     block = np.empty((width + PIXELS, COLUMN), np.uint8)

@@ -194,7 +194,7 @@ def _transpose_columns(memory: VectorMemory, columns: Any, out: Any, stride: Any
 
 @device_function
 def write_rows(block, rows, target, top, bottom):
-    """Write a block's columns as rows.
+    """Write the columns of a block as rows of the output.
 
     Args:
         block: uint8 (at least the width rounded up to PIXELS, COLUMN).

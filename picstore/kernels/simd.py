@@ -181,7 +181,7 @@ _Step = Callable[[Any, list[Vector]], list[Vector]]
 
 @contextlib.contextmanager
 def _repeated(builder: Any, count: Any) -> Iterator[Any]:
-    """Repeat the instructions that a block builds ``count`` times; yield the index."""
+    """Repeat ``count`` times the instructions that a ``with`` block builds; yield the index."""
     before, condition = builder.basic_block, builder.append_basic_block("repeat")
     body, end = builder.append_basic_block("repeat.body"), builder.append_basic_block("repeat.end")
     builder.branch(condition)
@@ -251,7 +251,7 @@ class VectorMemory:
 
 
 def transposed(rows: list[Vector]) -> list[Vector]:
-    """Transpose 8 × 8 numbers in each 128 bits of eight vectors of 16-bit elements, or of four of bytes."""
+    """Transpose 8 × 8 numbers in each 128 bits of eight vectors of 16-bit elements, or of four vectors of bytes."""
     half = len(rows) // 2
     # Three perfect shuffles transpose.
     for _ in range(3):

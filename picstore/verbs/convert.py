@@ -1,4 +1,4 @@
-"""``picstore.convert``: make a dataset of images, or add images to one."""
+"""``picstore.convert``: write a dataset of images, or add images to a dataset."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _reading(dataset: Dataset) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class OrderStatistics:
-    """Figures of the stored order.
+    """Statistics of the order in which records are stored.
 
     Attributes:
         records: number of measured records: all, or those of 1,000 evenly spaced containers.

@@ -1,4 +1,4 @@
-"""``picstore.view``: the web page of a dataset, or of two beside each other."""
+"""``picstore.view``: web page of a dataset, or of two datasets side by side."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def view(
     root: Where | None = None,
     other_root: Where | None = None,
 ) -> Page:
-    """Show a dataset, or two beside each other, on a web page of this machine while the process runs.
+    """Show a dataset, or two side by side, on a web page of this machine while the process runs.
 
     With ``embed``, the result at the end of a notebook's cell is the page, otherwise a link to it.
 

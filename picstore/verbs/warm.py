@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def warm(recipe: str | None = None, *, processes: int | None = None) -> WarmResult:
-    """Compile kernels now, once on a machine, instead of at their first use.
+    """Compile kernels now, once per machine, instead of at their first use.
 
     Compiled kernels are kept in NUMBA_CACHE_DIR if it is set, else beside the package, or in the user's cache folder if
     the package's folder cannot be written.

@@ -14,7 +14,7 @@ IDLE, RUNNING, DONE, CANCELLED, FAILED = "idle", "running", "done", "cancelled",
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Progress of some work.
+    """Progress of work in the background.
 
     Attributes:
         total, done: numbers of records.

@@ -106,7 +106,7 @@ def _verification(session: Session) -> Verification:
 
 
 def answer_verification(session: Session, _: Query) -> Any:
-    """Return the progress of the verification."""
+    """Return the report of the verification."""
     return _verification(session).report
 
 

@@ -174,7 +174,7 @@ class Records:
                 raise
 
     def _mark(self, chosen: Filter, gone: threading.Event) -> Bools:
-        """Mark the records for which a filter holds; the lock is not held while a condition in SQL is evaluated."""
+        """Return which records a filter leaves; the lock is not held while a condition in SQL is evaluated."""
         with self._lock:
             marks = self._mark_columns(chosen)
             # Read the indexes while the lock is held.
@@ -184,7 +184,7 @@ class Records:
         return marks
 
     def _mark_columns(self, chosen: Filter) -> Bools:
-        """Mark the records for which a filter holds, except its condition in SQL."""
+        """Return which records a filter leaves without its condition in SQL."""
         marks = np.ones(len(self.dataset), dtype=np.bool_)
         if chosen.labels:
             marks &= np.isin(self._numbers("label"), chosen.labels)
@@ -219,7 +219,7 @@ class Records:
         return marks
 
     def _mark_text(self, text: str) -> Bools:
-        """Mark the records that have a text in the class name, in a column, or in an extra that has been read."""
+        """Return which records have a text in the class name, in a column, or in an extra that has been read."""
         wanted = text.lower()
         labels = [label for label, name in enumerate(self.dataset.classes) if wanted in name.lower()]
         marks: Bools = np.isin(self._numbers("label"), labels)
@@ -249,7 +249,7 @@ class _Patience:
 
 
 def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: float | None = None) -> Bools:
-    """Mark the records for which a condition holds, as ``table.where`` does.
+    """Return which records meet a condition, as ``table.where`` does.
 
     Args:
         gone: set when nobody waits for the result.

@@ -69,7 +69,7 @@ class Run:
 
 
 class Replay:
-    """Batches of trainings on a dataset; threads may share this object."""
+    """Loaders that rebuild batches of trainings on a dataset; threads may share this object."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset

@@ -138,7 +138,7 @@ def has_tiling(frame, tiling):
 def least_width(factor):
     """Return the least width in pixels of a box, unless the image is narrower, that is decoded at the scale 1 / factor.
 
-    ``ycc_to_rgb`` does not interpolate rows of 2 chroma samples, but would interpolate the rows of the whole image.
+    ``ycc_to_rgb`` does not interpolate rows of at most 2 chroma samples, but would interpolate the whole image's rows.
     """
     return (MIN_CUT_WIDTH - 1) * factor + 1
 

@@ -25,7 +25,7 @@ BY_LENGTH = _RANGES + 256
 # Fields of an entry for AC codes, 64 bits: number of bits of all codes and values; bit at which the last symbol's value
 # begins; 63 - size of this value; number of bits of the first symbol's code and value; steps from the coefficient
 # before the entry to the first symbol's and to the last symbol's coefficient, _ENDS if the block ends; the first of two
-# values, int16, which lies within the bits looked up. Shifts by a field need no mask, because they use only 6 bits.
+# values, int16, which lies within the bits looked up. Shifts by a field need no mask, because a shift uses 6 bits.
 _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)

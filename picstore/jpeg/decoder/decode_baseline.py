@@ -1,6 +1,6 @@
 """Decoder of training JPEGs: the pixels of libjpeg-turbo, bit for bit, by kernels without the GIL.
 
-One kernel opens a stream, and another decodes rows: all at once, or those that a resampler needs next.
+One kernel opens a stream, and another decodes rows: all at once, or the rows that a resampler needs next.
 
 Training JPEGs are baseline, in one scan, grey or YCbCr, of four samplings. Other and damaged JPEGs are refused with a
 reason, and the caller may use libjpeg instead. libjpeg-turbo is slower, because it has no fast path for Huffman codes

@@ -37,8 +37,7 @@ def measure_tiles(streams, starts, firsts):
     Args:
         streams: argument of ``describe_tiles``.
         starts: int64 (n + 1,), takes the images' offsets in bytes, multiples of 8, and the number of all bytes.
-        firsts: int64 (n + 1,), takes the images' first rows, one for each part of a segment, and the number of all
-            rows.
+        firsts: int64 (n + 1,), takes the images' first rows and the number of rows; each part of a segment has a row.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)
@@ -61,7 +60,7 @@ def measure_tiles(streams, starts, firsts):
     "Tuple((int64[:, ::1], int64[:, ::1], int64[:, ::1])), Tuple((uint8[:, ::1], int32[:, ::1], int16[:, ::1])))"
 )
 def describe_tiles(slots, streams, data, segments, images, tables):
-    """Copy the tiles that boxes need from some images, and fill the images' rows.
+    """Copy the tiles under the boxes of some images, and fill the images' rows.
 
     Args:
         slots: the first image, and the last + 1.
@@ -214,8 +213,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 def _describe_parts(source, segment, mcus, distances, described):
     """Describe the parts of a segment between its entry points; return whether all points are in the segment.
 
-    Neighboring parts share the byte in which a part ends and the next begins. The byte after FF is a stuffed zero,
-    which holds no data.
+    Neighboring parts share the byte in which a part ends and the next begins. The byte after FF is stuffed, not data.
     """
     offset, at, length, block = segment
     interval, step, per_mcu = mcus

@@ -1,4 +1,4 @@
-"""Chroma upsampling and conversion to RGB of rows of samples by kernels, bit for bit as in libjpeg.
+"""Upsampling of chroma rows, and conversion of rows of samples to RGB, by kernels, bit for bit as in libjpeg.
 
 Chroma is interpolated ("fancy upsampling"): each of a sample's two new samples lies a quarter of the way to a neighbor.
 The caller repeats the first sample before a row, and the last sample after the row.
@@ -28,13 +28,13 @@ def _times(vector: Vector, factor: int) -> Vector:
 
 
 def _interleave(left: Vector, right: Vector) -> Vector:
-    """Interleave two vectors, as bytes."""
+    """Narrow the elements of two vectors to bytes, and interleave the vectors."""
     return left.narrowed(8).shuffled(right.narrowed(8), [k // 2 + 16 * (k % 2) for k in range(32)])
 
 
 @vector_function(4)
 def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> None:
-    """Convert 16 pixels (JFIF 1.02, with 16 fractional bits)."""
+    """Convert 16 pixels from Y, Cb and Cr to RGB (JFIF 1.02, with 16 fractional bits)."""
     y, cb, cr = _samples(memory, luma), _samples(memory, blue) - 128, _samples(memory, red) - 128
     # 1.402 = 1 + 26345 / 65536, 1.772 = 2 - 14942 / 65536, -0.714 = 18734 / 65536 - 1: factors that fit 16 bits.
     # Doubling the chroma and rounding half of the product gives the same result as rounding one product.

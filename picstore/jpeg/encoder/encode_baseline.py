@@ -56,7 +56,7 @@ def encode(pixels: U8, *, quality: int, subsampling: str, interval: int | None =
 
 
 def strip_height(width: int) -> int:
-    """Return the rows of a strip for ``encode_strips``: whole rows of MCUs, of about a megapixel in all."""
+    """Return the number of rows in a strip for ``encode_strips``: whole rows of MCUs, about a megapixel."""
     return _MCU_HEIGHT * max(1, _STRIP_PIXELS // (_MCU_HEIGHT * width))
 
 
