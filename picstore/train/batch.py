@@ -47,7 +47,7 @@ class ViewImages(dict[str, Any]):
 class Batch:
     """Batch of a loader, which unpacks, counts and is indexed as the tuple ``(images, labels)``.
 
-    The class is not a tuple, because a DataLoader converts tuples to lists, and ids, targets and columns would be lost.
+    The class is not a tuple, because a DataLoader converts a tuple to a list, which loses ids, targets and columns.
     ``tuple(batch)`` is the pair, for libraries that need a tuple, and ``batch["ids"]`` is a field by name.
 
     Attributes:

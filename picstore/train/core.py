@@ -230,7 +230,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def remaining(self) -> int:
         """Number of batches from the position to the end of the epoch, while ``len`` counts all batches of an epoch.
 
-        After ``load_state_dict`` it is the length of the next iteration. Raise TypeError if epochs have no end.
+        After ``load_state_dict``, the next iteration has this number. Raise TypeError if epochs have no end.
         """
         epoch, batch = self.position
         length = self.order.length(epoch)

@@ -43,7 +43,7 @@ _NOT_GIVEN = -1
 
 
 class MapDataset(data.Dataset[Item]):
-    """A dataset by index: ``dataset[i]`` is ``(image, label)`` of the i-th record in stored order.
+    """Dataset by index: ``dataset[i]`` is ``(image, label)`` of the i-th record in stored order.
 
     It works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and can be
     pickled. The image of a record equals that of a :class:`Loader` with the same transforms, seed and epoch. Each
@@ -122,7 +122,7 @@ class MapDataset(data.Dataset[Item]):
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes by label, as of torchvision's ImageFolder."""
+        """Names of the classes by label, as in torchvision's ImageFolder."""
         return self.dataset.classes
 
     @property

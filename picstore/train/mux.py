@@ -79,7 +79,7 @@ class DataMux(BatchLoader[MuxOrder]):
 
     Raises:
         UsageError: the configuration cannot be read, or its values and the arguments do not fit together.
-        TypeError: an argument has another name.
+        TypeError: an argument is unknown.
         NotADataset, Damage: a dataset cannot be opened.
         PicstoreError: as :class:`picstore.Loader` raises it.
     """

@@ -129,7 +129,7 @@ class RankShares:
 
 
 def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: I64 | int = 0) -> I64:
-    """Return the size of a rank's share; leftover samples go to one rank each, from ``first`` on and cyclically."""
+    """Return the size of a rank's share of a batch; ranks get leftover samples one each, from ``first`` on, in turn."""
     turn = (np.asarray(rank) - first) % world_size
     share: I64 = np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)
     return share

@@ -44,7 +44,7 @@ class ColorProgram:
     def from_step(
         cls, opcode: npt.ArrayLike, operands: Sequence[npt.ArrayLike], *, key: Any = 0, count: int
     ) -> ColorProgram:
-        """Return a program of one step for ``count`` images; each argument is a number or an array (count,)."""
+        """Return a program of one step for ``count`` images; opcode, operands and key: numbers or arrays (count,)."""
         table = np.zeros((count, 1, opcodes.OPERANDS))
         for k, numbers in enumerate(operands):
             table[:, 0, k] = numbers
