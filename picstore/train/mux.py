@@ -58,9 +58,9 @@ class DataMux(BatchLoader[MuxOrder]):
             count.
         transform: transforms of sources without transforms of their own. Callables among them take every batch.
         schedule: counts by step, as ``(step, counts)`` in ascending order of steps, which are numbers of batches. From
-            their step on, they replace the counts of the configuration. Counts are a list, by source, or a dict by
-            name. The name of a source is its ``name`` in TOML, or else its path as it is written. A source that a dict
-            does not name keeps its count.
+            the step on, the counts replace those of the configuration. Counts are a list, by source, or a dict by name.
+            The name of a source is its ``name`` in TOML, or else its path as written. A source that a dict does not
+            name keeps its count.
         global_counts: counts are for the batches of all ranks together; the sizes of the ranks' batches differ by at
             most one. Otherwise counts are for the batch of each rank.
         lanes: number of runs of each source that batches mix, at most 65,536. By default all sources together have
