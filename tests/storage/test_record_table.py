@@ -160,7 +160,7 @@ def test_without_duckdb_or_pyarrow_the_message_says_what_to_install(
     for module in ("duckdb", "pyarrow"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module, None)
-            with pytest.raises(MissingDependency, match=r"picstore\[sql\]"):
+            with pytest.raises(MissingDependency, match=r"\[sql\]"):
                 dataset.where("label = 1")
             assert dataset.table["label"].size == 48
 
