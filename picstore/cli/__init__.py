@@ -84,7 +84,7 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
             signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     signal.signal(signal.SIGALRM, send)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds in which the callback ends
+    signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds, after which the callback has ended
 
 
 def _hint() -> str:

@@ -112,7 +112,7 @@ def unstuff(address, size, start, flat, segments):
             break
         following = offset + 1
         while following < n and source[following] == 0xFF:
-            following += 1  # fill bytes
+            following += 1  # Skip fill bytes.
         if following >= n:
             break
         code = source[following]

@@ -26,7 +26,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 # prefetching. With 1, 2 or 4 rows, streams that are in no cache are cut 1.4 times as fast.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
-# Least width in pixels of a cut from a row's last tile, because libjpeg does not interpolate rows of 2 chroma samples.
+# Least width in pixels of a cut from the last tile; libjpeg does not interpolate rows of at most 2 chroma samples.
 MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8

@@ -62,10 +62,10 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
         elif marker == DHT:
             huffman.update(_read_huffman(body))
         elif marker == APP0 and body.startswith(b"JFIF\0") and len(body) >= 14:  # libjpeg ignores shorter segments
-            # Write major version 1, because libjpeg warns of others, which decoders may call an error; no thumbnail.
+            # Major version 1, because libjpeg warns of other versions, which decoders may call an error; no thumbnail.
             jfif = body[:5] + b"\1" + body[6:12] + b"\0\0"
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
-            # Write 1 for all YCbCr transforms: libjpeg reads others, but warns, which decoders may call an error.
+            # 1 for all YCbCr transforms: libjpeg reads other values, but warns, which decoders may call an error.
             adobe = body[:11] + bytes([min(body[11], 1)])
         elif marker == APP1:
             exif.append(body)

@@ -15,7 +15,7 @@ from picstore.kernels.jit import device_function
 MAX_CODE_BITS = 16
 # Key of a tree that was merged into another tree. Keys of other trees are weight << 9 | 511 - index.
 _MERGED = 1 << 62
-# Number of 16-bit codes that begin with the same code of 1, 2, … bits.
+# Number of 16-bit codes that begin with a given code of 1, 2, … bits.
 _SHARES = [1 << bits for bits in reversed(range(MAX_CODE_BITS))]
 
 

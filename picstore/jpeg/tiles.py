@@ -11,7 +11,7 @@ import numpy as np
 
 from picstore.arrays import I64
 
-# In any Huffman-coded JPEG, a block of 64 pixels takes at least a bit, for its DC coefficient; in a baseline JPEG two.
+# Most pixels of a byte: a block of 64 pixels takes at least one bit in any Huffman-coded JPEG, two in a baseline JPEG.
 MAX_PIXELS_A_BYTE = 8 * 64
 # Preferred width in pixels. docs/archive/measurements.md has sizes and speeds of tiles from 1 MCU to one row.
 TILE_WIDTH = 64

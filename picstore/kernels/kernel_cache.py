@@ -33,7 +33,7 @@ SUFFIX = ".kernel"
 _HEADER = b"picstore kernel 1\n"
 # Most bytes of a file; the largest kernel takes 200 KB.
 _MAX_BYTES = 1 << 26
-# Most files of a kernel besides the newest, for processors that share a folder, and versions that a user switches.
+# Most files of a kernel besides the newest, for processors that share a folder, and for several installed versions.
 _KEPT = 8
 # Seconds after which the process that wrote a partial file is regarded as killed.
 _PARTIAL_SECONDS = 3600
@@ -136,7 +136,7 @@ def cache_folders() -> tuple[Path | None, tuple[Path, ...]]:
         candidates = [Path(given, "picstore"), Path(given, f"picstore-{os.geteuid()}")]
     else:
         candidates = [Path(__file__).with_name("__pycache__")]
-        # Some users have no home.
+        # Path.home raises RuntimeError if the user has no home.
         with contextlib.suppress(RuntimeError):
             home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
             candidates.append(Path(home, "picstore", "kernels"))

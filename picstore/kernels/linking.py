@@ -15,7 +15,7 @@ from llvmlite.binding import parse_bitcode
 
 from picstore.kernels.numba_names import LINKING, available
 
-# Beginning of the names of all functions that Python calls.
+# Prefix of the names of all functions that Python calls.
 _WRAPPER = "_ZN7cpython"
 
 

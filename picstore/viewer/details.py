@@ -20,8 +20,8 @@ from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
 _MAX_THUMBNAIL = 2048  # pixels of the longer side
-_MAX_EXTRA = 100_000  # characters of an extra
-_MAX_DRAWN = 2000  # objects of an image
+_MAX_EXTRA = 100_000  # characters shown of an extra
+_MAX_DRAWN = 2000  # objects drawn in an image
 
 
 def answer_dataset(session: Session, _: Query) -> dict[str, Any]:

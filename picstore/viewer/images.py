@@ -32,7 +32,7 @@ _QUALITY = 85
 _SEND_AS_STORED_UP_TO = 2
 # Pixels that may be decoded at a time: 0.2 GB as RGB.
 _MAX_PIXELS = 1 << 26
-_MAX_CROP = 1 << 22  # pixels
+_MAX_CROP = 1 << 22  # pixels; larger crops are reduced
 # Turns of hue from one mask value to the next, the golden ratio, so that neighboring values differ much.
 _PHI = 0.618034
 

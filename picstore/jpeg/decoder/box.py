@@ -27,9 +27,9 @@ from picstore.jpeg.decoder.decode_baseline import BUFFER_TOO_SMALL, WORKSPACE, b
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, inlined, kernel
 
-# Code: the segments do not form rows of tiles, or contradict the headers.
+# Error code: the segments do not form rows of tiles, or contradict the headers.
 NO_GRID = -30
-# Code: the box is empty, or not within the rows of the image that are in memory.
+# Error code: the box is empty, or not within the rows of the image that are in memory.
 OUTSIDE = -32
 _u64 = np.uint64
 
@@ -136,7 +136,7 @@ def has_tiling(frame, tiling):
 
 @inlined
 def least_width(factor):
-    """Return the least width in pixels of a box, unless the image is narrower, that is decoded at the scale 1 / factor.
+    """Return the least width in pixels of a box that is decoded at the scale 1 / factor, unless the image is narrower.
 
     ``ycc_to_rgb`` does not interpolate rows of at most 2 chroma samples, but would interpolate the whole image's rows.
     """

@@ -166,7 +166,7 @@ def read_dc(address, tables, accumulator, valid, byte):
 
 @inlined
 def _end_of_block(entry, first, index, last):
-    """Return the number of bits of a block's last entry that belong to the block, and whether the block ends well."""
+    """Return the number of bits of a block's last entry that belong to the block, and whether the end is valid."""
     bits = entry & _63
     # The entry's second code, after the last coefficient, belongs to the next block.
     if first >= last:

@@ -22,7 +22,7 @@ from picstore.kernels.simd import load_byte
 
 # Spare bytes after a stream, because streams begin at multiples of 8, and the GPU reads up to 8 bytes beyond an end.
 _ROOM = 16
-# Code: the entry points do not lie within the segments.
+# Error code: the entry points do not lie within the segments.
 WRONG_ENTRY_POINTS = -31
 _u64 = np.uint64
 
@@ -182,7 +182,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
                     known = distances, (y * per_row + x) * per_segment, per_segment
                     sound &= _describe_parts(source, segment, mcus, known, (described, part))
                 else:
-                    # A call would take twice the time, because numba counts the references to arrays that it passes.
+                    # Not a call, which would take twice the time, because numba counts references to arrays it passes.
                     described[part, words.OFFSET], described[part, words.LENGTH] = np.int32(at), np.int32(length)
                     described[part, words.BLOCK], described[part, words.MCUS] = np.int32(block), np.int32(interval)
                     described[part, words.BEFORE] = 0

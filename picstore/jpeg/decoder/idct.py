@@ -34,14 +34,14 @@ D = _fixed(1.175875602)
 ONES = _fixed(0.298631336), _fixed(2.053119869), _fixed(3.072711026), _fixed(1.501321110)
 TWOS = -_fixed(0.899976223), -_fixed(2.562915447), -_fixed(1.961570560), -_fixed(0.390180644)
 
-# To 4 samples: factors of coefficients 7, 5, 3 and 1, in the odd sums of the inner and of the outer samples.
+# For 4 samples: factors of coefficients 7, 5, 3 and 1, in the odd sums of the inner and of the outer samples.
 FOUR = (
     (-_fixed(0.211164243), _fixed(1.451774981), -_fixed(2.172734803), _fixed(1.061594337)),
     (-_fixed(0.509795579), -_fixed(0.601344887), _fixed(0.899976223), _fixed(2.562915447)),
 )
-# To 4 samples: factors of coefficients 2 and 6.
+# For 4 samples: factors of coefficients 2 and 6.
 FOUR_EVEN = _fixed(1.847759065), -_fixed(0.765366865)
-# To 2 samples: factors of coefficients 1, 3, 5 and 7.
+# For 2 samples: factors of coefficients 1, 3, 5 and 7.
 TWO = _fixed(3.624509785), -_fixed(1.272758580), _fixed(0.850430095), -_fixed(0.720959822)
 
 

@@ -47,7 +47,7 @@ from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_nat
 
 # Most rows of pixels that ``decode_scan`` writes beyond the requested rows.
 MOST_SURPLUS_ROWS = 17
-# Code of damage: a segment has more bytes than its MCUs need.
+# Error code: a segment has more bytes than its MCUs need.
 SURPLUS_BYTES = -12
 
 # Bytes before each row of samples, for the repeated first sample; as many and STEP more follow the row.
