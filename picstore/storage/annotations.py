@@ -20,12 +20,12 @@ from picstore.errors import ImageError, UsageError
 FIELDS = ("boxes", "box_labels", "polygons", "keypoints")
 # Greatest distance of a coordinate from zero, in pixels: far beyond any image, and float32 still holds all integers.
 MAX_COORDINATE = 1 << 24
-# Greatest number of objects of an image, and of outlines of all its objects. An extra of 16 MiB could hold a million
-# objects, which take 10 to 100 µs each, and compress to 1 KB. Photographs of crowds have 25,000 people.
+# Greatest number of objects per image, and of outlines of all objects of an image. Without a limit, an extra of 16 MiB,
+# compressed to 1 KB, could hold a million objects, each read in 10 to 100 µs. Photographs of crowds have 25,000 people.
 MAX_OBJECTS = 1 << 15
-# Greatest size of the table of keypoints: number of objects times the most points of an object.
+# Greatest size of an image's table of keypoints: number of objects times the largest number of points of an object.
 MAX_KEYPOINTS = 1 << 20
-OWN = "own"  # picstore's form, in all target fields
+OWN = "own"  # name of the form in which picstore stores all target fields
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 _NORMALIZED = "-normalized"
 # Decimals of coordinates computed from normalized coordinates; further digits would show rounding errors of floats.
@@ -41,7 +41,7 @@ class Objects:
         count: number of objects, k; every present field has one value per object.
         boxes: float64 (k, 4), left, top, right, bottom in pixels from the image's top left corner.
         labels: int64 (k,), the field ``box_labels``.
-        polygons: for each object its outlines, float64 (p, 2) of x, y, counted like boxes.
+        polygons: for each object its outlines, float64 (p, 2) of x, y, in the coordinates of ``boxes``.
         keypoints: for each object float64 (m, 3) of x, y, visibility; (0, 0) is the center of the first pixel.
     """
 
@@ -163,9 +163,9 @@ def _shown(value: Any) -> str:
 
 
 def check_targets(text: str) -> str:
-    """Return the forms of ``--targets`` without white space; raise UsageError if a form is unknown.
+    """Check the value of ``--targets`` and return it without white space; raise UsageError if a form is unknown.
 
-    Forms are separated by commas: ``boxes:xywh``, ``boxes:cxcywh-normalized``, ``polygons``, ``keypoints:normalized``.
+    Commas separate the forms: ``boxes:xywh``, ``boxes:cxcywh-normalized``, ``polygons``, ``keypoints:normalized``.
     """
     forms = [form.strip() for form in text.split(",")]
     for form in forms:
@@ -181,13 +181,13 @@ def check_targets(text: str) -> str:
 
 
 def target_fields(forms: str) -> dict[str, str]:
-    """Return the form of each field; an empty form stands for coordinates in pixels."""
+    """Map each target field in checked ``--targets`` to its form; an empty form means coordinates in pixels."""
     found = dict(form.partition(":")[::2] for form in forms.split(","))
     return {**found, "box_labels": ""} if "boxes" in found else found
 
 
 def in_own_form(extra: dict[str, Any], forms: str, size: tuple[int, int]) -> dict[str, Any]:
-    """Convert the targets of an extra to corners in pixels; malformed values stay, for :func:`read_objects` to refuse.
+    """Convert an extra's targets to picstore's form, in pixels; :func:`read_objects` later rejects malformed values.
 
     ``forms`` come from :func:`check_targets`; ``size`` is width and height of the upright image.
     """
@@ -228,7 +228,7 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
-    """Scale x and y of a list of points; keypoints count from the first pixel's center, and all-zero keypoints stay."""
+    """Scale x, y of points, and shift keypoints to the origin at the first pixel's center; all-zero keypoints stay."""
     if not _are_numbers(flat) or len(flat) % step or (step == 3 and not any(flat)):
         return flat
     shift = 0.5 if step == 3 else 0.0

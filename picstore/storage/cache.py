@@ -28,15 +28,15 @@ from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
 
-# Name of the file of the records' facts, and bytes of the CRC-32C at the file's end.
+# Name of a dataset's file of ``record_table.FACTS``, and number of bytes of the CRC-32C at the file's end.
 _FACTS, _CRC = "facts", 4
-# The folder is listed again after 1/32 of the limit was written.
+# A process lists the cache's folder again after it has written 1/32 of the cache's limit.
 _LISTINGS_PER_LIMIT = 32
-# Seconds after a dataset's last use during which its entries are evicted only if the cache exceeds its limit.
+# For this many seconds after a dataset's last use, its entries are evicted only if the cache exceeds its limit.
 _ACTIVE_SECONDS = 600
 # Seconds to wait before listing the folder of a full cache again.
 _FULL_SECONDS = 60
-# Age in seconds from which a temporary file counts as left by a killed process.
+# Age in seconds from which a temporary file is regarded as left by a killed process, and removed.
 _ABANDONED_SECONDS = 3600
 
 logger = logging.getLogger("picstore")
@@ -102,7 +102,7 @@ class Cache:
             if path.stat().st_size != size:
                 return None
             buffer = Folder(path).read(0, size, file=str(path), allocate=allocate)
-            os.utime(path)  # file systems update the time of reading only sometimes
+            os.utime(path)  # reading does not update the access time on all file systems
         except (OSError, NotADataset, Truncated):  # removed by another process at this moment
             return None
         except PicstoreError as error:
@@ -125,7 +125,7 @@ class Cache:
         self._store(self._own / _FACTS, memoryview(facts + crc32c(facts).to_bytes(_CRC, "little")))
 
     def store(self, ref: ContainerRef, buffer: memoryview) -> None:
-        """Write a sound container to the cache; log the first failure, such as a full disk, and ignore failures."""
+        """Write a sound container to the cache; errors such as a full disk are not raised, only the first is logged."""
         self._store(self._path(ref), buffer)
 
     def _store(self, path: Path, buffer: memoryview) -> None:
@@ -163,7 +163,7 @@ class Cache:
         try:
             with os.fdopen(descriptor, "wb") as out:
                 out.write(buffer)
-            # A process with another clock may have taken the file for abandoned.
+            # A process with a wrong clock may have removed the temporary file as abandoned.
             with contextlib.suppress(FileNotFoundError):
                 Path(partial).replace(path)
         except BaseException:
@@ -174,7 +174,7 @@ class Cache:
         """Evict entries to make room for ``size`` bytes beside ``writing`` bytes; return the new budget in bytes."""
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
-        # The system's clock may have been set back: an entry of the future counts as old as an entry of the past.
+        # The clock may have been set back, so the age of an entry from the future is its distance from now.
         now = time.time()
         active = {self._own.name, *(each.dataset for each in entries if abs(now - each.used) <= _ACTIVE_SECONDS)}
         held = writing + sum(entry.size for entry in entries)
@@ -204,5 +204,5 @@ class Cache:
 
 
 def _digest(root: Location) -> str:
-    """Return a name of 64 bits for a location, whose path may hold bytes that are not UTF-8."""
+    """Return the first 64 bits, in hexadecimal, of the SHA-256 of a location's absolute path or URL."""
     return hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -12,16 +12,16 @@ _QUOTE = '"'
 
 
 class JoinedNames:
-    """Class names of several lists, joined by name: the first list, followed by the new names of each further list."""
+    """Several lists of class names joined to one: the first list, followed by the new names of each further list."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = list(names)
 
     def add(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Join a list; return the index of each of its names among the joined names.
+        """Add the new names of a list; return the index of each name of the list among the joined names.
 
-        A list that continues the joined names, or is a beginning of them, keeps its indices, even with equal names.
-        Raise UsageError if a name that must be looked up stands for two classes.
+        If one list is a beginning of the other, indices stay, and names may repeat. Otherwise names are looked up;
+        raise UsageError if a name of the list then occurs twice in either list.
         """
         common = min(len(names), len(self.names))
         if self.names[:common] == list(names[:common]):

@@ -22,7 +22,7 @@ _KINDS = frozenset({
     "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "OPERATOR",
     "TYPE",
 })  # fmt: skip
-# Types of casts. Left out: types with a time zone, which is a setting of the machine.
+# Types that values may be cast to. Types with a time zone are left out, because the time zone depends on the machine.
 _TYPES = frozenset(
     """
     array bigint bit blob bool boolean bpchar bytea char date datetime dec decimal double float float4 float8 hugeint
@@ -31,9 +31,9 @@ _TYPES = frozenset(
     usmallint utinyint varchar
 """.split()  # noqa: SIM905 - a table of words
 )
-# Functions of their arguments alone, whose time and memory grow in proportion to the arguments' size. Left out are
-# `repeat`, `lpad`, `range` and `format`, because a number can make their result exceed any memory, and distances of
-# strings (`levenshtein`). The list is needed because DuckDB's limits do not hold within a call (docs/decisions.md).
+# Functions whose results depend on their arguments only, and whose time and memory are linear in the arguments' size.
+# Left out are `repeat`, `lpad`, `range` and `format`, because an argument such as 10**12 makes their result exceed the
+# memory, and `levenshtein`. DuckDB's own limits are not checked during a function call (docs/decisions.md).
 _FUNCTIONS = frozenset(
     """
     + - * / // % ** ^ & | ~ << >> @ || ^@ && @> <@ <-> <=> ->> !~~ !~~* ~~ ~~* ~~~ xor
@@ -120,16 +120,16 @@ class Condition:
         self._connection.interrupt()
 
     def _parse(self) -> Any:
-        """Parse the text to DuckDB's tree of a single expression."""
+        """Return DuckDB's syntax tree of the text, decoded from JSON; raise UsageError unless it is one expression."""
         import duckdb
 
-        if "\0" in self.text:  # DuckDB 1 would end the text at the zero byte
+        if "\0" in self.text:  # DuckDB 1 would ignore the zero byte and all that follows
             self._refuse("it holds a zero byte")
         depths = itertools.accumulate((each == "(") - (each == ")") for each in self.text)
         if max(depths, default=0) > _MAX_DEPTH:
             self._refuse(f"its parentheses are nested more than {_MAX_DEPTH} deep")
         try:
-            given = [f"SELECT {self.text}".encode().decode()]  # encode refuses half a surrogate pair
+            given = [f"SELECT {self.text}".encode().decode()]  # raises UnicodeError for half a surrogate pair
             (tree,) = self._connection.execute("SELECT json_serialize_sql(?)", given).fetchall()[0]
             parsed = json.loads(tree)
         except (duckdb.Error, UnicodeError, ValueError, RecursionError) as error:
@@ -145,7 +145,7 @@ class Condition:
         return nodes[0]["select_list"][0]
 
     def _check(self, node: dict[str, Any]) -> None:
-        """Refuse a node of the tree that is not allowed; note the columns that the node names."""
+        """Raise UsageError if a node of the syntax tree is not allowed; record the columns that the node names."""
         kind = node["class"]
         if kind not in _KINDS:
             self._refuse(f"a {kind.lower()} is not an expression over a record's columns")
@@ -153,7 +153,7 @@ class Condition:
             name = node["function_name"].lower()
             if name not in _FUNCTIONS or node["catalog"]:
                 self._refuse(f"the function {name!r} is not allowed; docs/selecting.md lists the functions")
-            if node["schema"] not in ("", "main"):  # "caption" of caption.lower(); DuckDB 1 has "main" for syntax
+            if node["schema"] not in ("", "main"):  # "caption" of caption.lower(); "main" of DuckDB 1's own syntax
                 self._use([node["schema"]])
         elif kind == "COLUMN_REF":
             self._use(node["column_names"])
@@ -163,7 +163,7 @@ class Condition:
                     self._refuse(f"the type {name} is not allowed; docs/selecting.md lists the types")
 
     def _use(self, path: list[str]) -> None:
-        """Note the column that a reference names exactly, or else in any case."""
+        """Record the column that a reference names: exactly, or else without regard to upper and lower case."""
         (*qualified, name) = path
         found = [each for each in self._names if each == name] or [
             each for each in self._names if each.lower() == name.lower()
@@ -186,7 +186,7 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _type_names(node: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of a cast's types, which are in ``cast_type`` before DuckDB 2 and in a separate node since."""
+    """Yield the names of a cast's types: before DuckDB 2 in the node's ``cast_type``, later in a separate node."""
     if "type_name" in node:
         yield node["type_name"]
     yield from (each["id"] for each in _objects(node.get("cast_type")) if "id" in each)

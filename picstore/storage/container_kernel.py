@@ -31,7 +31,7 @@ from picstore.storage.format.read_container import declared_size
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Allocate, file_name
 
-# The flags with which ``location/regular_file.py`` opens files.
+# Flags of ``open``, as in ``location/regular_file.py``.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _load_u16 = load_function(16)
 
@@ -41,19 +41,20 @@ _ENTRY, _ATTACHMENT, _ROW = layout.ENTRY.itemsize, layout.ATTACHMENT.itemsize, l
 _MAX_CONTAINER, _MAX_RECORDS = layout.MAX_CONTAINER, layout.MAX_RECORDS
 _MAX_ATTACHMENTS, _MAX_EXTRAS = layout.MAX_ATTACHMENTS, layout.MAX_EXTRAS
 _SAMPLINGS, _ALIGNMENT = len(layout.SAMPLINGS), layout.ALIGNMENT
-# Offsets in the header of the checksums of tables, segments and payload, and of the checksum of the extras.
+# Offsets in a container's header of the checksums of index, segment table and payload; and of the extras' checksum.
 _SUMS, _EXTRAS_CRC = (32, 36, 44), 40
-# Results for sound containers. After _EXTRAS, the caller must compare the declared size of the extras' frame.
+# Results for sound containers: without extras, and with extras. Of extras, the caller must still compare the size that
+# their zstd frame declares with the size in the header.
 _SOUND, _EXTRAS = 1, 2
 
 
 @kernel("void(uint8[::1], int64[::1], int64[:, ::1], int64, int64, int64)")
 def read_and_check(paths, starts, places, rows, fields, crc):
-    """Read and check containers.
+    """Read and check n containers, each from its file into its memory.
 
     Args:
-        paths: paths of the files, one after the other, each with a zero byte at its end.
-        starts: offset in ``paths`` of the path of each container's file.
+        paths: uint8, the paths of the containers' files, joined, each with a zero byte at its end.
+        starts: int64 (n,), offset in ``paths`` of the path of each container's file.
         places: int64 (n, 3), for each container the address of memory for its bytes, its row in the index and its
             ordinal. The result replaces the ordinal: 0 unless the container is whole, sound and belongs to the row.
         rows: address of the index, ``layout.INDEX_ROW``.
@@ -128,7 +129,7 @@ def _check(at, row, ordinal, fields, crc):
 
 @device_function
 def _check_entries(at, records, attachments, payload, segments, extras_raw):
-    """Check that images and attachments lie in order in the payload, and that segments and extras of entries exist."""
+    """Check that images and attachments lie in order in the payload, and that entries' segments and extras exist."""
     begin, last = payload
     extras_end, result = np.int64(0), _EXTRAS if extras_raw > 0 else _SOUND
     for k in range(records):
@@ -156,7 +157,7 @@ def _check_entries(at, records, attachments, payload, segments, extras_raw):
 
 
 class SoundReader:
-    """Reader of the sound containers of a folder.
+    """Reader of whole containers of a dataset in a folder; damaged containers are left to the caller.
 
     Args:
         root: the folder of the dataset.
@@ -201,7 +202,7 @@ class SoundReader:
         ]
 
     def _size(self, path: str) -> int:
-        """Return a file's size at its first read; a file that was cut off since then gives fewer bytes."""
+        """Return a file's size, looked up once; if the file is cut off later, the kernel notices missing bytes."""
         size = self._sizes.get(path)
         if size is None:
             try:
@@ -215,7 +216,7 @@ class SoundReader:
 def _unpack_checked(
     buffer: memoryview, ref: ContainerRef, count: int, fields: tuple[str, ...], at: int, result: int
 ) -> Container | None:
-    """Return the container in ``buffer``, at address ``at``, that the kernel checked; None if it is not sound."""
+    """Return the container in ``buffer``, whose address is ``at``; None if it is damaged by the kernel's ``result``."""
     segments, extras_size, extras_raw = np.frombuffer(buffer, "<u4", 3, 16).tolist()
     segments_at = _SEALED + count * (_ENTRY + len(fields) * _ATTACHMENT)
     extras_at = segments_at + segments * layout.SEGMENT.itemsize

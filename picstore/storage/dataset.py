@@ -51,16 +51,16 @@ from picstore.storage.split_parts import (
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
 
-# Arguments ``root``, ``cache`` and ``cache_limit`` of a Dataset.
+# The arguments ``root``, ``cache`` and ``cache_limit`` of a Dataset, in this order.
 Options: TypeAlias = "tuple[Where | ReferencesRoot | None, str | os.PathLike[str] | None, int | str]"
 
 
 class Dataset(Sequence[Record]):
     """A finished dataset.
 
-    ``len(ds)`` is the number of records, ``ds[i]`` the i-th record in stored order, read alone and checked. Opening
-    takes two reads, iterating one read per container. No file stays open between calls, so threads and forked processes
-    can share a dataset.
+    ``len(ds)`` is the number of records; ``ds[i]`` reads and checks only the i-th record in stored order. Opening takes
+    two reads, iterating one read per container. No file stays open between calls, so threads and forked processes can
+    share a dataset.
 
     ``without`` and ``with_columns`` return edited datasets, which a loader reads like any other. ``save`` writes the
     edits. ``select`` returns some of the records as a dataset; a selection cannot be saved.
@@ -69,8 +69,8 @@ class Dataset(Sequence[Record]):
         path: the dataset's directory, or its URL in an object store, such as ``s3://bucket/train``.
         root: folder of an index's images. By default the folder that the index names, if that folder lies in the
             index's folder or this user made the index; see docs/index-in-place.md.
-        cache: local folder that keeps containers of a distant dataset after reading. Processes and datasets may share
-            the folder. ``ds[i]`` does not read whole containers and does not use the cache.
+        cache: local folder that keeps the containers read from a remote dataset. Processes and datasets may share the
+            folder. ``ds[i]`` reads single records, not whole containers, and does not use the cache.
         cache_limit: maximum bytes of the cache folder, as a number or a string such as ``"50GiB"``.
         version: uuid of an earlier version of the dataset, from before an edit.
 
@@ -84,7 +84,8 @@ class Dataset(Sequence[Record]):
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
             NotADataset also if the folder of an index's images does not exist.
-        UsageError: the version does not exist, the cache cannot be used, or an index from elsewhere needs ``root``.
+        UsageError: the version does not exist, the cache cannot be used, or ``root`` is missing for an index that
+            another user made of images outside of its folder.
         PicstoreError: an object store refuses access or cannot be reached, here or while reading.
         MissingDependency: obstore, which object stores need, is not installed.
     """
@@ -104,7 +105,7 @@ class Dataset(Sequence[Record]):
 
     def _open(self, where: Location, manifest: Manifest, origin: str, unsaved: FileBytes, options: Options) -> None:
         root, cache, cache_limit = options
-        self._origin = origin  # uuid of the version that was edited
+        self._origin = origin  # uuid of the saved version to which unsaved edits apply
         rows = read_index(where, manifest)
         local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, rows), where)
         self.references = find_references_root(where, manifest, root)
@@ -125,7 +126,7 @@ class Dataset(Sequence[Record]):
         self._selected: U8 | None = None  # ``SelectedRecords.bits``
 
     def _set_manifest(self, manifest: Manifest, unsaved: FileBytes) -> None:
-        """Set a manifest of the same containers, and the .npy files of its unsaved edits."""
+        """Set a manifest of the same containers; ``unsaved`` holds the .npy files of its unsaved edits, by name."""
         self.manifest = manifest
         self._edits = EditFiles(self.path, manifest.edits or Edits(), unsaved, kept=self._columns)
         deleted = self._edits.deleted()
@@ -136,7 +137,7 @@ class Dataset(Sequence[Record]):
             self.live = SelectedRecords.from_bits(self.live, self._selected)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Return the state with which a process opens the same version, whatever the working directory."""
+        """Return the state from which a process opens the same version, even in another working directory."""
         where = self._joined or self.path.absolute()
         return where, self.manifest, self._origin, self._edits.unsaved, self._options, self._selected, self._ids_end
 
@@ -192,7 +193,10 @@ class Dataset(Sequence[Record]):
 
     @property
     def order_uuid(self) -> str:
-        """The dataset's uuid; or the index's uuid, if an index was converted with all records, ids and order kept."""
+        """Uuid that an index and its conversion share: the index's uuid if all its records, ids and order were kept.
+
+        For all other datasets, the dataset's own uuid.
+        """
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle
         kept = not changed and provenance.get("outcome", {}).get("failed") == 0
@@ -200,7 +204,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def folders(self) -> tuple[Location, ...]:
-        """Folders of the dataset's files: one for each joined dataset, and for an index also its images' folder."""
+        """Folders of the dataset's files: one folder for each joined dataset, and an index also its images' folder."""
         if self._joined:
             return tuple(folder for each in self._joined for folder in each.folders)
         images = () if self.references is None else (self.references.folder,)
@@ -208,7 +212,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def foreign(self) -> int:
-        """Number of images of an index that are not upright JPEGs; only the CPU decodes them."""
+        """Number of an index's images that are not upright JPEGs and so are decoded on the CPU; 0 if not an index."""
         return 0 if self.manifest.references is None else self.manifest.references.foreign
 
     @property
@@ -259,7 +263,7 @@ class Dataset(Sequence[Record]):
         return copy_record(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
-        # A container without live records may be missing.
+        # Containers without live records are not read, because their files may be missing.
         for number in np.flatnonzero(self.live.counts).tolist():
             container = self.containers.read(number)
             for k in np.flatnonzero(self.live.mask(number)).tolist():
@@ -432,11 +436,11 @@ class Dataset(Sequence[Record]):
         return edited
 
     def record_counts(self) -> RecordCounts:
-        """Return the number of records of each label, from the kept counts or else by :meth:`count_records`."""
+        """Return the number of records of each label, from the stored counts or else by :meth:`count_records`."""
         return self.kept_counts() or self.count_records()
 
     def kept_counts(self) -> RecordCounts | None:
-        """Read the counts of records by label that are kept with the dataset.
+        """Read the counts of records by label that are stored with the dataset.
 
         Return None for selections, joined datasets and unsaved edits, and if the file is missing, damaged or outdated.
         """
@@ -448,28 +452,28 @@ class Dataset(Sequence[Record]):
 
     def count_records(self) -> RecordCounts:
         """Count records by label, except damaged entries; raise Damage or NotADataset if an index is unreadable."""
-        # A container without live records may be missing.
+        # Containers without live records are not read, because their files may be missing.
         numbers = np.flatnonzero(self.live.counts).tolist()
         return count_records(numbers, self.containers.index, live=self.live.mask, relabel=self.labels)
 
     def _find_ids_end(self) -> int:
-        """Return a number above the ids of all stored records; read all ids if no such number is known."""
+        """Return a number greater than the ids of all stored records; read all ids if no such number is stored."""
         if self._ids_end is None:
             known = isinstance(self.path, Location) and known_ids_end(self.path, self.manifest, self._origin)
             self._ids_end = known or end_of_ids(self.containers.ids())
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Return edits with the columns of a copy of this dataset or selection, and the columns' files."""
+        """Return edits with the columns for a copy of this dataset or selection, and the columns' files by name."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
-        """Write deletions and columns as a new version, without writing files of images.
+        """Write deletions and columns as a new version of the dataset, and return that version; no image is written.
 
-        Readers of an older version keep reading that version. The final write replaces the manifest and so makes the
-        change. Counts of records by label are written too, even if only the counts are missing. Return the dataset in
-        its new version. Raise UsageError for a selection or joined datasets, or if another process has edited the
-        dataset meanwhile.
+        Processes that have opened an older version go on reading that version. The last write replaces the manifest;
+        until then, nothing has changed. Counts of records by label are written too, even without edits if they are
+        missing. Raise UsageError for a selection or joined datasets, or if another process has edited the dataset
+        meanwhile.
         """
         if self._selected is not None or not isinstance(self.path, Location):
             what = "several datasets" if self._joined else "a selection"
@@ -485,7 +489,7 @@ class Dataset(Sequence[Record]):
         return saved
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
-        """Return ``_origin``'s counts if its labels are the same, else count the records; None if that fails."""
+        """Return the saved version's counts if labels are unchanged, else count; None if an index is unreadable."""
         counts = counts_of_same_labels(root, self.manifest, self._origin)
         if counts is None:
             with contextlib.suppress(NotADataset, Damage):
@@ -509,12 +513,12 @@ class Dataset(Sequence[Record]):
         return selection
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value of each record from its stored ``record_table.FACTS``, unedited: an array (len(self),)."""
+        """Compute a value of each record from its ``record_table.FACTS`` as stored, without edits: (len(self),)."""
         derived = self.containers.derive(compute, dtype)
         return derived if len(derived) == len(self) else derived[self.live.marks()]
 
     def facts(self) -> Table:
-        """Read the facts of the records, ``record_table.FACTS`` (len(self),)."""
+        """Read the records' ``record_table.FACTS`` (len(self),), with labels from the column ``label``."""
         facts = self.containers.facts()
         if len(facts) != len(self):
             facts = facts[self.live.marks()]
@@ -524,5 +528,5 @@ class Dataset(Sequence[Record]):
         return facts
 
     def with_values(self, record: Record) -> Record:
-        """Return a stored record with label and values from the columns."""
+        """Add a stored record's values in the columns, and replace its label by its value in the column ``label``."""
         return self._edits.with_values(record)

@@ -32,10 +32,11 @@ from picstore.storage.references import ReferencesRoot, open_references, read_re
 if TYPE_CHECKING:
     from picstore.storage.container_kernel import SoundReader
 
-# Bytes of containers' indexes to keep; an index has about 10 kB. Without it, reading a record takes 0.26 ms more.
+# Bytes of containers' indexes to keep in memory, each about 10 kB; reading a record without a kept index takes 0.26 ms
+# more.
 _CACHED_BYTES = 32 << 20
-_KEPT_EXTRAS = 4 << 20  # most bytes of extras to keep with an index
-# Most records beyond the ends of their files, because an index row of 32 bytes may claim 2**20 records.
+_KEPT_EXTRAS = 4 << 20  # largest number of bytes of decompressed extras to keep with a container's index
+# Largest number of records beyond the ends of files; unlimited, index rows of 32 bytes could each claim 2**20 records.
 _MAX_MISSING = 1 << 24
 
 
@@ -69,7 +70,7 @@ class ContainerReader:
         self.root, self.rows, self.fields = root, read_only(rows), fields
         self.cache = cache
         self._references = references
-        # Set if this dataset is one of several that are read as one.
+        # Set if this dataset is part of a joined dataset, which changes ids and labels.
         self._shift: RecordShift | None = None
         self._ordinals = ordinals_of(rows)
         self._sound: SoundReader | None = None
@@ -83,12 +84,12 @@ class ContainerReader:
 
     @property
     def readers(self) -> Readers:
-        """Number of threads, and of containers that a thread reads at once, with which reading is fastest.
+        """Numbers of threads, and of containers that a thread reads at once, with which reading is fastest.
 
-        With a store, each thread keeps a request under way. For large images in a folder, one thread keeps the disk
-        busy, and more threads would wait for the GIL: four threads read 890 crops/s of 12 megapixels, one thread 1,450.
-        Containers of large images are read together, because a NumPy call takes as long for one as for many; from a
-        store, containers of small images arrive sooner one by one.
+        From an object store, several threads keep several requests under way. For large images in a folder, one thread
+        keeps the disk busy, and further threads only wait for the GIL: one thread reads 1,450 crops/s from images of 12
+        megapixels, four threads 890. Containers of large images are read together, because a NumPy call takes as long
+        for one container as for many; from a store, containers of small images arrive sooner one by one.
         """
         local = isinstance(self.root, Folder) and self.cache is None
         if self.cache is not None or self.rows["size"].sum() < MIN_MEAN * self.rows["records"].sum():
@@ -99,20 +100,20 @@ class ContainerReader:
         """Compile or load the kernel that :meth:`read_in_part` then uses for containers in a folder."""
         local = isinstance(self.root, Folder) and self.cache is None and self._references is None
         if local and self._sound is None:
-            # The module imports numba.
+            # Imported only here, because the module imports numba.
             from picstore.storage.container_kernel import SoundReader
 
             self._sound = SoundReader(str(self.root), self.rows, self._ordinals, self.fields)
 
     def shifted(self, shift: RecordShift) -> ContainerReader:
-        """Return a reader of the same containers that shifts their records and names files by full paths."""
+        """Return a reader of the same containers that changes records by ``shift`` and names files by full paths."""
         reader = copy.copy(self)
         reader._forget()
         reader._shift = shift if self._shift is None else shift.after(self._shift)
         return reader
 
     def stream_source(self, stream: int) -> tuple[Root, int, RecordShift]:
-        """Return the folder of a stream, the stream's number in that folder, and the shift of the stream's records."""
+        """Return a stream's dataset folder, the stream's number in that folder, and the shift of its records."""
         return self.root, stream, self._shift or NO_SHIFT
 
     def container_ref(self, number: int) -> ContainerRef:
@@ -162,10 +163,10 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate = fresh,
     ) -> list[Container | Damage]:
-        """Read only the needed tile rows of containers of large images; read other containers whole by :meth:`read`.
+        """Read only the needed tile rows from containers of large images; read other containers whole.
 
-        ``Container.held`` and ``tops`` describe the rows that were read. With a cache, whole containers are read and
-        kept. Reading several containers at once takes less time than reading one by one.
+        ``Container.held`` and ``tops`` describe the rows that were read. With a cache, all containers are read whole
+        and kept there. Reading several containers at once takes less time than reading one by one.
 
         Args:
             numbers: indices of containers in stored order, each once.
@@ -184,7 +185,7 @@ class ContainerReader:
         return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
 
     def _read_sound(self, reader: SoundReader, numbers: Sequence[int], allocate: Allocate) -> dict[int, Container]:
-        """Read containers with the kernel; leave out damaged or missing containers."""
+        """Read whole containers with the kernel, by number; damaged and missing containers are not in the result."""
         found = {
             number: container
             for number, container in zip(numbers, reader.read(numbers, allocate), strict=True)
@@ -205,7 +206,7 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate,
     ) -> dict[int, Container]:
-        """Read the needed rows of containers with large images; leave out containers that must be read whole."""
+        """Read the needed tile rows of containers, by number; containers to be read whole are not in the result."""
         paths = {number: self._file(number) for number in numbers}
         places = {number: (path, self.container_ref(number)) for number, path in paths.items()}
         tables = self._tables.read(places, self._unpack_tables)
@@ -221,10 +222,10 @@ class ContainerReader:
         return {number: read.container for number, read in reads.items()}
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
-        """Read only the ``wanted`` records, bool (records,), and of large images only the needed rows.
+        """Read only the ``wanted`` records, bool (records,), of a container, and only the needed rows of large images.
 
-        Other records may have no bytes, and their ``good`` means nothing. Tables are kept as by :meth:`index`. The
-        cache is used only if reading the whole container is faster.
+        For all other records, bytes may be missing and ``good`` is meaningless. Tables are kept as by :meth:`index`.
+        The container is read whole, from the cache if there is one, if that is faster.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)
@@ -243,7 +244,7 @@ class ContainerReader:
         return container
 
     def index(self, number: int) -> Container:
-        """Return a container without its payload; the latest containers are kept. Errors: see :meth:`read`."""
+        """Return a container without its payload; the last containers read so are kept. Errors: see :meth:`read`."""
         container = self._indexes.get(number)
         if container is None:
             try:
@@ -274,7 +275,7 @@ class ContainerReader:
         return self._ids
 
     def facts(self) -> Table:
-        """Return the facts of all stored records, read once: FACTS (records,), read-only; errors: see ``ids``.
+        """Return ``record_table.FACTS`` of all stored records, (records,), read once, read-only; errors: see ``ids``.
 
         For a damaged index entry, the id is -1 and other facts are 0.
         """
@@ -287,7 +288,7 @@ class ContainerReader:
         return read_only(self._facts)
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value of each stored record from its facts, without keeping the facts: an array (records,)."""
+        """Compute a value of each stored record from its FACTS, (records,); keep the FACTS only if there is a cache."""
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))
         return compute(self.facts())
@@ -332,7 +333,7 @@ class ContainerReader:
         return collect_facts(self.rows["records"], self.index, take, dtype)
 
     def _read_cached(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
-        """Read a container from the cache; return None if it is missing, or damaged and therefore discarded."""
+        """Read a container from the cache; return None if it is missing or damaged. A damaged entry is removed."""
         ref = self.container_ref(number)
         buffer = cache.read(ref, int(self.rows[number]["size"]), allocate=allocate)
         if buffer is None:
@@ -396,5 +397,5 @@ class ContainerReader:
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:
-    """Stand in for bytes that :class:`picstore.storage.partial_reader.PartialRead` reads later."""
+    """Stand in for ``Container.read`` while only tables are in memory; must not be called."""
     raise AssertionError((begin, size))

@@ -31,8 +31,8 @@ class RecordShift:
 
     Attributes:
         first_id: number added to ids.
-        labels: the labels that replace 0, 1, …; empty if labels stay.
-        ids_end: bound that all stored ids must be below, so that ids of datasets differ; None for no limit.
+        labels: new labels, by stored label 0, 1, …; empty if labels stay.
+        ids_end: upper bound, exclusive, of the stored ids, so that ids of datasets differ; None for no bound.
     """
 
     first_id: int = 0
@@ -43,19 +43,19 @@ class RecordShift:
         return bool(self.first_id or self.labels)
 
     def after(self, earlier: RecordShift) -> RecordShift:
-        """Return the shift that has the effect of the ``earlier`` shift followed by this shift."""
+        """Return one shift that applies the ``earlier`` shift and then this shift."""
         labels = earlier.labels or tuple(range(len(self.labels)))
         mapped = self.map_labels(np.array(labels, np.int64)).tolist()
         return RecordShift(earlier.first_id + self.first_id, tuple(mapped), earlier.ids_end)
 
     def apply(self, container: Container) -> None:
-        """Shift the records of a container that was just unpacked; damaged index entries stay unchanged.
+        """Change ids and labels in the index of a container that was just unpacked, except in damaged entries.
 
         Raise UsageError if an id is not below ``ids_end``, because another dataset's record may have the shifted id.
         """
         index = container.index
         sound = np.ones(len(index), np.bool_)
-        if container.damage:  # the entries' checksums tell damaged entries from damaged images
+        if container.damage:  # an entry's checksum shows whether the entry or only its image is damaged
             sound = index["entry_crc"] == entry_crcs(index)
         beyond = index["id"][sound] >= self.ids_end if self.ids_end is not None else sound[:0]
         if beyond.any():
@@ -71,7 +71,7 @@ class RecordShift:
         container.index = container.held = index
 
     def map_labels(self, labels: I64) -> I64:
-        """Return the shifted labels; a label without a class, such as −1, stays."""
+        """Map stored labels to labels in the joined dataset; a label without a class, such as −1, stays."""
         if not self.labels:
             return labels
         named = (labels >= 0) & (labels < len(self.labels))
@@ -82,10 +82,10 @@ NO_SHIFT = RecordShift()
 
 
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
-    """Return each dataset's shift of ids and labels in the joined dataset.
+    """Return each dataset's shift from its ids and labels to those in the joined dataset.
 
-    ``ids_ends`` holds a number above each dataset's ids, ``names`` the names in messages. Raise UsageError if only some
-    datasets have names of classes, two classes have the same name, attachments differ, or ids need more than 63 bits.
+    ``ids_ends`` holds a number above each dataset's ids, ``names`` the datasets' names in messages. Raise UsageError if
+    only some datasets have class names, two classes have the same name, attachments differ, or ids exceed 63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:
@@ -116,9 +116,10 @@ def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
 
 
 def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordShift]) -> tuple[Edits, FileBytes]:
-    """Join the columns of datasets by name; raise UsageError if columns of one name differ in kind or shape.
+    """Join the columns of datasets by name; return the edits with the joined columns, and their files.
 
-    Values for ids without a record are left out if the shifted ids would belong to another dataset.
+    Values of ids outside of a dataset's range are left out, because the shifted ids would belong to another dataset.
+    Raise UsageError if columns of one name differ in kind or shape.
     """
     entries: list[ColumnEntry] = []
     files: FileBytes = {}
@@ -141,7 +142,7 @@ def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordSh
 
 
 def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
-    """Return ids and values of a dataset's column, without ids that no record of the dataset can have."""
+    """Return the ids and values of a dataset's column; if ``shift.ids_end`` is set, only ids from 0 to below it."""
     ids = column.ids
     if shift.ids_end is not None:
         ids = ids[(ids >= 0) & (ids < shift.ids_end)]
@@ -153,7 +154,7 @@ def join_manifests(
 ) -> tuple[Manifest, FileBytes]:
     """Return the manifest of several datasets that are read as one, and the .npy files of its edits.
 
-    ``rows`` are the containers of all datasets, ``deleted`` the numbers in stored order of all deleted records.
+    ``rows`` are the index rows of all datasets, joined; ``deleted`` are the positions of deleted records in this order.
     """
     npy_file, raw = pack_npy_file(deleted.astype("<i8"))
     edits, files = columns

@@ -54,7 +54,7 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Description of a dataset (docs/format.md); ``edits`` is None if unedited, ``references`` if images are inside."""
+    """Description of a dataset (docs/format.md); ``edits`` is None if unedited, ``references`` if not an index."""
 
     uuid: str
     images: int
@@ -86,13 +86,13 @@ class Manifest:
 
 
 def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
-    """Set a manifest's uuid, which the manifest's fields and the index's rows determine; empty edits become None.
+    """Set a manifest's uuid, a hash of the manifest's fields and the index's rows; empty edits become None.
 
     Raise UsageError if a field has a type or range that a manifest cannot hold.
     """
     edits = None if manifest.edits == Edits() else manifest.edits
     bare = replace(manifest, uuid="", edits=edits)
-    # A round trip through JSON makes the uuid the same before writing as after reading, for tuples and keys too.
+    # Converted to JSON and back, because a manifest that is read has lists for tuples, and strings for all keys.
     body = json.loads(json.dumps(_body(bare)))
     try:
         return _parse_fields({**body, "uuid": _content_uuid(body, rows)}, bare.format_version)
@@ -112,7 +112,7 @@ def _content_uuid(body: dict[str, Any], rows: Table) -> str:
 
 
 def uuid_of_containers(manifest: Manifest, rows: Table) -> str:
-    """Return the manifest's uuid without tombstones and columns, so that a cache stays valid when they change."""
+    """Return the uuid of the manifest without deletions and columns, which do not change the containers in a cache."""
     if manifest.edits is None:
         return manifest.uuid
     return with_uuid(replace(manifest, edits=Edits(index=manifest.edits.index)), rows).uuid
@@ -123,7 +123,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Return the fields as JSON values, without unset fields of later format versions."""
+    """Return the fields as JSON values, without the fields of format versions later than the manifest's own."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:
@@ -199,7 +199,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
     if not isinstance(document, dict) or document.get("format") != "picstore":
         raise NotADataset(f"{path} is not a picstore manifest; {path.parent} belongs to another program")
     version = document.get("format_version")
-    if type(version) is not int:  # true equals 1, but is not an integer
+    if type(version) is not int:  # JSON's true is no version, although True == 1
         raise Corrupt("the manifest has no format_version", file=str(path))
     check_version(version, str(path), known=tuple(_CHECKS), read_by=document.get("read_by"))
     stored = document.pop("crc32c", None)
@@ -213,7 +213,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
 
 
 def holds_crc(raw: bytes) -> bool:
-    """Return whether the text is a JSON object whose CRC fits its other fields, as in manifests of all versions."""
+    """Return whether a text is a JSON object with the CRC of its other fields, as manifests of all versions are."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
@@ -222,7 +222,7 @@ def holds_crc(raw: bytes) -> bool:
 
 
 def _parse_fields(document: dict[str, Any], version: int) -> Manifest:
-    """Check the fields against their table and return a Manifest; raise MalformedJson if a field is wrong."""
+    """Check the JSON fields of a manifest and return the Manifest; raise MalformedJson if a field is wrong."""
     _CHECKS[version](document)
     fields = dict(document)
     fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
@@ -248,7 +248,7 @@ def _absence(root: Location) -> NotADataset:
             return NotADataset(f"{root} is a file; a picstore dataset is a directory")
         return NotADataset(f"{root} does not exist")
     verb = _unfinished_verb(root)
-    # An append never removes the manifest of its finished dataset, so the manifest was lost in another way.
+    # `append` never removes the manifest of the dataset, so an unfinished append is not why the manifest is missing.
     if verb not in (None, "append"):
         remedy = "run the same command with --resume" if verb in _RESUMABLE else "remove it and run it again"
         return Unfinished(f"{root} is an unfinished {verb}; {remedy}")
@@ -270,8 +270,8 @@ def _unfinished_verb(root: Location) -> str | None:
 def read_index(root: Where, manifest: Manifest) -> Table:
     """Read a manifest's index and check both: ``layout.INDEX_ROW`` (containers,) in stored order.
 
-    The uuid is compared with the content. Code that uses the uuid as a name of the content, such as a cache or an
-    earlier version, must read the index first.
+    Only this function compares the uuid with the content, so code that uses the uuid as a name of the content, such as
+    a cache, must call this function first.
 
     Raises:
         Damage, UnsupportedVersion: the index is missing, damaged, or of another dataset, version or later picstore.

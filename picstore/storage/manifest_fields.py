@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 from picstore.storage.format.layout import MAX_ATTACHMENTS, MAX_FILE
 from picstore.storage.location.resolve import EDITS, INDEX
 
-# Greatest depth of free values, because copying, printing and comparing them recurses.
+# Largest nesting depth of values without a check of their own, because copying, printing and comparing them recurses.
 MAX_DEPTH = 32
 
 Check: TypeAlias = Callable[[Any], None]
 
 
 class MalformedJson(ValueError):
-    """A value has a wrong type, range or set of members; ``path`` leads to the value, outermost part last."""
+    """A value has a wrong type, range or set of members; ``path`` holds the keys to the value, outermost last."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -41,7 +41,7 @@ def abbreviate(value: Any) -> str:
 
 
 def integer(least: int | None = None, most: int | None = None) -> Check:
-    """Return a check for an integer in a range; true and false are not integers."""
+    """Return a check that a value is an integer from ``least`` to ``most``; true and false are not integers."""
     expected = "an integer" if least is None else f"an integer from {least:,} to {most:,}"
 
     def check(value: Any) -> None:
@@ -52,7 +52,7 @@ def integer(least: int | None = None, most: int | None = None) -> Check:
 
 
 def text(pattern: str | None = None, expected: str = "text") -> Check:
-    """Return a check for a string that matches the whole pattern, if a pattern is given."""
+    """Return a check that a value is a string, which ``pattern`` matches as a whole if a pattern is given."""
     matches = re.compile("(?s).*" if pattern is None else pattern).fullmatch
 
     def check(value: Any) -> None:
@@ -63,7 +63,7 @@ def text(pattern: str | None = None, expected: str = "text") -> Check:
 
 
 def optional(inner: Check) -> Check:
-    """Return a check for null, or for a value that passes another check."""
+    """Return a check that a value is null or passes the check ``inner``."""
 
     def check(value: Any) -> None:
         if value is not None:
@@ -73,7 +73,7 @@ def optional(inner: Check) -> Check:
 
 
 def list_of(inner: Check, most: int | None = None) -> Check:
-    """Return a check for a list whose items pass a check."""
+    """Return a check that a value is a list whose items all pass a check."""
 
     def check(value: Any) -> None:
         if not isinstance(value, list) or (most is not None and len(value) > most):
@@ -84,7 +84,7 @@ def list_of(inner: Check, most: int | None = None) -> Check:
 
 
 def closed_object(members: Mapping[str, Check]) -> Check:
-    """Return a check for an object with exactly the given members."""
+    """Return a check that a value is an object with exactly the given members, each of which passes its check."""
 
     def check(value: Any) -> None:
         if not isinstance(value, dict):
@@ -98,7 +98,10 @@ def closed_object(members: Mapping[str, Check]) -> Check:
 
 
 def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | None = None) -> Check:
-    """Return a check for an object with the required members; unknown members are finite and at most 32 levels deep."""
+    """Return a check that a value is an object with at least the required members.
+
+    Required and possible members must pass their checks; all numbers must be finite, and nesting at most 32 deep.
+    """
     known = {**(possible or {}), **required}
 
     def check(value: Any) -> None:
@@ -113,7 +116,7 @@ def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | N
 
 
 def _check_each(values: Any, checks: Iterable[tuple[Any, Check]], form: str) -> None:
-    """Check members or items by key; messages write a key in ``form``."""
+    """Check the members or items of a value by key; in the path of an error, keys are formatted by ``form``."""
     key = None
     try:
         for key, inner in checks:

@@ -54,17 +54,17 @@ from picstore.storage.manifest import (
 )
 from picstore.storage.record_counts import RecordCounts, write_counts
 
-_LOCK_WAIT = 60.0  # seconds; an edit holds the lock only during some writes
-DAMAGED = f"{MANIFEST}.damaged"  # damaged manifest, kept after its copy has replaced it
+_LOCK_WAIT = 60.0  # seconds; far longer than the few writes during which an edit holds the lock
+DAMAGED = f"{MANIFEST}.damaged"  # name to which `repair` moves a damaged manifest before the copy replaces it
 
 
 def publish_dataset(
     root: Where, summaries: Sequence[FileSummary], *, counts: RecordCounts | None = None, **fields: Any
 ) -> Manifest:
-    """Write the files' index and the counts of their records, then the manifest, which makes the files a dataset.
+    """Write index and counts of some complete files, then the manifest, whose existence makes the files a dataset.
 
     ``counts`` are None if unknown. ``fields`` are the fields of :class:`Manifest` that the files do not determine:
-    ``streams``, ``container_size``, ``classes`` …. Raise Conflict if another dataset has appeared.
+    ``streams``, ``container_size``, ``classes`` …. Raise Conflict if the folder now holds another dataset.
     """
     root = locate_writable(root)
     rows = index_rows(summaries)
@@ -80,8 +80,8 @@ def append_rows(
 ) -> tuple[Manifest, bytes]:
     """Return the manifest of a dataset with files appended, and the bytes of the new index.
 
-    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are further fields to change. The
-    appended files must have higher numbers than the present files.
+    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are further fields to change. Raise
+    UsageError if an appended file has the number of a present file; appended files must have higher numbers.
     """
     numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
     if numbers:
@@ -119,7 +119,7 @@ def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts
 
 
 def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write counts for a finished dataset whose counts are missing or wrong, unless ``counts`` are None.
+    """Write the counts of a finished dataset, which are missing or wrong so far; do nothing if ``counts`` are None.
 
     Raise UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
     """
@@ -128,7 +128,7 @@ def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts
 
 
 def _write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write a version's counts if they are known and include all records; a damaged record has no known label."""
+    """Write a version's counts unless they are None or leave out damaged records, whose labels are unknown."""
     if counts is not None and counts.records == manifest.images_left:
         write_counts(root, manifest, counts)
 
@@ -139,7 +139,7 @@ def _file_entries(summaries: Sequence[FileSummary]) -> tuple[FileEntry, ...]:
 
 
 def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:
-    """Return the manifest of containers and files, with counts and uuid."""
+    """Return the manifest of index rows and files; numbers of images, bytes and containers, and uuid are computed."""
     counted = Manifest(
         uuid="",
         images=sum(entry.records for entry in files),
@@ -153,7 +153,7 @@ def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manife
 
 
 def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Write a new dataset's copy, then manifest, whose files must exist; raise Conflict if another manifest exists."""
+    """Write a new dataset's copy, then manifest, after all its files; raise Conflict if another manifest exists."""
     raw = manifest_file(manifest)
     if not (root / MANIFEST).is_file():
         (root / COPY).write(raw)
@@ -164,7 +164,7 @@ def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
 
 
 def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> None:
-    """Write the copy, then the manifest, whose files must exist; raise Conflict if present bytes are not ``old``."""
+    """Replace copy, then manifest, after writing all files; raise Conflict if the manifest's bytes are not ``old``."""
     raw = manifest_file(manifest)
     (root / COPY).write(raw)
     if not (root / MANIFEST).replace(raw, expected=old):
@@ -173,12 +173,12 @@ def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> 
 
 
 def changed_meanwhile(root: Location) -> Conflict:
-    """Return the error for an edit that came after another process's edit."""
+    """Return the error for an edit of a dataset that another process has edited since it was opened."""
     return Conflict(f"{root} was edited since it was opened; open it again and repeat the change")
 
 
 def copy_manifest(root: WritableLocation) -> None:
-    """Make the copy equal to the manifest again, after another process's write came first."""
+    """Overwrite the copy by the manifest, after the write of a manifest failed because another process wrote first."""
     raw = None
     while raw != (raw := (root / MANIFEST).read_all(MAX_MANIFEST)):
         (root / COPY).write(raw)
@@ -199,10 +199,11 @@ def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
 
 @contextlib.contextmanager
 def edit_lock(root: WritableLocation) -> Iterator[None]:
-    """Lock a dataset in a folder against other edits during an edit; in a store, edits are conditional writes.
+    """Hold the lock of a dataset in a folder during an edit; in a store, conditional writes are used instead of a lock.
 
-    The lock is on ``edits/lock``, an empty file that is never replaced. Partial files of killed edits are removed.
-    Raise UsageError if another process holds the lock for a minute, there are no locks, or ``edits/`` is a link.
+    The lock is on the empty file ``edits/lock``. Once locked, incomplete files of killed processes are removed. Raise
+    UsageError if another process still holds the lock after a minute, the file system does not support locks, or
+    ``edits/`` is a symbolic link.
     """
     busy = f"{root} is being edited by another process"
     with (own_edits_folder(root) / LOCK).lock(busy, wait=_LOCK_WAIT, create=True):
@@ -227,14 +228,14 @@ def check_copy(root: Location, manifest: Manifest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Files written by :func:`restore_manifest`: the manifest from the copy, or the copy from the manifest."""
+    """Which file :func:`restore_manifest` has written: the manifest from the copy, or the copy from the manifest."""
 
     manifest: bool = False
     copy: bool = False
 
 
 def restore_manifest(root: WritableLocation) -> Restored:
-    """Put the copy in place of a damaged or missing manifest, or write a missing, damaged or differing copy.
+    """Replace a damaged or missing manifest by its copy; else replace a missing, damaged or differing copy.
 
     A damaged manifest is kept as ``picstore.json.damaged``.
 
@@ -274,7 +275,7 @@ def _restore(root: WritableLocation) -> Restored:
 
 
 def _restore_from_copy(root: WritableLocation, problem: PicstoreError) -> None:
-    """Put the copy in place of the manifest, or raise the manifest's ``problem`` if that is impossible."""
+    """Replace the manifest by its copy; raise the manifest's ``problem`` if the copy cannot be used."""
     damaged = None
     with contextlib.suppress(NotADataset, Damage):
         damaged = (root / MANIFEST).read_all(MAX_MANIFEST)
