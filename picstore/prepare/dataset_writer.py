@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _CLOSED = "the Writer is closed"
-# Entries for a Writer's thread: function that appends a record, the record, queue for its id or error; None at the end.
+# Requests to a Writer's thread: function that appends a record, the record, queue for the id or error; None ends it.
 _Appends: TypeAlias = (
     "queue.SimpleQueue[tuple[Callable[[Record], int], Record, queue.SimpleQueue[int | BaseException]] | None]"
 )
@@ -128,7 +128,7 @@ class Writer:
             image: bytes of a file in any format that convert reads; a JPEG is stored without loss if convert would do
                 so. Or pixels: a PIL image, a uint8 array (H, W, 3) or (H, W), or a uint8 torch tensor, (3, H, W),
                 (1, H, W) or (H, W).
-            label: class of the image, its number or one of the names in ``classes``; −1 for unknown.
+            label: class of the image: its index or its name in ``classes``; −1 for unknown.
             extra: any JSON value. Its ``boxes``, ``box_labels``, ``polygons`` and ``keypoints`` are targets as in
                 docs/formats.md, in pixels of the image as a viewer shows it; they are scaled with the image.
             attachments: bytes by name. An image of the size of ``image`` is turned and resized with it; other

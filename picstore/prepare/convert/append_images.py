@@ -42,7 +42,7 @@ from picstore.storage.manifest import Manifest, read_manifest
 from picstore.storage.manifest_writer import append_rows, changed_meanwhile, publish_edit
 from picstore.storage.record_counts import RecordCounts
 
-# Attempts to publish an append while other edits keep changing the dataset first.
+# Largest number of attempts to publish an append; an attempt fails if another edit is published first.
 _MAX_CONFLICTS = 1000
 
 
@@ -121,7 +121,7 @@ def _publish_append(
 ) -> Manifest:
     """Add an append's files to the current manifest; raise Conflict if the dataset is edited at the same moment.
 
-    ``count`` returns the counts of the new records, given the dataset's attachments and relabelling.
+    ``count`` is a function of attachment names and a relabelling that returns the counts of the new records.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest
@@ -145,7 +145,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Return the counts of old and new records, relabelled by the label column; None if files are damaged."""
+    """Return the counts of old and new records, relabelled by the label column, if any; None if files are damaged."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)
@@ -158,7 +158,7 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, job: Job) -> bool:
-    """Return whether the append is published. One append runs at a time, so the manifest then lists one more."""
+    """Return whether the append is published: the manifest then lists more appends than when the append began."""
     return _count_appends(manifest) > int(job.saved.get("earlier_appends", 1 << 62))
 
 
@@ -173,7 +173,7 @@ def _last_lines(job: Job) -> list[ledger.LedgerLine]:
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
-    """Join the classes of a dataset and of a source; return the names, and the inputs relabelled by them.
+    """Join the classes of a dataset and of a source; return all names, and the inputs with labels that index them.
 
     Raise UsageError if attachments or classes do not fit together.
     """
@@ -215,7 +215,7 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
 
 
 def _is_last_append(manifest: Manifest, job: Job) -> bool:
-    """Return whether the last append had the job's settings and, by the sizes in the ledger, the same images."""
+    """Return whether the last append had the job's settings and, judging by sizes in the ledger, the same images."""
     appended = manifest.provenance.get("appended", ())
     if not appended or {**appended[-1], "outcome": None} != {**job.settings, "outcome": None}:
         return False
@@ -231,7 +231,7 @@ def _is_last_append(manifest: Manifest, job: Job) -> bool:
 def _next_file(root: Location, manifest: Manifest) -> int:
     """Return a file number above all numbers in use, including those of abandoned appends.
 
-    The manifest's files count too, because a store may list new files late.
+    The folder's files alone do not suffice, because a store may list new files late.
     """
     names = [name.rpartition("/")[2].removesuffix(".pic") for name, _ in root.files() if name.endswith(".pic")]
     numbers = [int(name) for name in names if name.isdecimal()]

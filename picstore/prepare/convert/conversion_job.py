@@ -56,7 +56,7 @@ class ConvertOptions:
     references: Location | None = None
 
 
-# Function that finishes a conversion, given by row the ledger fragments that this run wrote.
+# Function that finishes a conversion, given the ledger fragments that this run wrote, by row.
 Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionResult]
 
 
@@ -108,7 +108,7 @@ class Job:
     def begin(self, *, resume: bool) -> Job:
         """Return the job with its saved or newly chosen number of rows; errors are those of ``begin_job``."""
         settings, inputs = self.settings, self.listing.inputs
-        if self.shard is not None:  # ``merge_shards`` reads both from the job files.
+        if self.shard is not None:  # ``merge_shards`` needs classes and attachments.
             names = {"classes": self.listing.classes, "attachments": list(self.listing.attachments)}
             settings = {**settings, **names}
         saved = resumable_job.begin_job(self.root, settings, resume=resume, shard=self.shard)
@@ -185,7 +185,7 @@ class Job:
         root, options, duplicates = self.root, self.options, self.listing.duplicates or {}
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
-        # With a partition, only the partition ends containers, not their size.
+        # A partition alone decides where containers end, so no container ends because of its size.
         shape = replace(options.shape, container_size=MAX_CONTAINER) if self.listing.partition else options.shape
         return deque(
             RowTask(

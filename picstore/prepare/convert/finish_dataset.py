@@ -110,7 +110,7 @@ def read_row_summaries(
     def read(address: tuple[int, int]) -> FileSummary | None:
         try:
             return read_summary(root, stream=address[0], file=address[1])
-        except NotADataset:  # The row has fewer records than there are streams.
+        except NotADataset:  # A row with few records leaves streams empty.
             return None
 
     addresses = [(stream, file) for file in files for stream in range(streams)]

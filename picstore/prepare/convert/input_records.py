@@ -38,7 +38,7 @@ Read: TypeAlias = Callable[[Input], bytes]
 _MAX_INPUTS = 16
 # A group ends with the input that takes the group beyond this many bytes.
 _MAX_BYTES = 4 << 20
-# Inputs of at most this many bytes are converted in groups. Each takes 3 ms, so a group needs no time limit.
+# Inputs of at most this many bytes are converted in groups. Each input takes 3 ms, so a group needs no time limit.
 _MAX_SIZE = 1 << 20
 
 
@@ -67,8 +67,8 @@ def group_inputs(
 
     Args:
         numbered: ids and inputs.
-        read: function that reads the bytes of an input, given also its id.
-        skipped: function that returns whether the input with an id is not to be read.
+        read: function that reads an input's bytes, given the input's id and the input.
+        skipped: function that returns, given an input's id, whether the input is not to be read.
     """
     group: list[tuple[int, Input, bytes | ImageError | None]] = []
     size = 0
@@ -235,7 +235,7 @@ def _make_reference(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialize a reference to ``data``, all bytes of an input or its first bytes."""
+    """Serialize a reference to ``data``, which is an input's bytes or the first of them."""
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"
@@ -269,5 +269,5 @@ def shuffled(listing: Listing, seed: int) -> Listing:
 
 
 def is_of_files(listing: Listing) -> bool:
-    """Return whether each image has its own file, so that all orders read equally fast."""
+    """Return whether each image has its own file, so that images read equally fast in any order."""
     return all(one.size < 0 or not one.offset for one in listing.inputs)

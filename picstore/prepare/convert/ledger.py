@@ -40,7 +40,8 @@ class LedgerLine:
         reason: reason of the re-encoding or the failure.
         source_bytes, bytes: sizes of the source image and of its JPEG; both 0 for failed inputs and duplicates.
         of: for a duplicate, the id of the first input with the same bytes.
-        lost: for a damaged file that does not state its number of samples, the estimated number without ledger lines.
+        lost: for a damaged file that does not state how many samples it holds, the estimated number of its samples
+            that have no ledger line.
     """
 
     input: str
@@ -199,7 +200,7 @@ def write_lines(path: WritableLocation, lines: Iterable[LedgerLine]) -> int:
 
 
 def finished_rows(root: Location, rows: int) -> list[int]:
-    """Return the rows of the job, of ``rows``, that have an undamaged ledger fragment; all other rows must run."""
+    """Return which of the job's ``rows`` rows have an undamaged ledger fragment; all other rows must run."""
     found = {name for name, _ in (root / UNFINISHED).files()}
     listed = [row for row in range(rows) if _fragment_name(row) in found]
 
@@ -228,7 +229,7 @@ def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[Ledger
 
 
 def read_earlier_lines(path: Location, first_id: int) -> bytes:
-    """Read the ledger's bytes before the line of input ``first_id``, with damaged lines; empty without a ledger."""
+    """Read the ledger's bytes before the line of input ``first_id``, damaged lines included; empty without a ledger."""
     texts = list(path.lines()) if path.is_file() else []
     later = (k for k, line in enumerate(map(_parse, texts)) if line is not None and line.id >= first_id)
     return b"".join(texts[: next(later, None)])
@@ -254,7 +255,7 @@ def _read_fragment(root: Location, row: int) -> bytes:
 
 
 def copy_fragment(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy a row's ledger fragment from one unfinished dataset to another; copy the row's files before."""
+    """Copy a row's ledger fragment from one unfinished dataset to another, after the row's files were copied."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 
@@ -288,7 +289,7 @@ def _encode(line: LedgerLine) -> bytes:
 
 
 def _parse(text: bytes) -> LedgerLine | None:
-    """Parse a line with its line end; return None if checksum or JSON is wrong. Old lines have no checksum."""
+    """Parse a line with its line end; return None if checksum or JSON is wrong. Older lines lack the checksum."""
     head, mark, crc = text.rpartition(_CRC)
     if mark and crc != b"%d}\n" % crc32c(head):
         return None

@@ -45,7 +45,7 @@ class RowCopy:
 def merge(
     destination: Where, sources: Sequence[Where] = (), *, workers: int | worker_processes.Engine
 ) -> ConversionResult:
-    """Join the shards of a conversion to one dataset, with the bytes that a single run would have written.
+    """Join the shards of a conversion into one dataset, with the bytes that a single run would have written.
 
     Arguments and errors are those of :func:`picstore.merge`; ``sources`` is its argument ``shards``.
     """
@@ -104,7 +104,7 @@ def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, A
 
 
 def _require_one_job(root: Location, shards: dict[Shard, dict[str, Any]]) -> dict[str, Any]:
-    """Return the job file that all shards share; raise UsageError if shards that began at the same time differ."""
+    """Return the content of the shards' job files; raise UsageError if it differs, as when shards begin at one time."""
     (first, outline), *others = shards.items()
     for shard, document in others:
         if shard.count != first.count:

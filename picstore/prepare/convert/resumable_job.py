@@ -29,7 +29,7 @@ _RESUMABLE = ("convert", "index", "append")
 def begin_job(
     root: WritableLocation, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None
 ) -> dict[str, Any]:
-    """Check that a job can begin or resume at a location; return its file's content, or ``settings`` for a new job.
+    """Check that a job can begin or resume at a location; return the saved job, or ``settings`` for a new job.
 
     Args:
         settings: settings of the job, which must equal those of an existing job.
@@ -95,7 +95,7 @@ def hold_job(root: WritableLocation, job: dict[str, Any], shard: Shard | None = 
 
     Raises:
         Conflict: another process has begun or ended a job here meanwhile.
-        UsageError: another process is running this job, or the file system has no locks.
+        UsageError: another process is running this job, or the file system does not support locks.
     """
     path = root / _job_name(shard)
     text = json.dumps(job, indent=1)
@@ -169,7 +169,7 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 def remove_job(root: WritableLocation) -> None:
     """Remove ``unfinished/`` of a locked job; the job files last, so that no new job takes over old rows.
 
-    The job files stay if another file cannot be removed; removed files that a store still lists do not count.
+    The job files stay if another file cannot be removed; files that a store still lists after removal are ignored.
     """
     clear_job(root)
     folder = root / UNFINISHED
@@ -184,7 +184,7 @@ def clear_job(root: WritableLocation) -> None:
 
 
 def remove_finished_job(root: WritableLocation, settings: dict[str, Any], uuid: str) -> None:
-    """Remove the job with these settings that was killed after finishing dataset ``uuid``; keep a retry of it."""
+    """Remove the job with these settings that was killed after finishing dataset ``uuid``; keep a retry of ``uuid``."""
     with contextlib.suppress(UsageError, NotADataset, Damage):
         if (saved := find_job(root, settings, resume=True)) is not None and saved.get("retry") != uuid:
             with hold_job(root, saved):

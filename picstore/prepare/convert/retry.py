@@ -118,7 +118,8 @@ def _update_duplicates(
 ) -> dict[int, int]:
     """Map each duplicate to the first input with the same bytes, as if the ``readable`` inputs had never failed.
 
-    ``current`` holds the duplicates in the source now. The ledger decides for inputs that did not fail.
+    ``current`` maps the duplicates in the source now. An input that did not fail keeps the ledger's first input, unless
+    its first input now is ``readable``.
     """
     duplicates: dict[int, int] = {}
     for line in lines:

@@ -83,7 +83,7 @@ class Shard:
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
     """Return the number of rows of a job with ``inputs`` images of ``mean_bytes`` each.
 
-    Files stay within ``file_size``. There are up to TARGET_ROWS rows as long as files have at least MIN_FILE_BYTES.
+    There are enough rows for files within ``file_size``, and up to TARGET_ROWS if files then have MIN_FILE_BYTES.
     """
     total = inputs * mean_bytes
     needed = -int(-total // (shape.streams * shape.file_size))

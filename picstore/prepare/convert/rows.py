@@ -43,7 +43,7 @@ class RowTask:
         reuse: folder of the row's previous files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
         container_starts: ids of the inputs that begin a container.
         references: folder of the source's files, for records that refer to images instead of holding them.
-        one_by_one: whether to read each input only after the previous input is done, so that a death has one suspect.
+        one_by_one: whether to finish each input before reading the next, so that a death has only one possible cause.
     """
 
     root: WritableLocation

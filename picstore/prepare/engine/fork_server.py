@@ -95,7 +95,7 @@ class ForkServer:
         return self.pid == os.getpid() and self._process.poll() is None
 
     def fork(self, function: Any) -> Forked:
-        """Fork a process that calls a module-level function with its end of a socket, in this working directory.
+        """Fork a process that calls a module-level function with a connection, in the caller's working directory.
 
         Raises:
             PicstoreError: the server has ended.
@@ -131,7 +131,7 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
         else:
-            self._process.returncode = 0  # The server is a child of another process.
+            self._process.returncode = 0  # Popen must not wait for another process's child.
 
 
 def _read_number(descriptor: int) -> int:
@@ -142,8 +142,8 @@ def _read_number(descriptor: int) -> int:
 
 
 def serve_forks() -> None:
-    """Load the code that the arguments name, then fork for each pair of descriptors; the server's main function."""
-    # Ctrl-C reaches the whole group of processes. The parent decides what happens.
+    """Load the code named in ``sys.argv``, then fork for each received pair of descriptors; the server's main."""
+    # Ctrl-C signals the whole process group, but only the parent is to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load(sys.argv[2:])
     # Otherwise the first collection in a child would write to every object, and so copy the shared memory.
@@ -151,8 +151,8 @@ def serve_forks() -> None:
     gc.enable()
     line = socket.socket(fileno=int(sys.argv[1]))
     running: dict[int, int] = {}
-    # Python runs signal handlers between system calls. If a child ended just before ``select``, a handler would report
-    # that only at the next fork, and the parent would wait for ever. The pipe is written when the signal comes.
+    # Python runs signal handlers only after ``select`` returns: if a child ended just before ``select``, they would
+    # report that only at the next fork. So the signal also writes to a pipe, which makes ``select`` return.
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -208,7 +208,7 @@ def _report_ends(running: dict[int, int]) -> None:
 
 
 def _run_child(connection: Connection) -> None:
-    """Call the function that the socket names, and end this process."""
+    """Receive a function, call it, and end this process."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

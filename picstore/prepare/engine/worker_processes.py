@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 # Seconds between two progress messages, each of which costs sender and receiver 50 µs.
 _PROGRESS_SECONDS = 0.1
-# Seconds after the start of a process during which it gets further tasks.
+# Age in seconds after which a worker process gets no further task.
 _MAX_LIFE_SECONDS = 10.0
 _IGNORE_PROGRESS = progress_callback(None)
 
@@ -204,7 +204,7 @@ def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple
 def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Connection) -> None:
     """Run the tasks that come through a pipe; the main function of a worker process."""
     capture_stderr()
-    # Ctrl-C reaches the whole group of processes. The parent decides what happens.
+    # Ctrl-C signals the whole process group, but only the parent is to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A user's program may ignore SIGALRM, which would disable time limits.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -249,7 +249,7 @@ def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
             tasks.put(connection.recv())
     except (OSError, EOFError):
         pass
-    except Exception as error:  # The main thread waits for a task, and sends nothing.
+    except Exception as error:  # The waiting main thread sends nothing meanwhile.
         with contextlib.suppress(OSError):
             connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))
     os._exit(1)

@@ -32,7 +32,7 @@ from picstore.prepare.image.mend_files import leave_out_metadata, mend_data, men
 from picstore.prepare.image.pixel_conversion import join_strips, resize, to_rgb_or_grey
 from picstore.prepare.image.size_limits import check_size
 
-# Pixels of the largest JPEG for picstore's own decoder, whose memory, 12 bytes per pixel, stays with the process.
+# Largest JPEG, in pixels, for picstore's own decoder, because the process keeps the decoder's 12 bytes per pixel.
 _MAX_OWN_PIXELS = 1 << 24
 
 
@@ -64,7 +64,7 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     """
     if not data:
         raise ImageError("empty file")
-    library_errors.take_first_line()  # Discards lines of the previous image.
+    library_errors.take_first_line()  # Discard stderr lines about the previous image.
     if (decoded := _decode_upright_jpeg(data, settings)) is not None:
         return decoded
     bare = leave_out_metadata(data)
@@ -72,12 +72,12 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     if (decoded := _decode_large(data, settings)) is not None:
         return replace(decoded, origin=decoded.origin + remark)
     if library_errors.is_captured():
-        # Pillow's limit applies to images inside images. Only picstore's own processes may change this limit.
+        # Raise Pillow's limit on images inside images. It is global, so only picstore's own processes change it.
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, settings.max_pixels)
     image = open_image(data, name=name, max_pixels=settings.max_pixels)
     kind = image.format or "image"
     with foreign_errors(f"damaged {kind}"):
-        # The size in the header counts, even if DCT scaling below decodes far fewer pixels.
+        # Check the size in the header, even if DCT scaling below decodes far fewer pixels.
         check_size(*image.size, max_pixels=settings.max_pixels)
         if kind in ("JPEG", "MPO"):
             return _decode_jpeg_by_pillow(image, bare.orientation, settings)
@@ -107,7 +107,7 @@ def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | Non
 
 
 def _decode_large(data: bytes, settings: EncodeSettings) -> Decoded | None:
-    """Decode a large image that is to be resized, in three bytes per pixel; Pillow and NumPy would take seven."""
+    """Decode a large image that is to be resized, in 3 bytes of memory per pixel; Pillow and NumPy would take 7."""
     large = None if settings.resize is None else open_large_image(data, settings=settings)
     if large is None:
         return None
@@ -136,7 +136,7 @@ def _decode_jpeg_by_pillow(image: Image.Image, orientation: int | None, settings
     else:
         origin = "JPEG" if target == size else "resize"
     if settings.resize is not None:
-        # libjpeg decodes at 1/2, 1/4 or 1/8, to no less than twice the target, for the resampling filter.
+        # libjpeg decodes at 1/2, 1/4 or 1/8 of the size, at least twice the target, as the resampling filter needs.
         twice = 2 * target[0], 2 * target[1]
         image.draft(None, twice[::-1] if turned >= 5 else twice)
     return decode_opened(image, origin=origin, settings=settings, size=size)
@@ -147,8 +147,8 @@ def decode_opened(
 ) -> Decoded:
     """Decode an opened image: load it, rotate it upright, convert it to "L" or "RGB", and resize it.
 
-    The image, of any mode, is not changed. ``size`` is the upright width and height from which the target is computed,
-    for a JPEG that is decoded at a fraction of them. Raise ImageError if the image is damaged or too large.
+    The image, of any mode, is not changed. For a JPEG that is decoded at a fraction of its size, ``size`` is its full
+    upright width and height, from which the target is computed. Raise ImageError if it is damaged or too large.
     """
     with foreign_errors(f"damaged {origin}"):
         tiff_orientation = read_orientation(image) if image.format == "TIFF" else 1
@@ -168,7 +168,7 @@ def decode_opened(
 def resize_upright(
     image: Image.Image | U8, coordinates: CoordinateMap, *, origin: str, settings: EncodeSettings
 ) -> Decoded:
-    """Resize an upright image, in "L" or "RGB" or as an array of RGB, as the settings ask for."""
+    """Resize an upright image, in "L" or "RGB" or as an array of RGB, to the size that the settings ask for."""
     size = coordinates.upright_size
     target = size if settings.resize is None else settings.resize.target(*size)
     if not (1 <= target[0] <= MAX_SIDE and 1 <= target[1] <= MAX_SIDE):

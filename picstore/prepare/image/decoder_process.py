@@ -80,7 +80,7 @@ def _from_array(array: U8) -> Image.Image:
 
 
 def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
-    """Decode a file in this worker process; a drawing in a separate process, whose memory can be limited."""
+    """Decode a file in this process, but an SVG in a separate process, whose memory can be limited."""
     return (decode_apart if is_svg(data) else decode_here)(data, settings=settings, name=name)
 
 
@@ -188,7 +188,7 @@ def _forget_all() -> None:
     global _idle, _lock
     for process in _idle:
         process.connection.close()
-        process._process.returncode = 0  # The decoder is a child of another process.
+        process._process.returncode = 0  # Popen must not wait for another process's child.
     _idle, _lock = [], threading.Lock()
 
 
@@ -199,9 +199,9 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def main() -> None:
-    """Decode the files that come by a socket; arguments: the socket's descriptor, and the seconds per file."""
+    """Decode files received from a socket; ``sys.argv`` has the socket's descriptor, and the seconds per file."""
     connection, seconds = Connection(int(sys.argv[1])), float(sys.argv[2])
-    # Ctrl-C reaches the whole group of processes. The parent decides what happens.
+    # Ctrl-C signals the whole process group, but only the parent is to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGALRM, signal.SIGIO, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -230,7 +230,7 @@ def _bounded(connection: Connection, seconds: float) -> Iterator[None]:
     fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        if connection.poll():  # The socket was closed before this block.
+        if connection.poll():  # The parent closed the socket before this block.
             raise EOFError
         yield
     finally:

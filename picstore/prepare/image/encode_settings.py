@@ -28,8 +28,8 @@ _SIZE = re.compile(r"(?:(shorter|longer):([0-9]{1,5})|([0-9]{1,5})x([0-9]{1,5}))
 class Size:
     """Target size of ``--resize``.
 
-    ``shorter`` and ``longer`` reduce that side to ``width`` (``height`` is the same number), keep the aspect ratio and
-    never enlarge an image. ``exact`` always gives ``width`` × ``height``.
+    ``shorter`` and ``longer`` reduce that side of an image to ``width`` (equal to ``height``), keep the aspect ratio
+    and never enlarge an image. ``exact`` always gives ``width`` × ``height``.
 
     Raises:
         UsageError: a value is out of its range.
@@ -92,7 +92,7 @@ def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 class EncodeOptions(TypedDict, total=False):
-    """Attributes of :class:`EncodeSettings` in the form in which a user writes them."""
+    """Attributes of :class:`EncodeSettings`, in the form in which users write them."""
 
     resize: str | None
     quality: int
@@ -105,7 +105,7 @@ class EncodeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeSettings:
-    """Settings that make a training JPEG of an image.
+    """Settings for making a training JPEG of an image.
 
     Attributes:
         resize: target size; None keeps the size.

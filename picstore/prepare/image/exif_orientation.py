@@ -21,10 +21,10 @@ TO_UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# EXIF orientations that swap width and height, and whether they then mirror x and y. The size of an annotated image
-# distinguishes raw from upright coordinates. Orientations 2 to 4 keep the size, so their coordinates count as upright.
+# EXIF orientations that swap width and height, and whether they then mirror x and y. Only for these can the size of the
+# annotated image show that coordinates are raw; for orientations 2 to 4, coordinates are taken as upright.
 _MIRRORED = {5: (False, False), 6: (True, False), 7: (True, True), 8: (False, True)}
-# Decimals of mapped coordinates, in pixels.
+# Decimal places of mapped coordinates, which are in pixels.
 DECIMALS = 3
 
 _ORIENTATION = 0x0112
@@ -62,8 +62,8 @@ class CoordinateMap:
 def read_orientation(image: Image.Image) -> int:
     """Read the EXIF orientation of an image, 1 … 8; return 1 if the orientation is missing or unreadable.
 
-    For a JPEG, call :func:`settle_orientation` first. An orientation in XMP is ignored, as most decoders do: a JPEG
-    that is kept without loss must not differ from a JPEG that is re-encoded.
+    For a JPEG, call :func:`settle_orientation` first. An orientation in XMP is ignored, as in most decoders, so that
+    a JPEG looks the same whether it is kept without loss or re-encoded.
     """
     info = dict(image.info)
     for key in ("xmp", "XML:com.adobe.xmp"):

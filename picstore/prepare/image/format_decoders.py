@@ -21,16 +21,16 @@ from picstore.prepare.image import fits, imagemagick, svg, tiff
 from picstore.prepare.image.mend_files import leave_out_metadata
 from picstore.prepare.image.size_limits import check_jpeg_xl, check_size, check_webp, open_by_pillow
 
-# Formats that Pillow does not open. EPS would start Ghostscript. The plugin of JXL decodes before it states the size,
-# so it is called below. Of all other formats, Pillow decodes no picture, or passes it to a system library.
+# Formats that are not left to ``open_by_pillow``: EPS would start Ghostscript; the JXL plugin decodes before it states
+# the size, so it is called below, after a check; of the other formats Pillow decodes nothing, or by a system library.
 EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
 
-# Formats that Pillow decodes without releasing Python's lock, for 6 s at 64 million pixels, or in Python, for 170 s.
+# Formats whose decoders in Pillow hold Python's lock: at 64 million pixels for 6 s, or, in Python code, for 170 s.
 _HOLDS_LOCK = frozenset({"JPEG2000", "QOI"})
 
 _TIFF_SUBFILE_TYPE, _TIFF_SUB_IFDS, _DNG_VERSION = 254, 330, 50706
 _PAM_FIELD = re.compile(rb"^(MAXVAL|TUPLTYPE)[ \t]+(\S+)", re.MULTILINE)
-_BITFIELDS = 3  # compression of a BMP
+_BITFIELDS = 3  # compression field of a BMP
 # The SIZ segment of a JPEG 2000 codestream, which is the file or a box of the file (ISO/IEC 15444-1, A.5.1).
 _SIZ = re.compile(rb"(?:\A|jp2c|jp2c.{8})\xff\x4f\xff\x51.{38}", re.DOTALL)
 _JP2 = (b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
@@ -68,11 +68,11 @@ def open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 
 
 def neither_hangs_nor_crashes(data: bytes, *, max_pixels: int) -> bool:
-    """Return whether Pillow decodes a file of at most ``max_pixels``, and releases Python's lock meanwhile."""
+    """Return whether Pillow can decode a file, of at most ``max_pixels``, and releases Python's lock meanwhile."""
     try:
         bare = leave_out_metadata(data).data
         image = open_by_pillow(bare, _pillow_formats(but=_HOLDS_LOCK))
-        # Above Pillow's own limit, images inside images have to be bounded by another process.
+        # A file above Pillow's own limit, which also holds for images inside it, is left to the decoder process.
         check_size(*image.size, max_pixels=min(max_pixels, Image.MAX_IMAGE_PIXELS or max_pixels))
         camera_raw = data.startswith(tiff.STARTS) and _is_camera_raw(tiff.read_tags(data), data)
         return not camera_raw and not _is_misread_by_pillow(bare)
@@ -109,7 +109,7 @@ def _pillow_formats(*, but: Iterable[str] = ()) -> list[str]:
 
 
 def _explain(data: bytes, formats: list[str], error: Exception) -> str:
-    """Explain why Pillow opened nothing: the file has none of its formats, or its header is damaged."""
+    """Explain why Pillow opened nothing: Pillow does not know the file's format, or the file's header is damaged."""
     for each in formats:
         accept = Image.OPEN[each][1]
         if accept is not None and accept(data[:16].ljust(16, b"\0")) is True:
@@ -122,7 +122,7 @@ def _explain(data: bytes, formats: list[str], error: Exception) -> str:
 
 
 def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
-    """Read an image by a wheel of the extra ``formats``, or by ImageMagick."""
+    """Read an image by a library of the extra ``formats``, or by ImageMagick."""
     coder = imagemagick.find_coder(data, name=name) or ""
     _refuse_misread(data, coder)
     with foreign_errors(f"damaged {coder.upper()}"):

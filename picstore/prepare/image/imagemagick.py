@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wand.image import Image as WandImage
 
 # fmt: off
-# Coder, offset, and bytes at the offset. The first match counts.
+# Coder, offset in the file, and possible bytes there. The first match decides.
 _MAGIC: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
     ("psd", 0, (b"8BPS",)), ("exr", 0, (b"\x76\x2f\x31\x01",)), ("hdr", 0, (b"#?RADIANCE", b"#?RGBE")),
     ("jxl", 0, (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")),
@@ -61,7 +61,7 @@ _EXTENSIONS = {
     **dict.fromkeys(("jbig", "jbg", "bie"), "jbig"),
 }
 
-# Coders whose orientation is applied here. HEIC and AVIF are rotated by their decoder, and their EXIF keeps its value.
+# Coders whose orientation is applied here; HEIC and AVIF are rotated by their decoder, which leaves the EXIF unchanged.
 _ORIENTED = frozenset({"dpx", "miff", "tga"})
 
 # Coders that read from a file, not from memory.
@@ -85,7 +85,7 @@ _FORBIDDEN = (
 
 _DPX_TRANSFER = "dpx:image.element[0].transfer-characteristic"
 
-# Memory limit: enough for the copies that ImageMagick 6 (8 bytes per pixel) and 7 (16 or 20) hold, and for one more.
+# Memory limit: enough for the copies that ImageMagick 6 (8 bytes per pixel) or 7 (16 or 20) holds, and one copy more.
 _BYTES_PER_PIXEL = 64
 
 
@@ -215,7 +215,7 @@ def _convert_pixels(image: WandImage, coder: str) -> Image.Image:
     if coder in _ORIENTED:
         image.auto_orient()
     if coder == "dpx" and image.metadata.get(_DPX_TRANSFER) != "Linear" and image.colorspace == "rgb":
-        # Only the label changes: ImageMagick takes all DPX that is not logarithmic for linear light.
+        # This changes no sample: ImageMagick labels every DPX that is not logarithmic as linear light.
         image.colorspace = "srgb"
     grey = image.colorspace == "gray"
     if not grey and image.colorspace != "srgb":

@@ -26,20 +26,20 @@ from picstore.prepare.image.mend_files import iterate_chunks
 from picstore.prepare.image.pixel_conversion import strip_boxes
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
 
-# Pixels of the smallest image for which importing pyvips and starting libvips, 0.1 s, pays.
+# Least number of pixels for which importing pyvips and starting libvips, which takes 0.1 s, saves time.
 MIN_PIXELS = 1 << 24
-# Bytes of the smallest file for which reading its headers twice, 0.2 ms, pays.
+# Least number of bytes for which reading a file's headers twice, which takes 0.2 ms, is worthwhile.
 _MIN_BYTES = 1 << 20
 _STARTS = b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*"
 
-# Tags of TIFF 6.0 and the values that need no conversion; a tuple is compared as the set of its numbers.
+# Tags of TIFF 6.0.
 _COMPRESSION, _PHOTOMETRIC, _EXTRA_SAMPLES = 259, 262, 338
 _TILE_WIDTH, _SUB_IFDS, _DNG_VERSION = 322, 330, 50706
 # Compressions: none, LZW, Deflate, PackBits, and Deflate as before TIFF 6.0's supplement.
 _LOSSLESS = {1, 5, 8, 32773, 32946}
-# Tags of bits, fill order, orientation, planes and sample format.
+# Set of values that needs no conversion, by tag: bits, fill order, orientation, planar configuration, sample format.
 _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
-# PNG chunks that do not change Pillow's pixels: at any place, and only if they stand before the pixels.
+# PNG chunks that do not change the pixels that Pillow reads: those allowed anywhere, and those allowed before IDAT.
 _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}
 _BEFORE_PIXELS = {b"IHDR", b"sRGB", b"gAMA", b"cHRM", b"pHYs", b"iCCP", b"bKGD", b"sBIT"}
 
@@ -79,7 +79,7 @@ class LargeImage:
 
 
 def open_large_image(data: bytes, *, settings: EncodeSettings) -> LargeImage | None:
-    """Open an image that libvips decodes strip by strip; return None for all other or refused images."""
+    """Open an image that libvips can decode strip by strip; return None for all other images."""
     if len(data) < _MIN_BYTES or not data.startswith(_STARTS):
         return None
     try:
@@ -119,7 +119,7 @@ def _needs_no_conversion(data: bytes, image: Image.Image) -> bool:
     plain = all(set(np.ravel(tags.get(tag, min(values))).tolist()) == values for tag, values in _USUAL.items())
     photometric = 2 if image.mode == "RGB" else 1
     kind = tags.get(_COMPRESSION, 1) in _LOSSLESS and tags.get(_PHOTOMETRIC) == photometric
-    # Pillow reads tiles without compression itself, and treats damaged sizes of tiles differently from libtiff.
+    # Pillow reads uncompressed tiles without libtiff, and treats damaged tile sizes differently.
     raw_tiles = tags.get(_COMPRESSION, 1) == 1 and _TILE_WIDTH in tags
     return plain and kind and not raw_tiles and _EXTRA_SAMPLES not in tags
 

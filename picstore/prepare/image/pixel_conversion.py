@@ -63,7 +63,7 @@ def _with_alpha(image: Image.Image) -> Image.Image:
 def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     """Composite an image with transparency over the background.
 
-    Grey with alpha stays grey if the background is grey or invisible. Working by strips saves 5 of 13 bytes per pixel.
+    Grey with alpha stays grey if the background is grey or invisible. Strips save 5 of 13 bytes of memory per pixel.
     """
     grey = image.mode in ("LA", "La")
     if grey and len(set(background)) > 1:
@@ -78,7 +78,7 @@ def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Im
 def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     """Convert an image of one of ``_DEEP_MODES`` to 8 bits.
 
-    Floats take 5 bytes per pixel strip by strip, 32 in one piece.
+    Strip by strip, floats take 5 bytes of memory per pixel; converted at once, they would take 32.
     """
     white = _white(image)
     transparent = image.info.get("transparency")
@@ -100,7 +100,7 @@ def _is_wide(image: Image.Image) -> bool:
 
 
 def _white(image: Image.Image) -> float:
-    """Return the sample value that becomes white."""
+    """Return the sample value that is scaled to white, 255."""
     if image.mode != "F" and not _is_wide(image):
         return 65_535
     strips = (np.asarray(image.crop(box)) for box in strip_boxes(image.size))
@@ -234,6 +234,6 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
     planes: U8 = np.empty((3, size[1], size[0]), np.uint8)
     whole = 0, 0, width, height
     resample(pixels, whole, whole, planes, interpolation=LANCZOS)
-    # The kernel writes planes faster than pixels.
+    # The kernel writes planes faster than interleaved channels.
     resized: U8 = planes.transpose(1, 2, 0)
     return resized

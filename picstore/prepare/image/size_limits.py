@@ -15,7 +15,7 @@ from picstore.errors import ImageError
 
 # JBIG header (ISO/IEC 11544, 6.2): first and last layer, planes, filler, width, height, stripe height, shifts, options.
 _JBIG = struct.Struct(">BBBBIIIBBBB")
-# With more layers, a dot of the lowest layer would be more than 2**31 dots of the highest layer.
+# Each layer doubles both sides, so with more layers a dot of the lowest layer would span over 2**31 dots.
 _JBIG_LAYERS = 31
 # Bytes of a JPEG XL signature and size header (ISO/IEC 18181-1), which has at most 68 bits, the lowest bit first.
 _JPEG_XL_HEADER = 11
@@ -38,7 +38,7 @@ def check_size(width: int, height: int, *, max_pixels: int) -> None:
 
 
 def limit_memory(pixels: int) -> None:
-    """Limit the address space of this process to its present size plus the need of decoding ``pixels``; Linux only."""
+    """Limit this process's address space to its present size plus what decoding ``pixels`` pixels takes; Linux only."""
     if sys.platform == "linux":
         held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         _, most = resource.getrlimit(resource.RLIMIT_AS)
@@ -57,7 +57,7 @@ def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
         factory, accept = Image.OPEN[each]
         try:
             accepted = accept is None or accept(data[:16])
-            if accepted and not isinstance(accepted, str):  # A string says what is missing.
+            if accepted and not isinstance(accepted, str):  # A string tells which support is missing.
                 return factory(io.BytesIO(data), "")
         # The file has another format, or its header is damaged.
         except (SyntaxError, IndexError, TypeError, struct.error):
@@ -127,7 +127,7 @@ def _jpeg_xl_codestream(data: bytes) -> bytes:
         if length == 1:
             (length,), header = struct.unpack_from(">Q", data, position + 8), 16
         end = position + length if length else len(data)
-        # A box holds the whole codestream (jxlc), or a number and a part (jxlp). A first part may have four bytes.
+        # A jxlc box holds the whole codestream, a jxlp box a 4-byte index and a part, which may end inside the header.
         if kind in (b"jxlc", b"jxlp"):
             start = position + header + 4 * (kind == b"jxlp")
             found += data[start : min(end, start + _JPEG_XL_HEADER)]

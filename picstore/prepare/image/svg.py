@@ -24,7 +24,7 @@ _MAX_DEPTH = 256
 _PROLOG = 65_536
 _DEFAULT_SIZE = (300.0, 150.0)  # pixels; CSS 2.1, 10.3.2: a replaced element without a size
 _UNITS = {"px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
-_MAX_NUMBER = 40  # characters of a number
+_MAX_NUMBER = 40  # characters of the longest number that is parsed
 _ENCODINGS = frozenset(("utf-8", "us-ascii", "iso-8859-1", "windows-1252"))
 _PICTURES = tuple(f"data:image/{kind}" for kind in ("png", "jpeg", "jpg", "gif", "webp"))
 # Text is drawn in the font that the document names, else in the first of these fonts that the machine has.
@@ -101,7 +101,7 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
     size, is_complete = _size(checker.root)
     width, height = (max(1, math.floor(min(each, 1e9) + 0.5)) for each in size)
     check_size(width, height, max_pixels=max_pixels)
-    if not is_complete:  # Otherwise resvg would take the size of the drawn elements.
+    if not is_complete:  # Otherwise resvg measures the drawn elements.
         root = document.encode()[checker.root_offset :].decode()
         document = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{root}</svg>'
     return document, (width, height), checker.has_text
@@ -201,7 +201,7 @@ def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
 
 
 def _pixels(length: str, full: float) -> float | None:
-    """Convert a length to pixels, a percentage relative to ``full``; return None for the automatic length."""
+    """Convert a length to pixels, a percentage relative to ``full``; return None for "auto" or an empty string."""
     length = length.strip()
     if length in ("", "auto"):
         return None

@@ -69,15 +69,15 @@ def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> 
 
 
 def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
-    """Turn and resize an attachment like its image, if it has the size that the image had before.
+    """Rotate and resize an attachment like its image, if it has the image's original size.
 
-    An attachment of the file's size before rotation is rotated too. A JPEG may also be smaller than its image by an
-    integer factor. Masks take the value of the nearest pixel. Data are returned unchanged if they are a mask of the
-    stored image's size, or not a mask and of another size.
+    An attachment is rotated if it has the size of the raw, not of the upright image. A JPEG may also be smaller than
+    its image by an integer factor. Masks take the value of the nearest pixel. A mask of the stored image's size is
+    returned unchanged, and so are other data whose size does not fit.
 
     Args:
         name: name of the attachment, for messages.
-        image: map by which the image was turned and resized.
+        image: map by which the image was rotated and resized.
 
     Raises:
         ImageError: the attachment cannot be decoded, is a mask of another size, or has several frames.
@@ -118,7 +118,7 @@ def _require_follower(opened: Image.Image, image: CoordinateMap, factor: int) ->
 
 
 def _moved(opened: Image.Image, image: CoordinateMap, factor: int) -> Image.Image | None:
-    """Turn and resize an attachment to the pixels of the stored image; return None if it needs no change."""
+    """Rotate and resize an attachment of size 1/``factor`` like its image; return None if it needs no change."""
     upright = tuple(-(-side // factor) for side in image.upright_size)
     turn = TO_UPRIGHT[image.orientation] if opened.size != upright else None
     turned = opened if turn is None else opened.transpose(turn)

@@ -50,7 +50,7 @@ _FAX = frozenset({2, 3, 4})
 _BYTE_CODERS = frozenset({_UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000})
 # Compressions for which libtiff ignores a predictor; other programs undo it.
 _WITHOUT_PREDICTOR = frozenset({_UNCOMPRESSED, 32773})
-# ExtraSamples that Pillow converts exactly, by photometric interpretation and bits of unsigned samples in one plane.
+# Values of ExtraSamples that Pillow converts exactly, by (photometric interpretation, bits), for unsigned samples.
 _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     **{(meaning, bits): ((),) for meaning in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _PALETTE) for bits in (1, 2, 4, 8)},
     **dict.fromkeys(((_BLACK_IS_ZERO, 16), (_CMYK, 8), (_CMYK, 16), (_YCBCR, 8), (_LAB, 8)), ((),)),
@@ -128,7 +128,7 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
         if Pillow converts the layout exactly.
 
     Raises:
-        ImageError: the layout was not proven, the file is damaged, or has more than ``max_pixels``.
+        ImageError: no code here is proven for the layout, the file is damaged, or it has more than ``max_pixels``.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")
@@ -352,7 +352,7 @@ def _to_image(samples: _Samples, layout: Layout, tags: TiffImagePlugin.ImageFile
 
 
 def _top(samples: _Samples, layout: Layout) -> float:
-    """Return the sample value that becomes white."""
+    """Return the sample value that is scaled to white, 255."""
     if layout.kind == _UNSIGNED and layout.bits <= 16:
         return (1 << layout.bits) - 1
     strips = (samples[upper:lower] for _, upper, _, lower in strip_boxes(layout.size))
@@ -363,7 +363,7 @@ def _top(samples: _Samples, layout: Layout) -> float:
 
 def _reduce(samples: _Samples, layout: Layout, top: float) -> U8:
     if layout.kind == _UNSIGNED and (layout.bits == 8 or (layout.bits == 16 and samples.shape[2] > 1)):
-        # Pillow takes the upper bits of 16-bit RGB too.
+        # Take the upper 8 bits, as Pillow does for 16-bit RGB.
         upper: U8 = (samples >> layout.bits - 8).astype(np.uint8)
         return upper
     return scale(samples, top)

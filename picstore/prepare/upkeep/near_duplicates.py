@@ -32,10 +32,10 @@ from picstore.storage.dataset import Dataset
 COLUMN = "phash"
 # docs/duplicates.md has the recall and precision of this distance.
 DEFAULT_DISTANCE = 6
-# Largest distance, with radii of 3. A distance of 12 needs a radius of 4, which takes 8,000 more look-ups.
+# Largest distance for which bands within 3 bits are looked up; 12 needs 4 bits, 8,000 more look-ups per query.
 MAX_DISTANCE = 11
 
-_BITS = 22  # bits of the widest band
+_BITS = 22  # bits of a hash's widest band
 _BANDS = ((0, 21), (21, 21), (42, _BITS))  # lowest bit and number of bits of each band
 
 # Tasks per worker: enough for even shares and for progress, but few, because each task opens the dataset by two reads.
@@ -67,7 +67,7 @@ def find_duplicates(
     may be deleted.
 
     Args:
-        other: hashes of another dataset; a group then has an image of that dataset, and its duplicates in the first.
+        other: hashes of another dataset; a group then is an image of that dataset with its duplicates in the first.
         distance: largest number of different bits, 0 … 11.
     """
     if not 0 <= distance <= MAX_DISTANCE:
@@ -198,7 +198,7 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
         sorted_hashes[band] = hashes[orders[band]]
         np.cumsum(np.bincount(values, minlength=1 << _BITS), out=starts[band, 1:])
     used = np.packbits(starts[:, 1:] > starts[:, :-1], axis=1, bitorder="little")
-    # If each band differs in one bit more than its radius, the hashes differ in ``distance`` + 1 bits.
+    # The radii add up to ``distance`` - 2. If every band differs by more than its radius, hashes differ in more bits.
     radii = [(distance - 2 + band) // 3 for band in range(3)]
     flips = [sum(1 << bit for bit in bits) for n in range(radii[2] + 1) for bits in combinations(range(_BITS), n)]
     counts = [sum(comb(_BITS, n) for n in range(radius + 1)) for radius in radii]
