@@ -37,7 +37,7 @@ def enter_records(places, picks, records, max_pixels):
 
     Args:
         places: uint64 (m, 7), ``Container.place`` of each container: addresses of buffer, segment table (0 for none),
-            ``index``, ``held`` and ``tops`` (0 if all are zero), and the numbers of records and of table entries.
+            ``index``, ``held`` and ``tops`` (0 if all are zero), and the counts of records and of table entries.
         picks: int64 (3, k): container, row in the container, and slot of each record.
         records: arrays of ``BatchRecords``, filled by slot: entries and held entries as bytes, tops, addresses, sizes,
             layouts, image sizes, ids and entry points.
@@ -82,7 +82,7 @@ def enter_records(places, picks, records, max_pixels):
 
 @device_function
 def _find_points(entry, place, held_first, points):
-    """Set ``points`` to the held segments' entry points; see ``segment_table.find_entry_points`` for whole images."""
+    """Set ``points`` to the address of the held segments' entry points, and the MCUs between two; −1 if invalid."""
     table = array_at(place[1], np.int64(place[6]), np.uint16)
     count, interval, first = _u32(entry, _COUNT), _u16(entry, _INTERVAL), _u32(entry, _FIRST)
     at, sampling = first + count, min(load_byte(entry + np.uint64(_SAMPLING)), 5)
@@ -101,7 +101,7 @@ def _find_points(entry, place, held_first, points):
 
 @kernel("void(int64[:, ::1], int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1])")
 def choose_boxes(reach, tops, layouts, sizes, boxes, per_row):
-    """Choose the box of each image that is described to a GPU.
+    """Choose, for each image, the box whose tiles are described to a GPU.
 
     Args:
         reach: int64 (n, 4), ``views_reach.joint_reach`` in pixels of stored images.
@@ -136,18 +136,18 @@ def _mix(z):
     return z ^ (z >> _S31)
 
 
-# ``draw_numbers`` and ``place_crops`` equal ``RandomResizedCrop`` and flips of ``Geometry.identity``, bit for bit: the
-# same random numbers, and the same float64 operations in the same order. NumPy computes the exponential between the two
+# ``draw_numbers`` and ``place_crops`` give the geometry of ``RandomResizedCrop`` and flips, bit for bit: from the same
+# random numbers, by the same float64 operations in the same order. NumPy computes the exponential between the two
 # kernels, because other libraries' results differ in the last bits.
 @kernel(
     "void(uint64, int64[::1], int64[::1], float64, float64, uint64[::1], float64[:, ::1], float64[:, ::1])",
 )
 def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
-    """Draw the numbers of ``BatchRandom.uniform`` for each image.
+    """Draw, for each image, the random numbers that ``BatchRandom.uniform`` would return.
 
     Args:
         key: key of seed and epoch.
-        ids, views: int64 (n,), ids of the records, and numbers of the views.
+        ids, views: int64 (n,), ids of the records, and indices of the views.
         low, span: least logarithm of an aspect ratio, and the greatest logarithm less the least.
         keys: uint64 (n,), filled with each image's key.
         numbers: float64 (n, k), filled with the first k numbers, of which the second ten are for aspect ratios.

@@ -83,7 +83,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
     Raises:
         PicstoreError: the function raised an error; the message has its traceback.
-        UsageError: the function did not return N items by name.
+        UsageError: the function did not return a mapping of names to N items each.
     """
     given: dict[str, Any] = {"labels": batch.labels, "ids": batch.ids}
     if batch.encoded is None:

@@ -17,19 +17,19 @@ logger = logging.getLogger("picstore")
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """Return for each of ``numbers`` the next of the ascending ``sound`` numbers, beginning again after the last."""
+    """Return, for each index, the next index in ``sound`` (ascending), or the first of ``sound`` after the last."""
     replaced: I64 = sound[np.searchsorted(sound, numbers) % len(sound)]
     return replaced
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
-    """Copy into each slot with a problem the next sound sample of the same source, or else raise the problem."""
+    """Copy the source's next sound sample into each slot with a problem; raise the problem if there is none."""
     for slot, replacement in replacements(batch.source, problems).items():
         _copy_sample(batch, replacement, slot)
 
 
 def replacements(source: I64, problems: Mapping[int, Damage]) -> dict[int, int]:
-    """Return for each slot with a problem the next sound slot of the same source, or else raise the problem."""
+    """Return, for each slot with a problem, the source's next sound slot; raise the problem if there is none."""
     if not problems:
         return {}
     damaged = np.isin(np.arange(len(source)), list(problems))

@@ -50,9 +50,9 @@ class BatchRecords:
     ids: I64
     source: I64  # (n,), index of the dataset
     extras: list[bytes]  # JSON for targets; empty without targets
-    attachments: list[dict[str, bytes | memoryview]]  # fields for targets, by name
+    attachments: list[dict[str, bytes | memoryview]]  # image files for targets, by name
     points: I64  # (n, 2), entry points as ``describe_tiles`` takes them
-    damage: list[Damage]  # damage of records replaced within their container
+    damage: list[Damage]  # of records that others of their container replace
     problems: dict[int, Damage]  # for each slot without an image, the reason
     weight: float = 1.0  # weight among all ranks' batches
 
@@ -172,7 +172,7 @@ def gather_records(
     sources: Sequence[TrainingSource],
     max_pixels: int = MAX_PIXELS,
 ) -> BatchRecords:
-    """Collect the records of a batch from containers that were read; each slot is in one request.
+    """Collect the records of a batch from containers that were read; each slot belongs to one request.
 
     An image with more than ``max_pixels``, or with more pixels than its stream can hold, is a problem of its slot. A
     slot with a problem has the size of the image that will replace its image.
@@ -241,7 +241,7 @@ def _gather_source(
 def _find_sound(
     records: BatchRecords, request: SourceRequest, containers: ReadContainers, *, source: TrainingSource
 ) -> list[tuple[Container, I64, I64]]:
-    """List a source's containers with slots and rows of their records; sound records replace damaged records."""
+    """List a source's containers, each with its records' slots and rows; sound records replace damaged records."""
     order = np.argsort(request.samples.container, kind="stable")
     numbers, wanted = request.samples.container[order], request.samples.record[order]
     slots = request.slots[order]
@@ -259,7 +259,7 @@ def _find_sound(
             sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
             sound_ones = container.good & source.dataset.live.mask(number)
             alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
-            # A record of another bucket is taken only if no other record can replace it: in a batch of one record.
+            # A record of another bucket is a replacement only in a batch of one record, which has no other slot to copy.
             sound = np.flatnonzero(alike if alike.any() or len(records) > 1 else sound_ones)
             if not len(sound):
                 records.problems.update(zip(here.tolist(), damage, strict=True))
@@ -308,7 +308,7 @@ def _enter_targets(
             records.problems[slot] = type(error)(error.what, file, error.offset)
             continue
         records.extras[slot], records.attachments[slot] = extra, attachments
-    # The budget counts only the container's bytes, so extras that take more memory are decompressed for each batch.
+    # The budget counts only the container's bytes, so larger extras are dropped, and decompressed for each batch.
     container.release_extras(above=len(container.buffer))
 
 

@@ -24,12 +24,12 @@ Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or a list of n arrays
 ViewImages: TypeAlias = "Array | list[list[Array]]"
 GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"
 
-# Bytes of a quantization row, the unit in which the kernels' words address the rows of several batches.
+# Bytes of a quantization row: alignment lets kernels number the rows in the joined memory of several batches.
 _ALIGNMENT = 128
 
 
 def map_images(function: Callable[[Any], T], images: Any) -> Any:
-    """Apply a function to each array in nested lists; return the results in the same lists."""
+    """Apply a function to each array in nested lists; return the results in lists of the same nesting."""
     if isinstance(images, list):
         return [map_images(function, image) for image in images]
     return function(images)
@@ -50,7 +50,7 @@ class RecordFiles:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """Layout of a batch's arrays for picstore's GPU decoder, in one block: numbers of bytes, images and parts."""
+    """Layout in one block of a batch's arrays for picstore's GPU decoder, given bytes of data, images and parts."""
 
     data: int
     images: int
@@ -81,7 +81,7 @@ class SegmentLayout:
 
     @property
     def uploaded(self) -> int:
-        """Number of bytes at the start of the block that a GPU reads, a multiple of ``_ALIGNMENT``."""
+        """Number of bytes, from the block's start, that are copied to a GPU: a multiple of ``_ALIGNMENT``."""
         uploaded: int = self.places()["images"][0].start
         return uploaded
 
@@ -121,7 +121,7 @@ class SegmentTables:
 class EncodedBatch:
     """Streams of a batch that a device decodes, by slot."""
 
-    bounds: I64  # (n, 2), start and end of each stream; equal for none
+    bounds: I64  # (n, 2), start and end of each stream; equal if there is none
     # (n, 4), left, top, width and height of each decoded image, in pixels of the stored image.
     boxes: I64
     params: tuple[TransformParams, ...]  # parameters of each group

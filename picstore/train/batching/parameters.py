@@ -74,8 +74,8 @@ def draw_geometry(
     Args:
         source, group, epoch: the dataset with seed and transforms, one of its groups of views, and the epoch.
         ids, sizes: int64 (n,), ids of the records, and int64 (n, 2), widths and heights of the images.
-        copies: each image's index among the copies of its record in the epoch, (n,) or one for all. The numbers of
-            views continue from copy to copy.
+        copies: each image's index among the copies of its record in the epoch, (n,) or one for all. Each copy has
+            random numbers of its own.
         boxes: float64 (n, m, 4), boxes of the records' objects, for transforms that need them.
 
     Returns:

@@ -29,10 +29,10 @@ _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "f
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Group of views that a batch holds of each record."""
+    """Group of views, of which a batch holds ``count`` for each record."""
 
     name: str = ""  # empty if the transforms are given as a list
-    count: int = 1  # number of views of a record
+    count: int = 1  # number of views
     stacked: bool = False  # whether the images have one size and lie in one array
 
 

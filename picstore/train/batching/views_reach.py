@@ -110,7 +110,7 @@ def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids
     groups = plan.groups
     if source.copies <= _MAX_COPIES and not any(group.needs_boxes for group in groups):
         drawn = product(groups, range(source.copies))
-        # A transform may refuse an image. If a batch has the image, making the batch reports the error.
+        # A transform may refuse an image, which is reported only if a batch takes the image.
         with contextlib.suppress(UsageError):
             geometries = [draw_geometry(source, group, epoch, ids, sizes, copies=copy)[0] for group, copy in drawn]
             return align_reach(
@@ -122,7 +122,7 @@ def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids
 def read_alone(
     dataset: Dataset, number: int, records: Collection[int], rows_of: RowsOf, *, attachments: bool
 ) -> Container | Damage:
-    """Read some records of a container, or all records if one of them is damaged and needs a replacement."""
+    """Read some records of a container, or all its records if one of them is damaged and needs a replacement."""
     wanted = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
     wanted[list(records)] = True
     try:

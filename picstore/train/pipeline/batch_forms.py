@@ -67,13 +67,13 @@ class BatchForm(ABC):
         """
 
     def divide(self, count: int, output: OutputSpec, *, threads: int) -> list[range]:
-        """Divide the slots of a batch into tasks."""
+        """Divide the slots of a batch into the threads' tasks; return each task's range of slots."""
         views, (least, most) = self._views(output), self.task
         size = max(1, min(max(-(-count * views // threads), least), most) // views)
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return the number of images that a record counts as in ``task``."""
+        """Return the number of images to count for each record, for the sizes in ``task``."""
         return output.view_count
 
 
@@ -99,7 +99,7 @@ class Pixels(BatchForm):
     def make_maker(
         self, output: OutputSpec, device: torch.device, *, strict: bool, load: Callable[[torch.device], Decode]
     ) -> BatchMaker | None:
-        """Return a maker that copies the images to a GPU; None on the CPU."""
+        """Return a maker that copies the images to a GPU, or None if the device is the CPU."""
         from picstore.train.pipeline.device_decoding import CopyPixels
 
         return CopyPixels(output, device) if device.type == "cuda" else None
@@ -129,7 +129,7 @@ class Segments(BatchForm):
     """Rows of tiles, with descriptions of their segments for picstore's GPU kernels."""
 
     mapped = True
-    # Describing an image's tiles is 200 times as fast as making the image, so that 0.1 ms of Python a task counts.
+    # Larger tasks, because describing an image's tiles is 200 times as fast as making it, and a task costs 0.1 ms.
     task = 64, 128
 
     def _choose_filler(self, plans: Sequence[TransformPlan], output: OutputSpec) -> tuple[Filler, list[Any]]:

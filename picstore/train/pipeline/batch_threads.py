@@ -39,8 +39,8 @@ from picstore.train.pipeline.own_threads import PREFIX, FillingBatch, ThreadPool
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses, read_containers
 from picstore.train.pipeline.stats import StatsCounter
 
-AHEAD = 3  # Most batches that are filled or being filled, and not yet taken.
-# Most further batches whose containers are read in advance, if the budget allows.
+AHEAD = 3  # Greatest number of batches, filled or being filled, that the consumer has not taken.
+# Greatest number of further batches whose containers are read in advance, if the budget allows.
 MAX_REQUESTS = 32
 
 
@@ -76,7 +76,7 @@ class Pipeline:
         self._requests, self._spec, self._form = requests, spec, FORMS[spec.output.form]
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
-        # A method of this object would make a reference cycle, which would keep a dropped pipeline's memory.
+        # No method, because its reference cycle would keep the memory of a pipeline that is no longer used.
         read = partial(read_containers, spec, self._buffers, self._counter)
         readers = max(source.dataset.containers.readers for source in spec.sources)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
@@ -140,7 +140,7 @@ class Pipeline:
         self._prefetcher.close()
         self._free_slots.release()
         if not is_own_thread():
-            with contextlib.suppress(RuntimeError):  # Never started, or interrupted while starting.
+            with contextlib.suppress(RuntimeError):  # The thread was not started, or not wholly.
                 self._planner.join()
         self._decoders.close()
         with contextlib.suppress(Empty):  # Tracebacks of queued errors would keep this object alive.
@@ -193,7 +193,7 @@ class Pipeline:
         self.drained = True
 
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
-        """Return whether the containers are read once the kernels are loaded, which further reading would delay."""
+        """Wait for the kernels, which more reads would delay; return whether the containers are read by then."""
         self._filler_class.result()
         return all(future.done() for future in futures.values())
 
@@ -218,7 +218,7 @@ class Pipeline:
         return finished
 
     def _collect(self, requested: _RequestedBatch) -> ReadContainers:
-        """Wait for the containers or parts that hold a batch's records, and return them by container."""
+        """Wait until a batch's records are read; return, by container, the whole container or the read records."""
         found: dict[EpochContainer, ReadResult] = {}
         for wanted in requested.request:
             if wanted.samples.held is not None:
@@ -226,13 +226,13 @@ class Pipeline:
                 for number, count in waited.items():
                     key = wanted.source, wanted.epoch, number
                     found[key] = self._aside.take(key, count)
-        # The most complete result comes last: records read alone include those set aside, a container has all records.
+        # A later result replaces one with fewer records: those set aside, then those read alone, then whole containers.
         for read in sorted(requested.futures, key=lambda read: not read.records):
             found[read.source, read.epoch, read.number] = requested.futures[read].result()
         return found
 
     def _set_aside(self, request: BatchRequest, containers: ReadContainers) -> None:
-        """Keep the records that later batches need of containers that lanes finish with this batch."""
+        """Copy records that later batches need out of the containers that lanes finish with this batch."""
         for wanted in request:
             for run in wanted.leaving:
                 if len(run.records):
@@ -251,7 +251,7 @@ class Pipeline:
         uses: dict[ContainerKey, ContainerUse],
         problems: dict[int, Damage] | None,
     ) -> HostBatch | None:
-        """Release the containers of a batch whose tasks are done; complete the batch unless ``problems`` is None."""
+        """Release a batch's containers after its last task; complete it unless a task failed (``problems`` is None)."""
         records.release()
         self._prefetcher.release(uses)
         if problems is None:
@@ -284,12 +284,12 @@ class Pipeline:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     records: I64  # ascending
-    samples: int  # Number of samples still to come; a record may have several.
+    samples: int  # Number of these records' samples in later batches; a record may have several.
     held: ReadResult
 
 
 class SetAside:
-    """Records copied out of containers that lanes are done with, kept until a container's last sample has come."""
+    """Records copied out of containers that lanes are done with, kept until a batch has taken their last sample."""
 
     def __init__(self) -> None:
         self._waiting: dict[EpochContainer, _Waiting] = {}

@@ -23,7 +23,7 @@ Images: TypeAlias = "list[torch.Tensor] | DecodedImages"  # (3, h, w) each
 
 
 def augment_batches(hosts: Sequence[HostBatch], images: Sequence[Images], output: OutputSpec) -> list[Batch]:
-    """Augment the decoded images that each batch's slots show, on their device; labels and ids stay on the host."""
+    """Augment each batch's decoded images on their device, in the order of slots; labels and ids stay on the host."""
     made: list[list[Any]] = [[] for _ in hosts]
     places, given = [], []
     for host in hosts:
@@ -51,14 +51,14 @@ def augment_views(
     output: OutputSpec,
     group: GroupSpec,
 ) -> list[Any]:
-    """Resample and color decoded images (3, h, w) of batches.
+    """Make a group's views: resample and color the decoded images (3, h, w) of several batches.
 
     Args:
         images: the images of each batch.
         places: for each batch, int64 (n, 2), left and top of each image in its stored image, and int64 (n,), the factor
             by which decoding divided the sides.
         params: for each batch, the group's parameters.
-        output, group: form of the images to make.
+        output, group: output of the pipeline, and the group of views.
 
     Returns:
         The group's views of each batch: (count, N, 3, H, W), or count lists of N images.
@@ -107,8 +107,8 @@ def augment_images(
     """Resample and color decoded images, one for each row of ``params``.
 
     Returns:
-        A tensor (n, 3, H, W), or a list of n tensors (3, h, w) if sizes differ. With ``counts``, the number of images
-        of each batch, and only for images of one size: a list with one tensor for each batch.
+        A tensor (n, 3, H, W), or a list of n tensors (3, h, w) if sizes differ. With ``counts``, each batch's number of
+        images, which is allowed only if all images have one size: a list of one tensor for each batch.
     """
     from picstore.train.cuda.augment import augment  # The module imports Triton.
 
@@ -134,7 +134,7 @@ def augment_images(
 
 
 def _is_unchanged(params: TransformParams, output: OutputSpec) -> Bools:
-    """Return whether each output equals its decoded image: bool (n,)."""
+    """Return, for each image, whether the output equals the decoded image: bool (n,)."""
     geometry = params.geometry
     if output.dtype != "uint8" or output.channels_last or not params.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)

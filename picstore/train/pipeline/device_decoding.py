@@ -68,7 +68,7 @@ class BatchMaker(Protocol):
     """Makes batches on a device.
 
     Attributes:
-        together: most batches that ``start`` takes; 1 if it waits for a decoder and should be called by two threads.
+        together: most batches that one ``start`` takes; 1 if it waits for a decoder and should run in two threads.
     """
 
     @property
@@ -82,7 +82,7 @@ class BatchMaker(Protocol):
 
 
 class OneByOne(ABC):
-    """A ``BatchMaker`` of single batches, which have nothing left to finish when ``start`` returns."""
+    """A ``BatchMaker`` whose ``start`` takes one batch, and leaves nothing to finish."""
 
     together = 1
 
@@ -106,7 +106,7 @@ def _record_event(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
-# Most batches decoded together, and most values of their images: enough for 4 batches of 256 images of 224 × 224.
+# Limits for batches decoded together, their number and their images' values: 4 batches of 256 images of 224 × 224 fit.
 TOGETHER = 4
 _MOST_VALUES = 160 << 20
 
@@ -170,7 +170,7 @@ class DecodeTiles:
 
     @property
     def together(self) -> int:
-        """Most batches that ``start`` takes."""
+        """Greatest number of batches that ``start`` takes."""
         return TOGETHER
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
@@ -226,7 +226,7 @@ def _segments_of(host: HostBatch) -> tuple[EncodedBatch, SegmentTables]:
 
 
 class _BegunTiles:
-    """A batch whose images are being decoded; it keeps the batch in the host's memory alive.
+    """A batch whose images are being decoded; keeps the host's batch alive, because the GPU reads its memory.
 
     Attributes:
         tables: the batch's tables, without parts of images that no slot shows.
@@ -252,7 +252,7 @@ class _BegunTiles:
         self.copied = False
 
     def images(self) -> DecodedImages:
-        """Return the images that the batch shows, in the order of slots."""
+        """Return the image that each slot shows, in the order of slots."""
         if self.decoded is not None and not self.tensors and self._encoded.shows_all:
             return self.decoded
         images, number_of = self._by_slot()
@@ -277,7 +277,7 @@ class _BegunTiles:
         return wrong
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
-        """Wait for the GPU; decode the images that it refused on the CPU, and build the batch again with them."""
+        """Wait for the GPU; decode on the CPU any images that the GPU refused, and build the batch again with them."""
         from picstore.train.cuda.decode_tiles import explain  # The module imports Triton.
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables
@@ -300,7 +300,7 @@ class _BegunTiles:
 
 
 def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
-    """Decode a slot's tiles on the CPU, (3, h, w), and set their box in ``encoded``; raise ImageError if damaged."""
+    """Decode a slot's tiles on the CPU to (3, h, w), and set their box in ``encoded``; raise ImageError for damage."""
     from picstore.train.cpu.decode_crop import decode_held  # Its kernels are seldom needed if a GPU decodes.
 
     arrays, first = tables.arrays, int(tables.first[slot])
@@ -325,7 +325,7 @@ def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, 
 
 
 def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str], *, strict: bool) -> list[Damage]:
-    """Replace images that do not decode (``broken``, by slot); return the damage or, if ``strict``, raise the first."""
+    """Replace images that do not decode, given the reasons by slot; return the damage or, if ``strict``, raise it."""
     if not broken:
         return []
     problems: dict[int, Damage] = {

@@ -60,13 +60,13 @@ from picstore.train.order.spans import DealtSpans
 from picstore.train.pipeline.own_threads import close_at_exit
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
-AHEAD = 2  # Batches that may always be on their way, besides those finished in the pipeline.
+AHEAD = 2  # Number of batches, of any size, that the child may send before the consumer takes the first.
 _MAIN = "picstore.train.pipeline.loader_process_main:main"
-# NumPy's BLAS would start a thread for each core, in 45 ms on two cores; the child multiplies only small matrices.
+# By default, BLAS starts a thread for each core (45 ms on two cores), but the child multiplies only small matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 # Seconds that the child has to end a sequence or to exit, before it is killed.
 EXIT_TIMEOUT = 5
-_MAX_LAST_WORDS = 1 << 16  # bytes
+_MAX_LAST_WORDS = 1 << 16  # greatest number of bytes read of a dead child's traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Message:
     Attributes:
         number: number of the batch.
         block: number of the block.
-        new_size: bytes of a block that the parent does not have yet, whose descriptor follows; None for a known block.
+        new_size: bytes of a block that the parent has not mapped, whose descriptor is sent next; else None.
         gone: numbers of blocks that the child has freed since the previous message.
         arrays: the arrays of ``HostBatch.take_apart``, with a ``SharedArray`` in the place of each.
         stats: sums over all work of the child.
@@ -98,8 +98,8 @@ class SequenceShare:
     Attributes:
         spans: spans of the whole sequence.
         number: number of the process.
-        ahead: most batches on their way.
-        room: bytes of batches on their way at which no further batches are sent, except the first AHEAD.
+        ahead: greatest number of batches that are sent and not yet taken.
+        room: limit for the bytes of these batches; AHEAD batches are sent whatever their size.
     """
 
     spans: DealtSpans
@@ -165,7 +165,7 @@ class LoaderProcess:
         return self._sequences
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, or None at the end; call ``take`` in the batch's turn.
+        """Return the next batch, or None at the end; call ``take`` when the consumer takes the batch.
 
         Raises:
             PicstoreError: the child's pipeline raised an error, or the child has ended.
@@ -182,7 +182,7 @@ class LoaderProcess:
     def take(self) -> None:
         """Tell the child that the consumer has taken a batch.
 
-        Once the child has failed, batches that came earlier still have their turn; then ``receive`` raises.
+        Do nothing if the child has failed: the consumer may still take batches that were received before.
         """
         if not self._failed:
             self._between_messages = False
@@ -193,7 +193,7 @@ class LoaderProcess:
     def end_sequence(self, number: int) -> None:
         """End a sequence, dropping the batches that still come, so that another sequence can begin.
 
-        Do nothing once another has begun, because a garbage collection may close an iterator long after its end.
+        Do nothing if a later sequence has begun: a garbage collection may close an iterator long after its end.
         """
         if number != self._sequences or not self.running or not self.alive:
             return
@@ -210,7 +210,7 @@ class LoaderProcess:
             # The child did not answer in time. It may be waiting for an object store.
             self.close()
         except (PicstoreError, OSError, CancelledError):
-            # A dropped batch has an error, or the child has died. The next iteration finds out.
+            # The child has sent an error or has ended, which the next iteration notices.
             self.running = False
         except BaseException:
             self.close()
@@ -237,7 +237,7 @@ class LoaderProcess:
         self.running = False
         if kind == "error":
             self._failed = True
-            # Another child may be able to open a dataset that this child could not open.
+            # End the child, because a new child may be able to open a dataset that this child could not open.
             self.close()
             raise content
         return None
@@ -254,7 +254,7 @@ class LoaderProcess:
         if not self._finalizer.alive or self._pid != os.getpid():
             raise CancelledError from error
         self._failed = True
-        if not has_hung_up(error):  # Too many open files here, for instance.
+        if not has_hung_up(error):  # This process has too many open files, for instance.
             self.close()
             raise error
         try:
@@ -279,17 +279,17 @@ class LoaderProcess:
 
 
 class _MappedBlocks:
-    """The child's blocks, which stay mapped in the parent: mapping a block of 19 MB again costs 1 ms."""
+    """The child's blocks of memory, which stay mapped because mapping a block of 19 MB again costs 1 ms."""
 
     def __init__(self) -> None:
         self._mapped: dict[int, Mapping] = {}  # Key: number of the block.
         self._used: dict[int, int] = {}  # Key: number of a batch in use; value: number of its block.
         self._freed: list[int] = []  # Numbers of batches whose use has ended.
-        self._parted: set[int] = set()  # Numbers of batches in private memory, which a fork has too.
+        self._parted: set[int] = set()  # Numbers of batches whose memory ``part`` has made private.
         _mapped_blocks.add(self)
 
     def find(self, message: Message, receive_descriptor: Callable[[], int]) -> Mapping:
-        """Return the mapping of a message's block; drop blocks that are gone. Their arrays keep these blocks mapped."""
+        """Return the mapping of a message's block; drop blocks that the child freed, which their arrays keep mapped."""
         for number in message.gone:
             self._mapped.pop(number, None)
         if message.new_size is not None:
@@ -301,27 +301,30 @@ class _MappedBlocks:
         return self._mapped[message.block]
 
     def use(self, message: Message, receive_descriptor: Callable[[], int]) -> U8:
-        """Return the memory of a batch's block; the batch is freed when the last array in that memory goes."""
-        # The batch's arrays need a base of their own: views of an array kept here would have that array as their base.
+        """Return the memory of a batch's block; the batch is freed when the last array in that memory is deleted."""
+        # A new array for each batch, the base of the batch's arrays: its deletion means that none of them is left.
         memory: U8 = np.asarray(self.find(message, receive_descriptor))
         self._used[message.number] = message.block
         weakref.finalize(memory, self.free, message.number).atexit = False
         return memory
 
     def free(self, number: int) -> None:
-        """Note that the use of a batch has ended."""
+        """Note that no array of a batch is left, so that the child may fill the batch's block again."""
         self._used.pop(number, None)
         self._freed.append(number)
 
     def take_freed(self) -> tuple[list[int], list[int]]:
-        """Return and forget the freed batches: those whose block may be filled again, and those that were parted."""
+        """Return and forget the freed batches: those whose block may be filled again, and those made private."""
         freed = {self._freed.pop() for _ in range(len(self._freed))}
         parted = freed & self._parted
         self._parted -= parted
         return list(freed - parted), list(parted)
 
     def part(self) -> None:
-        """Make the memory of batches in use private, except page-locked memory, which users do not see."""
+        """Before a fork, copy batches in use to private memory, so that the fork's arrays keep their values.
+
+        Page-locked memory stays shared, because users do not see it.
+        """
         for number, block in list(self._used.items()):
             mapping = self._mapped.get(block)
             if number not in self._parted and mapping is not None and not mapping.locked:
@@ -340,7 +343,7 @@ def _part_from_fork() -> None:
 
 
 def _close_in_fork() -> None:
-    """Close the sockets in a fork; otherwise a child would outlive its parent until the fork ends."""
+    """Close the sockets in a fork; otherwise the loader's process would outlive its parent until the fork ends."""
     for connection in list(_connections):
         connection.close()
 

@@ -43,7 +43,7 @@ from picstore.train.pipeline.batch_threads import Pipeline
 from picstore.train.pipeline.loader_process import AHEAD, Message, SequenceShare
 from picstore.train.pipeline.stats import StatsCounter
 
-# Seconds between checks that the parent lives, and to end normally after its death: less than five seconds in all.
+# Seconds between checks that the parent lives, and seconds for a normal exit after its death: less than 5 in all.
 _PARENT_SECONDS = 1.0
 _LAST_SECONDS = 3.0
 
@@ -104,7 +104,7 @@ class _SharedBlocks:
 
 
 class _HungUp(BaseException):
-    """Raised when the parent has closed the socket; an EOFError could also come from unpickling."""
+    """Error that the parent has closed the socket; not an EOFError, because unpickling may raise that too."""
 
 
 @contextlib.contextmanager
@@ -128,7 +128,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class ProcessServer:
-    """Server of the parent's messages, which makes and sends batches."""
+    """Server in the child, which follows the parent's messages, and makes and sends batches."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -159,7 +159,7 @@ class ProcessServer:
                 self._release(*content)
 
     def _receive(self) -> Any:
-        """Receive and unpickle a message; only errors of receiving can mean that the parent has hung up."""
+        """Receive and unpickle a message; raise ``_HungUp`` only if receiving, not unpickling, fails."""
         with _hanging_up():
             message = self._connection.recv_bytes()
         return _Unpickler(io.BytesIO(message)).load()
@@ -171,7 +171,7 @@ class ProcessServer:
         self._buffers.batches.max_free = KEPT_BATCHES - AHEAD + share.ahead
         spans = share.spans.of_worker(share.number)
         pipeline = SpanPipelines(spans, spec, buffers=self._buffers, counter=self._counter)
-        under_way: deque[int] = deque()  # bytes of each batch
+        under_way: deque[int] = deque()  # bytes of each batch that is sent and not yet taken
         try:
             pipeline.start()
             if not gc.isenabled():  # ``helper_main.py`` has disabled it.
@@ -192,7 +192,7 @@ class ProcessServer:
         return "end", None
 
     def _release(self, freed: list[int], parted: list[int]) -> None:
-        """Give the blocks of freed batches to other batches, and drop the blocks of parted batches."""
+        """Reuse the blocks of freed batches; drop the blocks of batches (``parted``) that the parent made private."""
         for number in (*freed, *parted):
             if (sent := self._sent.pop(number, None)) is not None:
                 batch, address = sent
@@ -227,7 +227,7 @@ class ProcessServer:
 
 
 def _is_full(under_way: Sequence[int], share: SequenceShare) -> bool:
-    """Return whether no further batch may be sent; ``under_way`` holds the bytes of each batch on its way."""
+    """Return whether no further batch may be sent, given the bytes of each batch that is sent and not yet taken."""
     return len(under_way) >= AHEAD and (len(under_way) >= share.ahead or sum(under_way) >= share.room)
 
 

@@ -30,13 +30,13 @@ from picstore.train.pipeline.stats import StatsCounter
 
 logger = logging.getLogger("picstore")
 
-# Whether a reader without work waits for more work, because starting a thread takes 60 µs. In free-threaded Python, a
-# thread that waits does not free the objects it made: waiting readers kept half the budget in addition.
+# Whether a reader without work waits instead of ending, because starting a thread takes 60 µs. False in free-threaded
+# Python, where a waiting thread does not free the objects that it made: such readers held half the budget in addition.
 _READERS_WAIT = "t" not in getattr(sys, "abiflags", "")
 
 
 class ContainerKey(NamedTuple):
-    """Key of a container in an epoch of a source, or of some records of a container that are read alone."""
+    """Key of a container in an epoch of a source, or of some of its records, read without the rest of the container."""
 
     source: int
     epoch: int
@@ -46,7 +46,7 @@ class ContainerKey(NamedTuple):
 
 @dataclass(slots=True)
 class ContainerUse:
-    """Use of a container of ``size`` bytes by a batch; if not ``needed``, lanes only end their use of the container."""
+    """A batch's use of a container of ``size`` bytes; without ``needed``, the batch only notes that lanes are done."""
 
     size: int
     lanes: set[int] = field(default_factory=set)  # Lanes that read the container for this batch.
@@ -69,13 +69,13 @@ class Prefetcher:
     A container is held from the first batch that requests it until every lane that reads it is done with it and every
     batch that requested it has released it. Batches request in order; any thread may release them in any order.
 
-    The memory of an unread container is estimated from the share of its source's stored bytes that reading has taken
-    so far, which is below 1 if containers are read in part. This gives 2,295 crops/s of images of 12 megapixels,
-    against 2,146 if the budget counts such containers whole.
+    The memory of an unread container is estimated as its stored size, times the ratio of memory to stored size of the
+    source's containers read so far: below 1 if they are read in part. This gives 2,295 crops/s of images of 12
+    megapixels, against 2,146 if the budget counts such containers whole.
 
     The budget is exceeded only by a batch whose own containers exceed it, and by errors of that estimate. If the lanes
     together hold more than the budget allows, containers that no batch needs at the moment are evicted and read again
-    later. The most recently used is evicted first, because lanes take turns, so that it is needed last.
+    later. The most recently used container is evicted first: lanes take turns, so it is needed last.
     """
 
     def __init__(
@@ -83,20 +83,20 @@ class Prefetcher:
     ) -> None:
         self._read, self._budget, self._readers = read, budget, readers
         self._threads: list[threading.Thread] = []  # Readers, some of which have ended.
-        self._ending: list[threading.Thread] = []  # Readers that only have to return.
+        self._ending: list[threading.Thread] = []  # Readers without further work, about to end.
         self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # Containers to read.
         self._reading = 0  # Number of readers that read or wait for work.
         self._idle = 0  # Number of readers that wait for work.
-        self._handing_over = 0  # Number of readers that may still hold results that they hand over.
+        self._handing_over = 0  # Number of readers that are handing results to futures.
         self._held: dict[ContainerKey, _HeldContainer] = {}  # Least recently used first.
         self._bytes = 0
         # For each source, bytes of all containers that were read: in memory, and in storage.
         self._read_bytes: defaultdict[int, int] = defaultdict(lambda: 1)
         self._read_sizes: defaultdict[int, int] = defaultdict(lambda: 1)
-        self._earliest: dict[int, int] = {}  # Earliest epoch of each source that is still read.
+        self._earliest: dict[int, int] = {}  # For each source, the earliest epoch that is still read.
         self._unreleased = 0  # Number of batches that have requested and not released containers.
         self._closed = self._warned = self._failed = False
-        self._lock = threading.RLock()  # Reentrant: a garbage collection may close this at any place.
+        self._lock = threading.RLock()  # Reentrant: a garbage collection may call ``close`` in this thread.
         self._changed = threading.Condition(self._lock)
         self._work = threading.Condition(self._lock)  # Readers wait here.
 
@@ -106,8 +106,8 @@ class Prefetcher:
         """Request the containers of a batch: read those that are not held, and return the futures of all.
 
         Args:
-            uses: the batch's uses; those of containers that are neither needed nor held are removed.
-            wait: whether to wait until the budget allows the batch; only if all earlier batches will be released.
+            uses: the batch's uses, by key; entries of containers that are neither needed nor held are removed.
+            wait: whether to wait until the budget allows the batch; allowed if all earlier batches will be released.
 
         Returns:
             The futures, or None if the budget does not allow the batch or the prefetcher is closed.
@@ -164,7 +164,7 @@ class Prefetcher:
         if held is None:
             held = _HeldContainer(Future(), use.size, self._estimate(key, use))
             if self._failed:
-                held.future.cancel()  # Earlier batches have the error.
+                held.future.cancel()  # The futures of earlier batches have the error.
             else:
                 self._waiting.append((key, held.future))
             self._bytes += held.memory
@@ -178,7 +178,7 @@ class Prefetcher:
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
     def _join_ending(self) -> None:
-        """Wait for readers that are about to end, which on a busy machine held twice the budget in containers.
+        """Wait for readers that are about to end: on a busy machine, containers that they held took twice the budget.
 
         Do not hold the lock meanwhile: a garbage collection in a reader may need it to close this prefetcher.
         """
@@ -202,7 +202,7 @@ class Prefetcher:
             handed_over = self._read_some(calls)
 
     def _take_waiting(self, handed_over: bool) -> list[tuple[ContainerKey, Future[ReadResult]]]:
-        """Wait for a share of the containers to read, empty at the end. ``handed_over`` concerns the previous share."""
+        """Note that the previous share is handed over; wait for containers to read; return a share, empty at the end."""
         with self._lock:
             if handed_over:
                 self._handing_over -= 1
@@ -218,7 +218,7 @@ class Prefetcher:
             return [self._waiting.popleft() for _ in range(count)]
 
     def _read_some(self, calls: list[tuple[ContainerKey, Future[ReadResult]]]) -> bool:
-        """Read containers, and empty the list of calls; return whether results were handed over."""
+        """Read containers, and empty the list of calls; return False if reading fails."""
         for _, future in calls:
             future.set_running_or_notify_cancel()
         try:
@@ -235,7 +235,7 @@ class Prefetcher:
     def _fail(self, calls: list[tuple[ContainerKey, Future[ReadResult]]], error: BaseException) -> None:
         """Hand an error to the futures of ``calls`` and of all containers that wait for a reader.
 
-        A store that was gone took 3 minutes to fail for a container, and would take as long for the next container.
+        The waiting containers are not tried, because a store that was gone took 3 minutes to fail for one container.
         """
         with self._lock:
             self._failed = True
@@ -260,7 +260,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Drop the lanes of epochs before a batch's epoch; ``drop_last`` may have left records in these lanes."""
+        """End the lanes of epochs before a batch's epoch, where ``drop_last`` may have left records unread."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
@@ -291,7 +291,7 @@ class Prefetcher:
 
 
 def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> dict[ContainerKey, ContainerUse]:
-    """Return a batch's uses of whole containers, and of records that the batch reads alone."""
+    """Return, by key, a batch's uses of whole containers, and of records that it reads without their container."""
     uses: dict[ContainerKey, ContainerUse] = {}
     for wanted in request:
         dataset = sources[wanted.source].dataset
@@ -321,10 +321,10 @@ def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
 def _uses_alone(
     wanted: SourceRequest, dataset: Dataset, uses: Mapping[ContainerKey, ContainerUse]
 ) -> dict[ContainerKey, ContainerUse]:
-    """Return a batch's uses of records that are read alone, without the rest of their container.
+    """Return, by key, a batch's uses of records that are read alone, without the rest of their container.
 
-    Records that were not set aside are read alone only if the batch does not need their whole container. All records
-    that the batch needs of this container are then read.
+    This happens if a record was not set aside, and the batch does not need the whole container. All records that the
+    batch needs of the container are then read, including those set aside.
     """
     samples, alone = wanted.samples, {}
     if samples.held is None:
@@ -342,7 +342,7 @@ def _uses_alone(
 def read_containers(
     spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, keys: Sequence[ContainerKey]
 ) -> list[ReadResult]:
-    """Read the containers of ``keys``, or only the keys' records; of each record the rows that its epoch needs."""
+    """Read whole containers or, of keys with records, these records; of each image the rows that its epoch needs."""
     results: list[ReadResult] = []
     for (source, epoch, alone), group in groupby(keys, key=lambda key: (key.source, key.epoch, bool(key.records))):
         dataset, plan = spec.sources[source].dataset, spec.sources[source].plan

@@ -26,17 +26,17 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import MAX_READ, DealtSpans, Span, steps_of_span
 from picstore.train.pipeline.loader_process import AHEAD, LoaderProcess, SequenceShare
 
-# Most batches on their way from all processes. Each has its own mapping, and Linux allows a process 65,530 mappings.
+# Greatest number of batches on their way from all processes: each takes a mapping, and Linux allows 65,530 a process.
 _MOST_AHEAD = 1 << 15
 
 _Answer: TypeAlias = HostBatch | Exception | None  # None at the end.
 
 
 class ProcessSequence:
-    """Sequence of the batches of a span without end, begun by the first ``receive``.
+    """Batches of an endless span, in order, made by loader processes from the first ``receive`` on.
 
     Args:
-        processes: at least one process; no process is making batches.
+        processes: one or more processes, none of which is making batches.
         spec: specification of each process.
         owned: whether the processes end with the sequence.
     """
@@ -47,7 +47,7 @@ class ProcessSequence:
         self._processes, self._span, self._spec, self._owned = processes, span, spec, owned
         self._received: list[deque[_Answer]] = [deque() for _ in processes]
         self._numbers: list[int] = []  # Number of the sequence in each process.
-        self._turn = 0  # Number of the process whose batch is next.
+        self._turn = 0  # Index of the process whose batch is next.
         self._left: int | None = None  # Number of batches left in that process's span; None for a span without end.
         self._pid = os.getpid()
 
@@ -77,7 +77,7 @@ class ProcessSequence:
         """End the sequence."""
         for received in self._received:
             received.clear()
-        for process, number in zip(self._processes, self._numbers, strict=False):  # Some processes may not have begun.
+        for process, number in zip(self._processes, self._numbers, strict=False):  # Some may not have begun.
             process.end_sequence(number)
         if self._owned:
             for process in self._processes:
@@ -94,7 +94,7 @@ class ProcessSequence:
         try:
             for number, process in enumerate(self._processes):
                 self._numbers.append(process.start_sequence(SequenceShare(spans, number, ahead, room)))
-        except BaseException:  # A socket may hold half a message.
+        except BaseException:  # A socket may hold an incomplete message.
             for process in self._processes:
                 process.close()
             raise

@@ -32,21 +32,21 @@ from picstore.train.pipeline.batch_forms import FORMS
 from picstore.train.pipeline.remote_worker_main import RemoteMessage
 from picstore.train.pipeline.remote_workers import WINDOW, RemoteWorkers, Task, WorkerHandle
 
-# Number of batches that Ray brings to the trainer's node before they are asked for.
+# Number of batches that Ray brings to the trainer's node before the trainer asks for them.
 PULLED = 3
-# Seconds to wait for an answer before checking how long there have been no workers.
+# Seconds to wait for a worker's answer before checking whether there has been no worker for too long.
 _WAIT_SECONDS = 1.0
-# Guessed bytes of pixels for each byte of a JPEG, until the first batch of images of any size is made.
+# Guessed bytes of pixels for each byte of a JPEG, if sizes of images differ and no batch has been made yet.
 _PIXELS_OF_BYTE = 12
 
 
 class RemoteSequence:
-    """Sequence of the batches of a span without end, begun by the first ``receive``; ``owned`` workers end with it."""
+    """Batches of an endless span, in order, from remote workers, which ``close`` ends if they are ``owned``."""
 
     def __init__(self, workers: RemoteWorkers, span: Span, *, owned: bool = False) -> None:
         self._workers, self._cutter, self._owned = workers, SpanCutter(span), owned
         self._tasks: deque[Task] = deque()
-        self._order: Any = None  # Ray's reference to the order of the epochs.
+        self._order: Any = None  # Ray's reference to the order; None before the first ``receive``.
         self._keys = self._steps = 0
         self._size = 0.0  # Mean bytes of a batch, guessed at first.
         self._made = 0
@@ -56,7 +56,7 @@ class RemoteSequence:
         """Return the next batch.
 
         Raises:
-            PicstoreError: a batch has an error, raised in its turn; workers fail; or no worker is there for too long.
+            PicstoreError: making this batch has failed, workers fail, or there has been no worker for too long.
             CancelledError: the workers were ended, or this process was forked.
         """
         if self._order is None:
@@ -109,7 +109,7 @@ class RemoteSequence:
         self._ask()
 
     def _note(self, worker: WorkerHandle, answer: RemoteMessage | Exception) -> None:
-        """Note a batch that a worker has made, or the error in its place."""
+        """Add a batch that a worker has made, or the error in its place, to its task."""
         task = next(task for task in worker.tasks if task.calls)
         task.made.append((answer, task.calls.popleft()[1]))
         task.losses = 0
@@ -122,7 +122,7 @@ class RemoteSequence:
             task.abandon()
 
     def _take(self, task: Task) -> HostBatch | None:
-        """Return the first batch of a task, or raise its error; return None if its memory was lost with a node."""
+        """Return a task's next batch, or raise its error; return None if its memory was lost with a node."""
         message, reference = task.made[0]
         if isinstance(message, Exception):
             raise message
@@ -195,7 +195,7 @@ class RemoteSequence:
 
 
 class _WritableBlock(Mapping):
-    """Memory of a batch in Ray's store, which may be written because only this trainer reads it."""
+    """Memory of a batch in Ray's store, writable here because only this trainer reads the batch."""
 
     def __init__(self, block: Any) -> None:
         super().__init__(block.ctypes.data, block.nbytes)
@@ -203,7 +203,7 @@ class _WritableBlock(Mapping):
 
 
 def _guess_size(span: Span, spec: PipelineSpec, stored: float) -> float:
-    """Guess the bytes of a batch's images before any batch is made; ``stored`` is the bytes of a batch's records."""
+    """Guess the bytes of a batch's images before any is made, given the ``stored`` bytes of a batch's records."""
     if not FORMS[spec.output.form].decoded:
         return stored
     most = 0

@@ -49,13 +49,13 @@ def versions() -> dict[str, str]:
 
 
 class RemoteWorker:
-    """Makes batches of a specification. Another worker can replace it, given the arguments of its calls."""
+    """Maker of a specification's batches, which another worker can replace if it gets the same calls."""
 
     def __init__(self) -> None:
         self._counter = StatsCounter()
         self._buffers = BufferPools()
         self._pipelines: dict[int, Pipeline | Exception] = {}  # Key: key of the span; an error if the span failed.
-        self._sending: HostBatch | None = None  # Kept while Ray copies its memory.
+        self._sending: HostBatch | None = None  # The batch whose memory Ray copies.
 
     def open(self, wanted: Mapping[str, str], pickled: bytes) -> Exception | None:
         """Open the datasets of a specification, or return the error that keeps this worker from making batches.

@@ -44,9 +44,9 @@ class Task:
     key: int = -1  # Number of the task's latest assignment to a worker.
     worker: WorkerHandle | None = None
     taken: int = 0
-    # Messages of batches that were made, with the reference to their memory.
+    # For each batch that is made and not taken, the message, and Ray's reference to the batch's memory.
     made: deque[tuple[RemoteMessage | Exception, Any]] = field(default_factory=deque)
-    # For each call under way, references to the message and to the memory.
+    # For each call under way, Ray's references to the message and to the memory of the batch to be made.
     calls: deque[tuple[Any, Any]] = field(default_factory=deque)
     losses: int = 0  # Number of workers lost since the task's previous batch was made.
 
@@ -72,11 +72,11 @@ class WorkerHandle:
     actor: Any
     opening: Any  # Reference to the call of ``open`` until it ends.
     tasks: list[Task] = field(default_factory=list)  # The task under way and the next.
-    stats: Stats = field(default_factory=Stats)  # Statistics that the trainer has counted.
+    stats: Stats = field(default_factory=Stats)  # The worker's statistics that the trainer's counter includes.
 
     @property
     def awaited(self) -> Any:
-        """Reference to the oldest call under way, or None."""
+        """Ray's reference to the worker's oldest call under way, or None."""
         if self.opening is not None:
             return self.opening
         return next((task.calls[0][0] for task in self.tasks if task.calls), None)
@@ -151,7 +151,7 @@ class RemoteWorkers:
     def answer(self, worker: WorkerHandle) -> Any:
         """Return the answer of a worker to its oldest call, or None if the worker is lost.
 
-        Raise PicstoreError if the call has failed, or if a batch has lost MAX_ATTEMPTS workers.
+        Raise PicstoreError if the call has failed, or if MAX_ATTEMPTS workers in turn were lost with the same batch.
         """
         try:
             return self.ray.get(worker.awaited)
@@ -164,7 +164,7 @@ class RemoteWorkers:
             return None
 
     def open(self, worker: WorkerHandle, answer: Exception | None) -> None:
-        """Note that a worker is ready, or raise the error that it has answered."""
+        """Note that a worker is ready, or raise the error that its ``open`` has returned."""
         worker.opening = None
         self._failures = 0
         if answer is not None:
@@ -219,7 +219,7 @@ class RemoteWorkers:
 
 
 def pickle_spec(spec: PipelineSpec) -> bytes:
-    """Pickle a specification, main-program functions by value; raise UsageError if ``collate`` cannot be pickled."""
+    """Pickle a specification and the main program's functions; raise UsageError if ``collate`` cannot be pickled."""
     dumps = import_ray("engine='ray'").cloudpickle.dumps
     try:
         dumps(spec.collate)

@@ -113,7 +113,7 @@ class PipelineRunner:
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
-        self._decoders: dict[torch.device, Decode] = {}  # Decoders that have passed their trial.
+        self._decoders: dict[torch.device, Decode] = {}  # Decoders that have decoded a test image.
         can_start = bool(sys.executable) and not hasattr(sys, "frozen")  # A frozen program has no Python to start.
         self._count, self._own = processes.count if can_start else 0, processes
         self._threads = threads
@@ -126,9 +126,9 @@ class PipelineRunner:
         if remote is not None:
             from picstore.train.pipeline.remote_workers import pickle_spec
 
-            pickle_spec(self._spec)  # Raises before anything is started.
+            pickle_spec(self._spec)  # First, so that errors are raised before anything is started.
         self._open = Closables()  # Pipelines and processes, also of iterators in use.
-        # Process id, position and batches of the next iteration.
+        # Batches started for the next iteration, after the process id and the iteration's position.
         self._begun: tuple[int, tuple[int, int], Delivery] | None = None
 
     @property
@@ -156,7 +156,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return the batches of a span, before callables, either those kept for the span's position or new batches."""
+        """Return the batches of a span, without callables: those kept for the span's position, or else new batches."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -164,7 +164,7 @@ class PipelineRunner:
                 return begun[2]
             begun[2].close()
         device = with_index(self._device)
-        # A decoder fails its trial before anything is started.
+        # First, so that a decoder that cannot decode a test image fails before any thread or process is started.
         strict, load = self._damage_log.strict, self._load_decoder
         make = self._form.make_maker(self._spec.output, device, strict=strict, load=load)
         source = self._start_source(span)
@@ -178,7 +178,7 @@ class PipelineRunner:
     def _start_source(self, span: Span) -> HostSource:
         """Return the source of a span's batches in the host's memory: remote workers, processes or threads."""
         if self._pid != os.getpid():
-            # In a fork, locks may be held for ever, and guard the memory of the parent.
+            # In a fork, the old locks may be held for ever, and the old buffers are the parent's.
             self._buffers, self._counter = self._make_buffers(), StatsCounter(self._counter.stats)
             self._processes, self._workers, self._pid = [], None, os.getpid()
         if self._remote is not None:
@@ -324,10 +324,10 @@ def _seed_generators(seed: int, device: torch.device) -> None:
 
 
 class Delivery(Iterator[Batch]):
-    """Iterator over the batches of a stage that counts them, logs damage, and closes the stage when it is garbage.
+    """Iterator over a stage's batches: counts batches, logs damage, and closes the stage once the iterator is garbage.
 
-    A generator could not be closed while a thread waits in it. The iterator refers to no runner, because a runner keeps
-    iterators.
+    It is not a generator, which could not be closed while a thread waits in it. It refers to no runner, because the
+    runner keeps iterators, and a cycle would delay the closing.
     """
 
     def __init__(self, stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> None:

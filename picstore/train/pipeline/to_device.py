@@ -35,8 +35,8 @@ from picstore.train.pipeline.own_threads import ThreadPool, close_at_exit
 
 logger = logging.getLogger("picstore")
 
-STREAMS = 2  # The kernels of one batch do not fill a GPU.
-_STARTED = 2  # Number of batches ahead of the consumer that start at once.
+STREAMS = 2  # Number of CUDA streams: the kernels of one batch do not fill a GPU.
+_STARTED = 2  # Number of batches ahead of the consumer that start without waiting for more to start together.
 
 
 def most_ahead(make: BatchMaker) -> int:
@@ -94,7 +94,8 @@ class AheadStage:
     def __init__(self, source: HostSource, *, make: BatchMaker, device: torch.device) -> None:
         self._source, self._make = source, make
         self._streams, self._most_ahead = _rotate_streams(device), most_ahead(make)
-        # Three threads for the three loops, and two if nvJPEG decodes: one waits for it while the other prepares.
+        # Three threads for the three loops, and two more to make single batches: while one waits for nvJPEG, the other
+        # prepares the next batch.
         self._pool = ThreadPool(3 + (STREAMS if make.together == 1 else 0), "device")
         self._changed = threading.Condition()  # Guards the next four attributes.
         self._received: deque[HostBatch | BaseException | None] = deque()
@@ -216,7 +217,7 @@ class AheadStage:
             return self._make.start([host])[0]()
 
     def _may_start(self) -> bool:
-        """Return whether to start a batch now rather than together with later batches."""
+        """Return whether to start the received batches now, rather than wait for more to start together."""
         if not self._received:
             return False
         return self._begun < _STARTED or len(self._received) >= self._make.together or _is_last(self._received[-1])
@@ -256,12 +257,12 @@ class AheadStage:
 
 
 def _is_last(received: HostBatch | BaseException | None) -> bool:
-    """Return whether no batch follows an answer of a source: the end or an error."""
+    """Return whether an answer of a source is the last: None, which means the end, or an error."""
     return received is None or isinstance(received, BaseException)
 
 
 def _answer(error: BaseException | None) -> Any:
-    """Return a function that raises ``error`` or, at the end of the batches, returns None."""
+    """Return a function that raises ``error`` or, if ``error`` is None, returns None for the end of the batches."""
 
     def finish() -> None:
         if error is not None:
@@ -288,5 +289,5 @@ def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
 
 
 def _rotate_streams(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
-    """Yield the streams of a device in turn; None on a CPU."""
+    """Yield the streams of a GPU in turn, without end; yield None for a CPU."""
     return itertools.cycle(_streams(device) if device.type == "cuda" else [None])
