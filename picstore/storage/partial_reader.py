@@ -27,22 +27,22 @@ from picstore.storage.format.segment_table import FoundRows, find_rows, wrong_ro
 from picstore.storage.location.abstract_location import Piece, Range, first_of_runs
 from picstore.storage.location.resolve import Allocate, Location, fresh
 
-# Function that takes index entries (n,) and returns the tile rows needed of each image, int64 (n, 2): the first row and
-# the last row + 1; both are equal if no row is needed.
+# Function that takes the index entries of n images, ``layout.ENTRY``, and returns the tile rows needed of each image,
+# int64 (n, 2): the first row and the last row + 1, or two equal numbers if no row is needed.
 RowsOf: TypeAlias = Callable[[Table], I64]
 
-# Containers with fewer bytes per record than this are read whole.
+# Containers with fewer bytes per record than this are always read whole.
 MIN_MEAN = 1 << 19
-# Read a container in parts only if the parts are at most this share of it; otherwise one long read is faster.
+# Read a container in parts only if the parts are at most this share of its bytes; otherwise one long read is faster.
 _MAX_SHARE = 0.5
 # Parts that are at most this many bytes apart are read at once, which costs less than another request or seek.
 _NEAR = 1 << 16
-# The first read of a container's tables takes at least _FIRST_READ bytes, and if more, at most _MAX_TABLES_SHARE of the
-# container; tables of photographs take a hundredth.
+# Size of the first read of a container's tables, which is guessed: at least _FIRST_READ bytes, and otherwise at most
+# _MAX_TABLES_SHARE of the container. For photographs, tables are about 1 % of the container.
 _FIRST_READ = 4096
 _MAX_TABLES_SHARE = 1 / 64
-# Bytes of tables to keep, of about 4,000 containers; row ends computed from the tables take half as much again. The
-# first tables stay, because each epoch reads all tables, and newer tables would evict each other.
+# Bytes of tables to keep in memory, of about 4,000 containers; row ends computed from the tables take half as much
+# again. Tables are never evicted, because an epoch reads all tables once, so that newer tables would evict each other.
 _KEPT_BYTES = 64 << 20
 
 
@@ -51,11 +51,11 @@ class _Part:
     """Part of a container with a CRC: an image, an image's header and some tile rows, or an attachment.
 
     Attributes:
-        number: number of the record.
+        number: record number in the container.
         begin: offset of the image or attachment in the container.
-        at, length: place of the part in the buffer.
-        header, header_at: size of the image's header, and where it is read to before it is moved next to its rows.
-        rows: the tile rows.
+        at, length: offset and length of the part in the buffer, in bytes.
+        header, header_at: size of the image's header, and the offset to which it is read before it is moved to ``at``.
+        rows: the tile rows that the part holds.
         attachment: number of the attachment; None for an image.
     """
 
@@ -72,7 +72,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class PartialRead:
-    """Plan of a partial read of a container with sound tables: the pieces of the file that fill ``buffer``."""
+    """Plan of a partial read of a container with sound tables: ``pieces`` of its file, which fill ``buffer``."""
 
     container: Container
     pieces: list[Piece]
@@ -85,14 +85,14 @@ class PartialRead:
         self._finish()
 
     def run_cached(self, path: Location) -> bool:
-        """If all pieces are in memory, do as :meth:`run` and return True; see :meth:`Location.read_cached`."""
+        """Run the plan and return True if the system has all pieces in memory; see :meth:`Location.read_cached`."""
         done = path.read_cached(self.pieces)
         if done:
             self._finish()
         return done
 
     def _finish(self) -> None:
-        """Attach the buffer to the container, and mark records that fail a checksum."""
+        """Give the container its buffer, move headers next to their rows, and mark records that fail a checksum."""
         buffer, container = self.buffer, self.container
         container.buffer = buffer
         container.read_size += len(buffer)
@@ -106,14 +106,14 @@ class PartialRead:
 
 
 def whole_images(entries: Table) -> I64:
-    """Return all rows of each image; a :data:`RowsOf`."""
+    """Return more rows than any image has, so that each image is read whole; a :data:`RowsOf`."""
     return np.tile(np.array([0, 1 << 16]), (len(entries), 1))
 
 
 def plan_reads(
     containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf, *, attachments: bool, allocate: Allocate
 ) -> list[PartialRead | None]:
-    """Plan the reads of some containers, and set ``held`` to describe the contents of their buffers.
+    """Plan partial reads of some containers, and set each container's ``held`` to the future content of its buffer.
 
     All containers are planned at once, because a NumPy call takes as long for 2 images as for 32. Images without row
     checksums are read whole; images of which no row is needed are not read.
@@ -161,7 +161,7 @@ def plan_reads(
 
 
 def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf) -> tuple[I64, I64, Table, I64]:
-    """Return for each image to read the container's index, record number, index entry and tile rows (n, 2).
+    """Return four arrays with a row per image to read: index of its container, record number, entry and tile rows.
 
     ``rows_of`` is called once for all images, because it takes 200 µs to draw boxes for 2 images and 250 µs for 32.
     """
@@ -175,7 +175,7 @@ def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: R
 
 
 def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
-    """List the parts of each container; a row of an argument holds the container's index and the fields of a part."""
+    """List the parts by container; a row of ``images`` or ``attached`` is a container's index and a part's fields."""
     parts: dict[int, list[_Part]] = defaultdict(list)
     for k, record, begin, at, size, crc, header, header_at, first, stop in images.tolist():
         parts[k].append(_Part(record, begin, at, size, crc, header, header_at, range(first, stop)))
@@ -185,7 +185,7 @@ def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
 
 
 def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
-    """List the attachments of records, int64 (n, 6): container, record, attachment, offset, length and CRC."""
+    """List the attachments of records, int64 (n, 6): index of container, record, attachment; offset, length, CRC."""
     found = [
         (k, record, field, *cell.tolist()[:3])
         for k, record in zip(owner.tolist(), number.tolist(), strict=True)
@@ -196,10 +196,10 @@ def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
 
 
 def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]], I64]:
-    """Join those of n parts that are near each other in a container to ranges; leave out parts of 0 bytes.
+    """Merge parts that are near each other in a container into byte ranges to read; leave out parts of 0 bytes.
 
-    Return the ranges of each container, ascending; and the offset of each part in its container's buffer, int64 (n,).
-    ``owner`` holds the index of each part's container. Parts do not overlap.
+    Return the ranges in each container, ascending, by the container's index; and each part's offset in its container's
+    buffer, int64 (n,). ``owner`` holds the index of each part's container. Parts do not overlap.
     """
     ranges: dict[int, list[Range]] = defaultdict(list)
     at = np.zeros(len(owner), np.int64)
@@ -212,7 +212,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
         which = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
         low_ends, high_ends = low[starts], np.maximum.reduceat(high, starts)
         before = np.cumsum(high_ends - low_ends) - (high_ends - low_ends)
-        before -= before[np.searchsorted(mine[starts], mine[starts])]  # offset in the container's buffer
+        before -= before[np.searchsorted(mine[starts], mine[starts])]  # offset of each range in its container's buffer
         at[order] = before[which] + low - low_ends[which]
         for k, first, last in zip(mine[starts].tolist(), low_ends.tolist(), high_ends.tolist(), strict=True):
             ranges[k].append((first, last))
@@ -220,7 +220,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
 
 
 def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Table, I64]:
-    """Return ``Container.held`` and ``tops`` of images at offsets ``at`` of a buffer; rows were read if ``found``."""
+    """Return ``Container.held`` and ``tops`` of images at buffer offsets ``at``; all rows unless ``found.there``."""
     held = entries.copy()
     held["offset"] = at
     height = np.array(MCU_SIZES)[entries["sampling"], 1]
@@ -235,7 +235,7 @@ def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Tab
 
 
 def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Sequence[_Part]) -> None:
-    """Register the parts of records ``numbers`` that the buffer will hold; give all other records length 0."""
+    """Set the container's ``held``, ``tops`` and ``attached`` to what the buffer will hold: other records length 0."""
     container.held, container.attached = container.index.copy(), container.attached.copy()
     container.held["length"] = container.held["segment_count"] = container.attached["length"] = 0
     container.held[numbers], container.tops[numbers] = held, tops
@@ -246,7 +246,7 @@ def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Seq
 
 
 def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
-    """Mark a record as lost because a part fails its CRC; the message names the first tile row that fails, if any."""
+    """Mark a record as lost because ``part`` fails its CRC; the message names the header or first row that fails."""
     what, offset = f"record {container.index['id'][part.number]}", part.begin
     stored = container.stored_rows(part.number) if part.header else None
     if stored is not None:
@@ -260,7 +260,7 @@ def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
 
 
 class TableReader:
-    """Reader of the tables of containers by number, for any thread; ``rows`` are ``layout.INDEX_ROW`` (containers,)."""
+    """Thread-safe reader of containers' tables (all before the payload); ``rows`` are all ``layout.INDEX_ROW``."""
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
@@ -273,10 +273,10 @@ class TableReader:
         places: Mapping[int, tuple[Location, ContainerRef]],
         unpack: Callable[[int, memoryview, ParsedHeader], Container],
     ) -> dict[int, Container]:
-        """Read the tables of containers, given by number with file and position; leave out damaged containers.
+        """Read the tables of containers, by number; leave out damaged containers, which the caller must read whole.
 
-        The caller reads a damaged container whole, to find its good records. ``unpack`` builds a container from number,
-        tables and header. A container's ``read_size`` is 0 if its tables were kept.
+        ``places`` maps each container's number to its file and position. ``unpack`` builds a container from its number,
+        tables and header. A container's ``read_size`` is 0 if its tables were in memory already.
         """
         begun = {number: self._begin(number, path) for number, (path, _) in places.items() if number not in self._kept}
         found = {}
@@ -297,7 +297,7 @@ class TableReader:
         return found
 
     def _begin(self, number: int, path: Location) -> tuple[memoryview, bool]:
-        """Allocate memory for tables by the largest share so far; return it, and whether cached bytes filled it."""
+        """Allocate memory of the size that tables probably have; return it, and whether the page cache filled it."""
         size = int(self._rows["size"][number])
         buffer = fresh(min(size, max(_FIRST_READ, int(size * (self._share or _MAX_TABLES_SHARE)))))
         return buffer, path.read_cached([(int(self._rows["offset"][number]), buffer)])
@@ -305,13 +305,13 @@ class TableReader:
     def _finish(
         self, path: Location, ref: ContainerRef, buffer: memoryview, *, size: int, filled: bool
     ) -> tuple[memoryview, ParsedHeader]:
-        """Return the tables and the header of a container of ``size`` bytes; read the bytes that ``buffer`` lacks."""
+        """Read the bytes of a container's tables that ``buffer`` lacks; return the tables' bytes and the header."""
         guess = len(buffer)
         if not filled:
             path.read_pieces([(ref.offset, buffer)], file=ref.name)
         header = read_header(buffer, ref=ref)
         end = header[0].payload_at
-        # Keep no more than the tables: the first guesses are ten times as large.
+        # Copied, so that no more than the tables is kept: the first guesses are ten times as large.
         tables = fresh(end)
         tables[:guess] = buffer[:end]
         if end > guess:
@@ -320,9 +320,9 @@ class TableReader:
         return tables, header
 
     def _keep(self, number: int, tables: Container) -> None:
-        """Keep the tables of a container while there is room.
+        """Keep the tables of a container in memory, unless _KEPT_BYTES are reached.
 
-        A forked process could find a lock held forever, so no lock is used: a sum that misses bytes does no harm.
+        Without a lock, which might stay locked after a fork; if two threads race, the sum of bytes is slightly too low.
         """
         if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
             self._kept[number] = tables.without_payload()  # the copy shares ``tile_rows``

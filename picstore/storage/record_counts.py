@@ -23,8 +23,8 @@ from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import COUNTS, EDITS, Location, Root, WritableLocation, map_concurrently, read_at
 from picstore.storage.manifest import Manifest, read_manifest
 
-NO_UUID = str(uuid.UUID(int=0))  # uuid in counts of a dataset's part
-_MERGED = 1 << 16  # number of labels to collect before merging
+NO_UUID = str(uuid.UUID(int=0))  # uuid in the counts of a part of a dataset, which has no uuid yet
+_MERGED = 1 << 16  # number of labels to collect from parts before their counts are added
 
 Relabel: TypeAlias = Callable[[I64, I64], I64]  # ids and stored labels → labels
 
@@ -36,7 +36,7 @@ class RecordCounts:
     Attributes:
         labels: int64 (n,), ascending.
         counts: int64 (n,), each at least 1.
-        ids_end: greater than any id.
+        ids_end: number greater than any id.
     """
 
     labels: I64
@@ -45,14 +45,14 @@ class RecordCounts:
 
     @classmethod
     def of(cls, counts: Mapping[int, int], *, ids_end: int = 0) -> RecordCounts:
-        """Return counts, given a mapping of labels to numbers of records."""
+        """Build the counts from a mapping of each label to its number of records."""
         labels = sorted(counts)
         numbers = [counts[label] for label in labels]
         return cls(np.array(labels, dtype=np.int64), np.array(numbers, dtype=np.int64), ids_end)
 
     @classmethod
     def join(cls, parts: Iterable[RecordCounts]) -> RecordCounts:
-        """Add the counts of parts of a dataset; memory grows with the number of different labels."""
+        """Add the counts of parts of a dataset, label by label; memory grows with the number of distinct labels."""
         total, waiting, size = cls.of({}), [], 0
         for part in parts:
             waiting.append(part)
@@ -72,7 +72,7 @@ class RecordCounts:
 
 def _merge(parts: list[RecordCounts]) -> RecordCounts:
     labels = np.concatenate([part.labels for part in parts])
-    order = np.argsort(labels, kind="stable")  # merges the ascending labels of the parts
+    order = np.argsort(labels, kind="stable")  # stable sort, which merges ascending runs fast
     labels = labels[order]
     firsts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1])[: len(labels)])
     counts = np.concatenate([part.counts for part in parts])[order]
@@ -89,7 +89,8 @@ def count_records(
 ) -> RecordCounts:
     """Count the records of containers ``numbers`` by label; leave out records with damaged entries.
 
-    ``index`` reads a container without its payload, ``live`` marks its live records, ``relabel`` replaces labels.
+    ``index`` reads a container without its payload, ``live`` marks its live records, ``relabel`` returns their labels
+    after edits.
     """
 
     def count(number: int) -> RecordCounts:
@@ -104,12 +105,12 @@ def count_records(
 
 
 def counts_name(manifest: Manifest) -> str:
-    """Return the name of the file with a version's counts; each version has its own file."""
+    """Return the name of the file with the counts of a dataset's version; each version has its own file."""
     return COUNTS if manifest.edits is None else f"{EDITS}/{manifest.uuid}.counts"
 
 
 def counts_file(counts: RecordCounts, version: str = NO_UUID) -> bytes:
-    """Serialize counts: header and rows."""
+    """Serialize counts for a version's uuid: ``layout.CountsHeader``, then a row per label."""
     rows = np.zeros(len(counts.labels), dtype=layout.COUNT_ROW)
     rows["label"], rows["records"] = counts.labels, counts.counts
     raw = rows.tobytes()
@@ -152,7 +153,7 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
         raise NotADataset(f"{file} has the counts of another version of the dataset")
     if header.records != records:
         raise Corrupt(f"the counts are of {header.records} records; the dataset has {records}", file)
-    if header.rows > records:  # each label has a record
+    if header.rows > records:  # impossible, because each label has at least one record
         raise TooLarge(f"the counts have {header.rows} rows for {records} records", file)
     raw = read_at(path, layout.SEALED, header.rows * layout.COUNT_ROW.itemsize, file=file)
     if crc32c(raw) != header.rows_crc:
@@ -165,7 +166,7 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
 
 
 def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> RecordCounts | None:
-    """Return ``origin``'s counts for a later manifest; None if labels or deletions differ or counts are unreadable."""
+    """Return the counts of version ``origin``; None if unreadable, or if the manifest has other labels or records."""
     with contextlib.suppress(NotADataset, Damage, UnsupportedVersion, UsageError):
         earlier = read_manifest(root, origin)
         if _labels_origin(earlier) == _labels_origin(manifest):
@@ -181,10 +182,10 @@ def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
 
 
 def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None:
-    """Return a number above the ids of all records of a version made from ``origin``, without reading the ids.
+    """Return a number above all ids of a version edited from ``origin``, without reading the ids; None if unknown.
 
-    A conversion numbers inputs from 0 on, so the number of inputs serves. Copies of several datasets keep such a number
-    with their counts. Return None if the counts are missing.
+    For a converted dataset, it is the number of inputs, because a conversion numbers inputs from 0 on. For a copy of
+    several datasets, it is ``ids_end`` in the counts.
     """
     provenance = manifest.provenance
     if provenance.get("verb") != "concat" and "inputs" in provenance:
@@ -196,5 +197,5 @@ def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None
 
 
 def end_of_ids(ids: I64) -> int:
-    """Return a number above all ``ids``, in which ids from 2**63 on are negative and -1 stands for a damaged entry."""
+    """Return a number above all ``ids``, int64, in which ids from 2**63 on are negative; skip -1, a damaged entry."""
     return 1 + int(ids[ids != -1].view(np.uint64).max(initial=0))

@@ -34,10 +34,10 @@ from picstore.storage.record_table import RecordTable
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
 
-_SIDE = 240  # pixels; the longer side of a larger image is decoded to at least this
+_SIDE = 240  # pixels; least longer side to which a larger image is decoded
 _MAX_PIXELS = 1 << 28
-_NAMED = 8  # number of classes to name
-# Formats of an index's images to decode in this process. Other formats may take any time: EPS starts Ghostscript.
+_NAMED = 8  # number of classes to name in a notebook's facts of a dataset
+# Formats to decode when images of an index are drawn. Other formats may take any time: EPS would start Ghostscript.
 _FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
     "PNG": PngImagePlugin.PngImageFile,
@@ -49,7 +49,7 @@ _FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
 
 
 def make_tile(record: Record, classes: Sequence[str]) -> Tile:
-    """Return the tile of a record, decoded at a reduced scale, with class, id and objects; grey if decoding fails."""
+    """Return a tile of a record's image at a reduced scale, with class, id and objects; grey if decoding fails."""
     caption = f"{class_name(classes, record.label)} · {record.id}"
     try:
         pixels = _decode(record)
@@ -70,7 +70,7 @@ def make_tile(record: Record, classes: Sequence[str]) -> Tile:
 
 
 def blank_tile(title: str) -> Tile:
-    """Return a grey tile for a record that cannot be shown."""
+    """Return a grey tile for a record whose image cannot be shown."""
     return Tile(np.full((60, 80, 3), 210, np.uint8), title)
 
 
@@ -96,7 +96,7 @@ def _decode(record: Record) -> U8:
 
 
 def _decode_foreign(data: bytes) -> U8:
-    """Decode an image of an index, of one of ``_FORMATS``, at a reduced scale."""
+    """Decode an index's image that is not an upright JPEG, in one of ``_FORMATS``, at a reduced scale."""
     try:
         with _open_image(data) as opened:
             if opened.width * opened.height > _MAX_PIXELS:
@@ -132,7 +132,7 @@ def draw_summary(table: RecordTable, classes: Sequence[str], name: str) -> Figur
 
 
 def describe_manifest(manifest: Manifest, images: int) -> dict[str, object]:
-    """Return facts of a dataset of ``images`` images from its manifest, by name, for a notebook."""
+    """Return facts to show in a notebook, by name, of a dataset or selection of ``images`` images."""
     facts: dict[str, object] = {"images": f"{images:,}", "bytes": f"{manifest.bytes / 1e6:,.1f} MB"}
     if images != manifest.images:
         facts["images"] = f"{images:,} of {manifest.images:,} stored"

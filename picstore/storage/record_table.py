@@ -27,17 +27,17 @@ FACTS = np.dtype(  # 26 bytes
         ("height", "<u2"),
         ("bytes", "<u4"),
         ("sampling", "u1"),
-        ("encode_path", "u1"),  # all flags of the index entry
+        ("encode_path", "u1"),  # all flags of the index entry, of which bits 2 and 3 are the encode path
     ]
 )
-# Fields of an index entry that have another name as facts.
+# Names of index-entry fields, by the field of FACTS with another name.
 _SOURCES = {"bytes": "length", "encode_path": "flags"}
 
 
 def collect_facts(
     records: Array, index: Callable[[int], Container], take: Callable[[Table], Array], dtype: np.dtype[Any]
 ) -> Array:
-    """Apply ``take`` to the facts of each container, FACTS (n,), and join the results: (sum of ``records``,).
+    """Compute ``take`` of each container's FACTS, (n,), and join the results, a value per record of the dataset.
 
     ``records`` holds the number of records of each container; ``index`` reads a container without its payload. For a
     damaged index entry or a missing file, the id is -1 and other facts are 0.
@@ -104,7 +104,7 @@ class RecordTable:
 
     def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:
         self._count = count
-        # Function that returns FACTS (count,), with the labels of the column ``label``.
+        # Function that reads the records' FACTS, (count,), in which the column ``label`` replaces stored labels.
         self._read_facts = facts
         self._columns = {name: column for name, column in columns.items() if name != LABEL}
         self.names = (*(FACTS.names or ()), *(name for name in self._columns if name not in (FACTS.names or ())))

@@ -39,10 +39,10 @@ from picstore.storage.location.resolve import (
 )
 from picstore.storage.manifest import Manifest, read_manifest
 
-# Path of the notes in the user's state folder.
+# Path, in the user's state folder, of the file that lists the indexes made by this user.
 _NOTES = Path("picstore") / "indexes"
-# Ranges at most this many bytes apart are read by one request. A request costs a store as much as a megabyte, but the
-# limit is lower because most of the bytes between images are not needed.
+# Byte ranges of a file that are at most this many bytes apart are read by one request. Although a request costs a store
+# as much as a megabyte, the limit is lower, because bytes between the ranges are read in vain.
 _NEAR = 1 << 18
 
 logger = logging.getLogger("picstore")
@@ -50,7 +50,7 @@ logger = logging.getLogger("picstore")
 
 @dataclass(frozen=True, slots=True)
 class ReferencesRoot:
-    """Folder of an index's files; if ``confined``, no link may lead out of the folder."""
+    """Folder of the image files of an index; if ``confined``, no symbolic link may lead out of the folder."""
 
     folder: Location
     confined: bool = False
@@ -63,7 +63,7 @@ class ReferencesRoot:
         return file
 
     def leads_out(self, path: str) -> bool:
-        """Return whether the path of a file leads out of a confined root by a link."""
+        """Return whether the root is confined and the path of a file leads out of it through a symbolic link."""
         return self.confined and isinstance(self.folder, Folder) and not _lies_in(path, str(self.folder))
 
 
@@ -94,7 +94,10 @@ def find_references_root(
 
 
 def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
-    """Return the root that an index names; a relative path counts from the index's folder."""
+    """Return the root ``stated`` in an index's manifest; a relative path is resolved against the index's folder.
+
+    Raise UsageError if the root lies outside of the index's folder, and this user has not made the index.
+    """
     if is_relative(stated):
         folder = where.absolute() / stated
         if isinstance(folder, Folder):
@@ -114,7 +117,7 @@ def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
 
 
 def _lies_in(path: str, folder: str) -> bool:
-    """Return whether a local path lies in a local folder after all links are followed."""
+    """Return whether a local path lies in a local folder, once all symbolic links in both are resolved."""
     inner, outer = os.path.realpath(path), os.path.realpath(folder)
     return f"{inner}/".startswith(outer.rstrip("/") + "/")
 
@@ -132,7 +135,7 @@ def indexed_folder(where: Where) -> tuple[Location, ...]:
 
 
 def note_index(manifest: Manifest) -> None:
-    """Note that this user made an index; log a warning if the note cannot be written."""
+    """Add an index to the list of the indexes that this user made; log a warning if the list cannot be written."""
     if manifest.references is None or (key := _key(manifest)) in _noted():
         return
     try:
@@ -153,12 +156,12 @@ def _noted() -> set[str]:
 
 
 def _notes() -> Path:
-    """Return the path of the notes in the user's state folder (XDG Base Directory Specification, 0.8)."""
+    """Return the path of the list of this user's indexes (XDG Base Directory Specification, 0.8)."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / _NOTES
 
 
 def _key(manifest: Manifest) -> str:
-    """Compute a digest of an index's root and files, which edits do not change."""
+    """Compute a digest that identifies an index, from its root and list of files, which edits do not change."""
     root = None if manifest.references is None else manifest.references.root
     text = json.dumps([root, *map(astuple, manifest.files)])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -166,7 +169,7 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """Image or attachment of record ``number``; ``begin`` is its offset in the new payload."""
+    """Image or attachment of record ``number``; ``begin`` is its offset in the payload that is read for a container."""
 
     number: int
     begin: int
@@ -174,7 +177,7 @@ class _Blob:
 
     @property
     def end(self) -> int:
-        """End of the image or attachment in the new payload."""
+        """Offset in that payload of the last byte + 1."""
         return self.begin + self.reference.length
 
 
@@ -211,7 +214,7 @@ def read_references(
 
 
 def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> Container:
-    """Return a container of the images that a container refers to; each image is read and checked when it is used.
+    """Return an index's container with its images in place of references; an image is read and checked when used.
 
     Arguments and errors: see :func:`read_references`.
     """
@@ -230,7 +233,10 @@ def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> C
 def _resolve(
     stored: Container, root: ReferencesRoot, limit: int, wanted: Bools | None = None
 ) -> tuple[Container, list[_Blob]]:
-    """Parse the references and lay out a payload; put offsets and checksums into index and attachment table."""
+    """Parse a container's references, and plan a payload of the images and attachments that they refer to.
+
+    Return a copy of the container whose entries have offsets, lengths and checksums in that payload; and the blobs.
+    """
     found = replace(stored, good=stored.good.copy(), damage=list(stored.damage), causes=dict(stored.causes))
     starts = np.column_stack((stored.index["offset"], stored.attached["offset"])).astype(np.int64)
     lengths = np.column_stack((stored.index["length"], stored.attached["length"])).astype(np.int64)
@@ -261,7 +267,7 @@ def _resolve(
 
 
 def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tuple[str, int]]:
-    """Return a function that returns file and offset of a byte of the payload."""
+    """Return a function that maps an offset in the payload to the file and the offset that the byte is read from."""
     begins = [blob.begin for blob in blobs]
 
     def origin(offset: int) -> tuple[str, int]:
@@ -274,7 +280,7 @@ def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tu
 def _read_blobs(
     root: ReferencesRoot, path: str, blobs: Sequence[_Blob], payload: memoryview
 ) -> list[tuple[_Blob, Damage]]:
-    """Read images and attachments of a file into the payload; return the lost blobs, each with its cause."""
+    """Read ``blobs`` from the file ``path`` into the payload; return each blob that is lost, with the cause."""
     name = str(root.folder / path)
     pieces = [(blob.reference.offset, payload[blob.begin : blob.end]) for blob in blobs]
     try:

@@ -14,11 +14,11 @@ from picstore.errors import UsageError
 from picstore.storage.edits.columns import Values
 
 _MAX_PARTS = 100
-_CHUNK = 1 << 15  # number of ids to hash at once, in the CPU's cache
+_CHUNK = 1 << 15  # number of ids to hash at once, few enough for the CPU's cache
 
 
 def split_bounds(fractions: Sequence[float]) -> F64:
-    """Return the bounds between parts, ascending in (0, 1]; raise UsageError if the fractions are invalid."""
+    """Return the bounds between parts, cumulated fractions in (0, 1]; raise UsageError if the fractions are invalid."""
     if not 1 <= len(fractions) < _MAX_PARTS or not all(0 < fraction <= 1 for fraction in fractions):
         raise UsageError(f"the fractions are {fractions}; give 1 to {_MAX_PARTS - 1} numbers from 0 to 1")
     total = math.fsum(fractions)
@@ -29,11 +29,11 @@ def split_bounds(fractions: Sequence[float]) -> F64:
 
 
 def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = None) -> U8:
-    """Return the part of each record, uint8 (n,): the part in whose bounds the record's point in [0, 1) lies.
+    """Return the part of each record, uint8 (n,): each record has a point in [0, 1), which lies in a part's bounds.
 
-    The point is a hash of the id. With ``values``, records of one value take the points of Kronecker's sequence,
-    u + k × the golden ratio modulo 1, in the order of their ids; u is a hash of the value. No sequence of unknown
-    length fills the interval more evenly, and later ids do not change earlier points.
+    The point is a hash of the id. With ``values``, the k-th record of a value, by ascending id, has the point
+    u + k × the golden ratio modulo 1 (Kronecker's sequence), where u is a hash of the value. These points fill the
+    interval evenly for any number of records, and records with greater ids do not change the points of others.
     """
     key = rng.key(rng.SPLIT, seed)
     points = None if values is None else _even_points(ids, values, key)
@@ -46,7 +46,7 @@ def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = No
 
 
 def _even_points(ids: I64, values: Values, key: int) -> U64:
-    """Return the point of each record among the records of the same value, as a multiple of 2**-64."""
+    """Return the point in Kronecker's sequence of each record, in units of 2**-64."""
     array = np.array(values)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise UsageError("by= takes a column of integers or texts, with a value for each record")

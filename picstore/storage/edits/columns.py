@@ -22,7 +22,7 @@ FileBytes: TypeAlias = dict[str, bytes]  # bytes of files, by name
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Read-only column, in memory or mapped from a file.
+    """Read-only values of a column by record id, in memory or mapped from a file.
 
     Attributes:
         ids: int64 (n,), ascending.
@@ -37,7 +37,7 @@ class Column:
     file: str = ""
 
     def find_ids(self, ids: I64) -> tuple[I64, Bools]:
-        """Return each id's index, int64 (n,), and whether the id has a value, bool (n,); else the index is invalid."""
+        """Return each id's index in ``self.ids``, int64 (n,), and whether the index is valid, bool (n,)."""
         indices = np.searchsorted(self.ids, ids)
         indices[indices == len(self.ids)] = 0
         found = self.ids[indices] == ids if len(self.ids) else np.zeros(len(ids), dtype=np.bool_)
@@ -67,7 +67,7 @@ class Column:
 
     def get(self, id_: int) -> Any:
         """Return the value of one record: a str, int, float or array; None if the record has no value."""
-        # As in all tables, ids from 2**63 on wrap to negative numbers.
+        # Tables hold ids as int64, so that ids from 2**63 on are negative.
         indices, found = self.find_ids(np.array([id_]).astype(np.int64))
         if not found[0]:
             return None
@@ -77,7 +77,7 @@ class Column:
         return value.copy() if value.ndim else value.item()
 
     def joined(self, ids: I64, given: Sequence[Any] | Array) -> tuple[I64, Sequence[Any] | Array]:
-        """Return the column's ids and values, with ``given`` values of ``ids`` added or replacing old values."""
+        """Return the column's ids and values after an update that gives ``ids`` the values ``given``."""
         others = self.ids[~np.isin(self.ids, ids)]
         old = self.take(others)
         values: Any = [*old, *given]
@@ -103,7 +103,7 @@ def _missing_number(dtype: np.dtype[Any]) -> float:
 
 
 def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
-    """Read a column of a manifest, each file with ``read``; raise Corrupt if the files do not form a column."""
+    """Read a column from its files, each with ``read``; raise Corrupt if the files do not form a column."""
     ids, values = read(entry.ids), read(entry.values)
     ends = None if entry.ends is None else read(entry.ends)
     sound = ids.ndim == 1 and ids.dtype == np.int64 and not (np.diff(ids) <= 0).any()

@@ -27,7 +27,7 @@ from picstore.storage.location.regular_file import open_regular
 from picstore.storage.location.resolve import EDITS, INDEX, Root, WritableLocation, read_at
 
 _MAGIC = b"\x93NUMPY\x01\x00"
-_MAX_HEADER = 4096  # bytes; NumPy's headers have 128
+_MAX_HEADER = 4096  # largest size in bytes of a .npy header that is read; NumPy writes 128
 _HEADER = re.compile(
     rb"\{'descr': '(<i8|<f[248]|\|u1)', 'fortran_order': False, 'shape': \((\d{1,18}(?:, \d{1,18}){0,30}),?\), \}\s*"
 )
@@ -35,7 +35,7 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NpyFile:
-    """File of ``edits/``: name in the dataset, size in bytes, and CRC-32C of all bytes."""
+    """A .npy file in ``edits/``: path relative to the dataset, size in bytes, and CRC-32C of all bytes."""
 
     file: str
     bytes: int
@@ -43,7 +43,7 @@ class NpyFile:
 
 
 def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
-    """Serialize an array to a file whose name is the first 64 bits of the bytes' SHA-256; return file and bytes."""
+    """Serialize an array as .npy; return the file, named by the first 64 bits of the bytes' SHA-256, and the bytes."""
     out = io.BytesIO()
     np.lib.format.write_array(out, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
     raw = out.getvalue()
@@ -59,7 +59,7 @@ def own_edits_folder(root: WritableLocation) -> WritableLocation:
 
 
 def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> None:
-    """Write a file unless a file of its name and size, and so of the same bytes, exists; see ``own_edits_folder``."""
+    """Write a .npy file unless one of the same name and size, hence bytes, exists; errors: see ``own_edits_folder``."""
     own_edits_folder(root)
     target = root / npy_file.file
     if not target.is_file() or target.size() != npy_file.bytes:
@@ -67,7 +67,7 @@ def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> Non
 
 
 def read_npy_file(root: Root, npy_file: NpyFile) -> Array:
-    """Read and check an array, in a local folder as shared mapped memory; raise Damage if a check fails."""
+    """Read and check a .npy file's array, mapped if the dataset is a local folder; raise Damage if a check fails."""
     path = root / npy_file.file
     try:
         raw = _map(path, npy_file) if isinstance(path, Folder) else read_at(path, 0, npy_file.bytes, file=str(path))
@@ -89,7 +89,7 @@ def _map(path: Folder, npy_file: NpyFile) -> memoryview:
 
 
 def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
-    """Return the array in a file's bytes, read-only, without a copy; raise Corrupt if picstore writes no such file."""
+    """Return a .npy file's array, a read-only view of its bytes; raise Corrupt if picstore writes no such file."""
     begin = len(_MAGIC) + 2
     end = begin + int.from_bytes(raw[len(_MAGIC) : begin], "little")
     match = _HEADER.fullmatch(bytes(raw[begin : min(end, _MAX_HEADER)]))
@@ -135,7 +135,7 @@ class Edits:
         index: name of the index: ``picstore.idx``, or a file in ``edits/`` once rows were appended.
         deleted: number of deleted records.
         tombstones: file of the deleted records' numbers in stored order, int64 (deleted,), ascending; None if empty.
-        columns: values by id; a column called ``label`` replaces the records' labels.
+        columns: entries of the columns; a column called ``label`` replaces the records' labels.
     """
 
     index: str = INDEX

@@ -27,13 +27,13 @@ KeptColumns = dict[NpyFile, Column]
 
 
 class EditFiles:
-    """Edits of a dataset's version: reads their files, and builds the edits of the next version; immutable.
+    """Edits of a version of a dataset, immutable: reads the edits' files, and builds the edits of the next version.
 
     Args:
         root: folder of the dataset.
         edits: edits of the manifest.
         unsaved: bytes of the files that are not yet written, by name.
-        kept: columns that were read, by the file of their values; versions may share this dictionary.
+        kept: columns that were read, by the file of their values; versions of a dataset may share this dictionary.
     """
 
     def __init__(self, root: Root, edits: Edits, unsaved: FileBytes, *, kept: KeptColumns) -> None:
@@ -62,7 +62,7 @@ class EditFiles:
         return changed
 
     def with_values(self, record: Record) -> Record:
-        """Return a stored record with label and values from the columns."""
+        """Return a stored record with its values in the columns, and its label replaced by the column ``label``."""
         if not self.columns:
             return record
         values = {name: self.column(name).get(record.id) for name in self.columns}
@@ -75,7 +75,7 @@ class EditFiles:
         return np.zeros(0, np.int64) if tombstones is None else self._read(tombstones)
 
     def with_deleted(self, deleted: I64) -> tuple[Edits, FileBytes]:
-        """Return edits that delete exactly the records of the given numbers, and the new files."""
+        """Return these edits with exactly the records of the given numbers deleted; and the new files by name."""
         npy_file, raw = pack_npy_file(deleted.astype("<i8"))
         tombstones = npy_file if len(deleted) else None
         return replace(self.edits, deleted=len(deleted), tombstones=tombstones), {npy_file.file: raw}
@@ -83,9 +83,10 @@ class EditFiles:
     def with_columns(
         self, columns: Mapping[str, Sequence[Any] | Array], ids: I64, *, keep: bool
     ) -> tuple[Edits, FileBytes]:
-        """Return edits with columns added that hold values of the records ``ids``, and the new files.
+        """Return these edits with columns added or replaced, with values of the records ``ids``; and the new files.
 
-        With ``keep``, existing columns keep values of other records. Raise UsageError if a name or value is invalid.
+        With ``keep``, a replaced column keeps its values of other records. Raise UsageError if a name or value is
+        invalid.
         """
         entries, files = {entry.name: entry for entry in self.edits.columns}, {}
         for name, values in columns.items():
@@ -97,12 +98,12 @@ class EditFiles:
         return replace(self.edits, columns=tuple(entries[name] for name in sorted(entries))), files
 
     def all_columns(self) -> tuple[Edits, FileBytes]:
-        """Return edits with all columns and no deletions, and all files of the columns."""
+        """Return new edits with all columns but no deletions, and all files of the columns by name."""
         edits = Edits(columns=self.edits.columns)
         return edits, {each.file: self._read_bytes(each) for each in edits.npy_files}
 
     def columns_of(self, ids: I64) -> tuple[Edits, FileBytes]:
-        """Return edits with the columns' values of the records ``ids`` alone, and the new files."""
+        """Return new edits whose columns hold only the values of the records ``ids``, and the new files by name."""
         entries, files = [], {}
         for name in self.columns:
             owners, values = self.column(name).of(ids)

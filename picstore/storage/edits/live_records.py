@@ -21,11 +21,11 @@ _BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uin
 
 @dataclass(frozen=True, slots=True)
 class LiveRecords:
-    """The records that are not deleted; all arrays are read-only.
+    """The records that are not deleted, the live records; all arrays are read-only.
 
     Attributes:
         starts: int64 (containers + 1,), number in stored order of each container's first record.
-        deleted: int64 (n,), numbers of the deleted records, ascending.
+        deleted: int64 (n,), numbers in stored order of the deleted records, ascending.
         before: int64 (n,), number of live records before each deleted record.
     """
 
@@ -35,7 +35,7 @@ class LiveRecords:
 
     @classmethod
     def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
-        """Build from each container's number of records; raise Corrupt if ``deleted`` are not ascending numbers."""
+        """Build from each container's number of records; raise Corrupt unless ``deleted`` are ascending numbers."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         if deleted.ndim != 1 or deleted.dtype.kind != "i":
             raise Corrupt("the tombstones are not a list of integers", file)
@@ -67,19 +67,19 @@ class LiveRecords:
         return marks
 
     def to_stored(self, numbers: I64) -> I64:
-        """Map numbers among the live records to numbers in stored order."""
+        """Map positions among the live records to numbers in stored order, which include deleted records."""
         if not len(self.deleted):
             return numbers
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
     def find(self, numbers: I64) -> tuple[I64, I64]:
-        """Return the container of each live record in ``numbers``, and its record number in that container."""
+        """Return container and record number in that container of the live records at positions ``numbers``."""
         stored = self.to_stored(numbers)
         containers: I64 = np.searchsorted(self.starts, stored, side="right") - 1
         return containers, stored - self.starts[containers]
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map each number among the live records of a container to the record number in that container."""
+        """Map positions among the live records of their ``containers`` to record numbers in these containers."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]
@@ -106,7 +106,7 @@ class SelectedRecords(LiveRecords):
     """The chosen records among the live records; ``deleted`` and ``before`` describe the whole dataset.
 
     Attributes:
-        bits: a bit for each stored record, set if the record is chosen, packed by ``np.packbits``; then a zero byte.
+        bits: a bit per stored record, set if the record is chosen, packed by ``np.packbits``; then a zero byte.
         firsts: int64 (containers + 1,), number of chosen records before each container.
     """
 
@@ -115,7 +115,7 @@ class SelectedRecords(LiveRecords):
 
     @classmethod
     def of(cls, live: LiveRecords, chosen: Bools) -> SelectedRecords:
-        """Keep the live records that ``chosen``, bool (len(live),), marks."""
+        """Select the live records that ``chosen``, bool (len(live),), marks."""
         marks = chosen
         if len(live) < int(live.starts[-1]):
             marks = live.marks()
@@ -124,7 +124,7 @@ class SelectedRecords(LiveRecords):
 
     @classmethod
     def from_bits(cls, live: LiveRecords, bits: U8) -> SelectedRecords:
-        """Keep the records whose bits are set; the bit of a deleted record must not be set."""
+        """Select the records whose bits are set; the bit of a deleted record must not be set."""
         before_byte: I64 = np.concatenate(([0], np.cumsum(_BITS_SET[bits], dtype=np.int64)))
         byte, bit = live.starts >> 3, live.starts & 7
         firsts = before_byte[byte] + _BITS_SET[bits[byte] & ~(0xFF >> bit)]
@@ -148,12 +148,12 @@ class SelectedRecords(LiveRecords):
         return hashlib.sha256(self.bits.data).hexdigest()[:16]
 
     def to_stored(self, numbers: I64) -> I64:
-        """Map numbers among the chosen records to numbers in stored order."""
+        """Map positions among the chosen records to numbers in stored order, which include all other records."""
         containers = np.searchsorted(self.firsts, numbers, side="right") - 1
         return self.starts[containers] + self.to_record_numbers(containers, numbers - self.firsts[containers])
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map each number among the chosen records of a container to the record number in that container."""
+        """Map positions among the chosen records of their ``containers`` to record numbers in these containers."""
         each, which = np.unique(containers, return_inverse=True)
         lengths = self.starts[each + 1] - self.starts[each]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -184,7 +184,7 @@ def integers(values: npt.ArrayLike, name: str) -> I64:
 
 
 def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
-    """Return a mask of ``count`` records, given a mask or positions; raise UsageError if ``chosen`` does not fit."""
+    """Convert a mask or positions to a mask, bool (count,); raise UsageError if ``chosen`` does not fit ``count``."""
     if np.asarray(chosen).dtype.kind == "b":
         mask: Bools = np.asarray(chosen)
         if mask.shape != (count,):
