@@ -22,7 +22,7 @@ from picstore.prepare.image.training_jpeg import LOSSLESS, encode, make_training
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 
 QUALITIES = tuple(range(50, 100, 5))
-# Subsamplings that are always measured, for comparison.
+# Subsamplings that are measured in any case, for comparison with the conversion's.
 SUBSAMPLINGS = ("420", "444")
 # Percentile of the images' SSIM that shows how bad the worst images are.
 LOW_PERCENTILE = 5
@@ -97,13 +97,13 @@ def measure_quality(
     image_timeout: float = IMAGE_TIMEOUT,
     on_progress: ProgressCallback = lambda _: None,
 ) -> QualityReport:
-    """Encode a sample of a source's images at QUALITIES, SUBSAMPLINGS and the given settings; nothing is written.
+    """Encode and compare a sample of a source's images at QUALITIES, SUBSAMPLINGS and given settings; write nothing.
 
     Args:
         encode: settings of the planned conversion.
         images: size of the sample, drawn evenly over the source by ``seed``.
         workers: number of processes; the result does not depend on it.
-        image_timeout: seconds that an image may take with each of the settings.
+        image_timeout: seconds for decoding an image, and for each encoding of it.
         on_progress: called with the number of images done.
 
     Raises:
@@ -140,7 +140,7 @@ def sample_numbers(inputs: int, count: int, *, seed: int) -> list[int]:
 
 
 def measure_image(task: _Task, on_progress: ProgressCallback) -> tuple[int, tuple[ImageQuality, ...]] | str:
-    """Measure an image; return the file's size and the measurements, ``"lossless"``, or the reason of a failure."""
+    """Measure an image; return the file's size in bytes and measurements; or ``"lossless"``, or why it failed."""
     try:
         data = read_input(task.source)
         with worker_processes.time_limit(task.image_timeout):

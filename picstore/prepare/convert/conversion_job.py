@@ -305,7 +305,7 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
         sizes = sample_sizes(inputs)
         return count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
     engine = worker_processes.as_engine(options.workers)
-    if not isinstance(engine, worker_processes.LocalEngine):  # This machine converts the sample for a cluster too.
+    if not isinstance(engine, worker_processes.LocalEngine):  # A cluster's sample is converted here too.
         engine = worker_processes.LocalEngine(count_cores())
     tasks = deque((k, inputs[k], options.encode, options.image_timeout) for k in sample_numbers(len(inputs)))
     converted = [size for _, size in engine.run(convert_sample, tasks) if isinstance(size, int)]

@@ -13,13 +13,13 @@ from picstore.prepare.image.encode_settings import EncodeSettings, Size
 
 
 def start_fork_server(encode: EncodeSettings) -> None:
-    """Start the fork server, which loads, or on first use compiles, the code for these settings."""
+    """Start the fork server, which loads the code that these settings need, and compiles it on first use."""
     loaders = [f"{__name__}:{load.__name__}" for load in _loaders(encode)]
     worker_processes.start_fork_server("picstore.prepare.convert.rows", *loaders)
 
 
 def load_kernels(encode: EncodeSettings) -> None:
-    """Load, or on first use compile, the code for these settings in this process."""
+    """Load the code that these settings need into this process; compile it on first use."""
     for load in _loaders(encode):
         load()
 

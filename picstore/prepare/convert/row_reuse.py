@@ -66,7 +66,7 @@ def save_for_reuse(
 
 
 def find_reusable_rows(root: Location) -> set[int]:
-    """Return the rows of the job that have previous files."""
+    """Return the indices of the rows that have previous files."""
     found = (_LEDGER.fullmatch(name) for name, _ in (root / UNFINISHED).files())
     return {int(match[1]) for match in found if match is not None}
 

@@ -19,7 +19,7 @@ from picstore.display.progress import ProgressCallback
 from picstore.errors import PicstoreError, missing_extra
 from picstore.prepare.engine.worker_processes import Died, R, T
 
-# Attempts to run a task whose worker or node is lost, because clouds take nodes away.
+# Largest number of attempts to run a task that loses its worker or node, because clouds take nodes away.
 MAX_ATTEMPTS = 4
 
 # Environment variable of Ray; with "0", Ray takes 127.0.0.1 as this machine's address.
@@ -187,5 +187,5 @@ def import_ray(of: str = "--engine ray") -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """Return the type and first line of an error of Ray, whose messages have many lines."""
+    """Return the type of an error of Ray and the first line of its message, which may have many lines."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -20,7 +20,7 @@ START = b"SIMPLE  ="
 
 _BLOCK, _CARD = 2880, 80
 _MAX_AXES = 999
-# Types of stored values, by BITPIX.
+# NumPy types of stored values, by BITPIX.
 _STORED = {8: "u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 
 
@@ -115,7 +115,7 @@ def _iterate_units(data: bytes) -> Iterator[_Unit]:
 
 
 def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[tuple[int, int], U8]]:
-    """Yield for each strip of a picture its left and top, and its values reduced to 8 bits."""
+    """Yield, for each strip of a picture, the strip's left and top, and its values reduced to 8 bits."""
     factor, zero = unit.real("BSCALE", 1), unit.real("BZERO", 0)
     blank = unit.integer("BLANK") if bits > 0 and "BLANK" in unit.cards else None
     size = stored.shape[1], stored.shape[0]

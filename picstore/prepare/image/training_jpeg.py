@@ -41,7 +41,7 @@ LOSSLESS, REENCODED, INDEXED = "lossless", "reencoded", "indexed"
 _START = b"\xff\xd8\xff"  # SOI, and the first byte of the next marker
 # EOI. Entropy-coded data cannot contain EOI (T.81, B.1.1.5).
 _END = b"\xff\xd9"
-# Coding processes of JPEGs that libjpeg-turbo decodes at any scale.
+# Coding processes that libjpeg-turbo decodes at any scale.
 _PROCESSES = ("baseline", "extended", "progressive")
 _MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # constant, because the look-up takes 9 µs
 

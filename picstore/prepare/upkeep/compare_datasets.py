@@ -99,7 +99,7 @@ def _repeated(hashed: Hashes, distance: int) -> int:
 
 
 def _known(dataset: Dataset) -> dict[str, Array]:
-    """Return the columns of the records whose index entry is undamaged."""
+    """Return sizes and chroma sampling, by name, of the records whose index entry is undamaged."""
     facts: Table = dataset.facts()
     facts = facts[facts["id"] != -1]
     return {name: facts[name] for name in (*_SIZES, "sampling")}
@@ -116,7 +116,7 @@ def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
 
 
 def _distribution(name: str, one: Array, other: Array, *, edges: F64 | None = None) -> Distribution:
-    """Count the values of both datasets in the same bins."""
+    """Count the values of both datasets in common bins; return counts, edges and medians."""
     edges = bin_edges(np.concatenate([one, other])) if edges is None else edges
     return Distribution(
         name=name,

@@ -28,7 +28,7 @@ from picstore.prepare.engine import worker_processes
 from picstore.results import Duplicate, DuplicateGroup
 from picstore.storage.dataset import Dataset
 
-# Name of the column of hashes, which are stored as int64.
+# Name of the dataset's column of hashes, which are stored as int64.
 COLUMN = "phash"
 # docs/duplicates.md has the recall and precision of this distance.
 DEFAULT_DISTANCE = 6
@@ -132,7 +132,7 @@ def _hash_container(dataset: Dataset, number: int, on_progress: ProgressCallback
 
 
 def _kept_hashes(dataset: Dataset, number: int) -> Hashes | None:
-    """Return the hashes of a container from the column, or None unless the column has all of them."""
+    """Return the hashes of a container's images from the column; None if the column lacks one of them."""
     if COLUMN not in dataset.columns:
         return None
     ids = dataset.entries(number)["id"].astype(np.int64)

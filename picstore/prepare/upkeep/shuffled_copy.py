@@ -62,7 +62,7 @@ class FileTask:
     Attributes:
         extents: byte ranges of the containers, EXTENT (containers,); ``file`` is a file number in stream
             ``source_stream`` of ``source``. The containers lie in several files if few records are live.
-        deleted: numbers of the omitted records of each extent; empty if no record is omitted.
+        deleted: for each extent, the indices of the records to omit; empty if no record is omitted.
         shift: change of ids and labels, if the source is one of several joined datasets.
     """
 

@@ -53,7 +53,7 @@ class FileCheck:
 
     Attributes:
         rows: rows of the dataset's index for the file's containers; None if the index is damaged.
-        deleted: numbers of the deleted records of each container; damage to these records loses nothing.
+        deleted: for each container, the indices of its deleted records; damage to these records loses nothing.
         max_pixels: largest number of pixels of an image; None to decode no images.
         references: root of the files that containers refer to; None if containers hold their images.
     """
@@ -69,14 +69,14 @@ class FileCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """Damage of one file, and the ids of its sound records, int64 (records,)."""
+    """Damage of one file, and the ids of the file's undamaged records, int64 (records,)."""
 
     findings: list[DamagedPlace]
     ids: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
     def join(cls, findings: list[DamagedPlace], ids: list[I64]) -> CheckedFile:
-        """Build the result of a file from its findings and the ids of each container."""
+        """Build the result of a file from its damage and the ids of each container's undamaged records."""
         return cls(findings, np.concatenate([np.zeros(0, np.int64), *ids]))
 
 
@@ -134,7 +134,7 @@ def _check_counts(
     remarks: list[str],
     references: ReferencesRoot | None,
 ) -> None:
-    """Compare the stored counts of records by label with the records, if all records are sound."""
+    """Check the stored counts of records by label, and compare them with the records if there is no damage."""
     name = counts_name(manifest).rpartition("/")[2]
     try:
         kept = read_counts(folder, manifest)
@@ -151,7 +151,7 @@ def _check_counts(
 
 
 def _max_pixels(manifest: Manifest) -> int:
-    """Return the conversion's limit on pixels; with Pillow's lower limit, large images would count as damage."""
+    """Return the conversion's limit on pixels; by Pillow's lower limit, large images would count as damaged."""
     value = (manifest.encode or {}).get("max_pixels")
     return value if isinstance(value, int) else EncodeSettings().max_pixels
 
@@ -265,7 +265,7 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
     """List the damage of a container, except damage to deleted records alone."""
     live = np.ones(len(container), dtype=np.bool_)
     live[deleted] = False
-    _ = container.extras  # Decompressing adds damage that the CRC does not show.
+    _ = container.extras  # Decompressing adds damage that no CRC shows.
     lost = int((live & ~container.good).sum())
     if not lost and not container.good.all():
         container.damage.clear()
@@ -289,7 +289,7 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
 
 
 def _wrong_mask(container: Container, k: int) -> str:
-    """Compare the sizes of a record's masks with its image; return the first difference, or an empty string."""
+    """Return a message about the first mask of a record whose size is not the image's, or an empty string."""
     info = container.info(k)
     found = (
         mask_problem(name, bytes(blob), (info.width, info.height)) for name, blob in container.attachments(k).items()
@@ -298,7 +298,7 @@ def _wrong_mask(container: Container, k: int) -> str:
 
 
 def _wrong_row_checksum(container: Container, k: int) -> str:
-    """Compare an undamaged image with its row checksums; return the difference, or an empty string."""
+    """Compare an image with its row checksums; return a message about the difference, or an empty string."""
     table = container.segment_table
     crcs = None if table is None else stored_checksums(container.index, table, k)
     jpeg = container.jpeg(k)
@@ -310,7 +310,7 @@ def _wrong_row_checksum(container: Container, k: int) -> str:
 
 
 def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
-    """Compare a decoded image with the index; return the difference, or an empty string."""
+    """Decode an image, and compare it with the index; return a message about damage, or an empty string."""
     jpeg, stored = bytes(container.jpeg(k)), container.info(k)
     name, _ = container.locate(int(container.index[k]["offset"]))
     try:
@@ -337,7 +337,7 @@ def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
 
 
 def _wrong_entry_points(container: Container, k: int) -> str:
-    """Compare an undamaged image with its entry points; return the difference, or an empty string."""
+    """Compare an image with its entry points; return a message about the difference, or an empty string."""
     if container.segment_table is None or not container.index["flags"][k] & ENTRY_POINTS:
         return ""
     stored = container.info(k).entry_points

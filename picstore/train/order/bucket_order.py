@@ -183,18 +183,18 @@ class _RankReading:
         self._runs = OpenRuns()
 
     def requests(self, planned: PlannedBatches) -> Iterator[SourceRequest]:
-        """Yield the requests for the batches that become complete in a chunk."""
+        """Yield the requests for the batches of a chunk that are complete."""
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
-        # Place of each batch among the batches that this process makes in the chunk: -1 for batches of other workers,
-        # and the place after the last batch for incomplete batches.
+        # Turn of each batch among the batches that this process makes in the chunk: -1 for batches of other workers,
+        # and ``len(groups)`` for incomplete batches.
         turns = np.where(planned.complete, -1, len(groups))
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]
         own = (planned.owners(self._shares) == self._rank) & (turn >= 0)
         samples, turn = planned.samples[own], turn[own]
-        # For each sample, the place of the batch at whose end the lane leaves the container; -1 if before all batches.
+        # For each sample, the turn of the batch after which its lane leaves the container; -1 if the lane left earlier.
         leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1
         first, last = self._shares.find_readers(samples["lane"])
         others = (self._rank < first) | (self._rank > last) | ((first < last) & (leaves < 0))
@@ -215,7 +215,7 @@ class _RankReading:
         self._previous = int(stops[-1])
 
     def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
-        """Return the indices and last samples of the complete batches that this process makes, in the epoch's order."""
+        """Return, in order, this process's complete batches: indices in ``planned``, and indices of last samples."""
         groups = np.flatnonzero(planned.complete)
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)

@@ -30,7 +30,7 @@ from picstore.train.order.rank_shares import RankShares, divide_samples, keep_ow
 _CHUNK = 1 << 14  # number of samples to plan at a time
 # Number of samples on either side of the guessed position in which a batch is searched for first.
 _NEAR = 1 << 11
-# Bits of a batch's number in the field "batch"; the bits above are the bucket's number.
+# Number of bits of a batch's index in the field "batch"; the bits above are the bucket's index.
 _BATCH_BITS = 40
 # A sample: its index in the epoch, container, record, lane, the last sample that the lane takes from the container,
 # the batch, the size of the batch, the plan of the batch, and whether the sample is the last of the batch.
@@ -80,7 +80,7 @@ class BucketTable:
 
 
 class BucketCounts:
-    """Number of samples of each bucket before any sample of an epoch, and the latest of these samples."""
+    """Counts of each bucket's samples before any sample of an epoch, and search for the latest of these samples."""
 
     def __init__(self, order: EpochOrder, table: BucketTable) -> None:
         self._order, self._table = order, table
@@ -111,7 +111,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Count each bucket's records before the positions ``index`` of the joined sequence, summed over ``index``."""
+        """Count each bucket's records before each position in the joined sequence; return the sums over ``index``."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
@@ -148,7 +148,7 @@ class PlannedBatches:
         samples: sorted by batch, and within a batch in the order of the epoch; incomplete batches included.
         group: (samples,), index of each sample's batch.
         complete: bool (batches,), whether ``samples`` holds the whole batch.
-        last: (batches,), index of the last sample of each batch.
+        last: (batches,), index in ``samples`` of each batch's last sample.
     """
 
     samples: Table
@@ -217,7 +217,7 @@ class BucketPlan:
         return sum(division.complete(count) for division, count in zip(self.divisions, counts, strict=True))
 
     def chunks(self, start: int = 0) -> Iterator[PlannedBatches]:
-        """Yield the epoch from a sample on, in chunks; each batch is complete in exactly one chunk."""
+        """Yield the epoch from a sample on, in chunks; a batch is complete in the chunk that has its last sample."""
         numbers, seen = np.zeros(0, dtype=np.int64), np.zeros(len(self.divisions), dtype=np.int64)
         if start:
             counts = zip(self.divisions, self._counts.before(start).tolist(), strict=True)
@@ -235,7 +235,7 @@ class BucketPlan:
         return BucketCounts(self.order, self.table)
 
     def _locate(self, numbers: I64, seen: I64) -> Table:
-        """Find the records and batches of samples.
+        """Return the samples that are not left out, with their records and batches.
 
         Args:
             seen: number of samples of each bucket before ``numbers``; changed in place to the number after ``numbers``.

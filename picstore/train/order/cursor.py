@@ -29,7 +29,7 @@ class Worker:
 
     @property
     def step(self) -> int:
-        """Distance between two batches that a worker makes: the number of workers, or 1 without workers."""
+        """Distance from a batch of a worker to the worker's next batch: the number of workers, or 1 without."""
         return max(1, self.count)
 
 
@@ -42,7 +42,7 @@ class EpochCursor:
 
     Args:
         length: function that returns the number of batches in an epoch, or None if an epoch has no end.
-        whole: whether the next epoch follows an iteration that was broken off, instead of the next batch. In workers
+        whole: whether an iteration that was broken off is followed by the next epoch, not the next batch. In workers
             the next epoch always follows, if epochs end, because workers are ahead of the batches that were taken.
     """
 
@@ -123,7 +123,7 @@ class EpochCursor:
         return self._epoch, self._batch
 
     def advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Move to a batch, which follows the batch that is handed over now.
+        """Move to the batch that follows the batch that is handed over now.
 
         At the end of an epoch, move on to the first batch of the next epoch. A worker stays at the end of the epoch,
         because other workers may be behind.
@@ -142,7 +142,7 @@ class EpochCursor:
         return length is not None and batch >= length
 
     def _publish(self, epoch: int, batch: int) -> None:
-        """Give all workers the positions at which they begin."""
+        """Write the positions at which the workers begin to the shared memory."""
         self._published = [epoch, batch]
         self._shared.values[:, 0] = epoch
         self._shared.values[:, 1] = np.arange(batch, batch + _MAX_WORKERS)

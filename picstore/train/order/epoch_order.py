@@ -39,7 +39,7 @@ class Samples:
     container: I64  # indices of containers in stored order
     record: I64  # indices of records in their containers, at first without deleted records
     lane: I64
-    # For each sample, the epoch's last sample of the same lane and container.
+    # For each sample, index in the epoch of the last sample of the same lane and container.
     end: I64
     # Number of previous samples of the same record in the epoch; None if each record comes once.
     copy: I64 | None = None
@@ -52,9 +52,11 @@ class Samples:
 class ContainerOrder:
     """Order of containers with ``counts`` records: permuted by the bits of a key, or stored order without a key.
 
+    The joined sequence is the sequence of all records, container after container in this order.
+
     Sorting 10**7 containers takes longer than a loader may take to resume, and a batch needs only one container of each
-    lane. So the containers are divided into parts by the high bits of their sort keys. The number of records in each
-    part tells in which part a record is. Only the requested parts are sorted.
+    lane. So the containers are divided into parts by the high bits of their sort keys, the number of records in each
+    part tells in which part a record is, and only the requested parts are sorted.
     """
 
     def __init__(self, counts: I64, key: int | None) -> None:
@@ -70,7 +72,7 @@ class ContainerOrder:
         self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
         self._records = self.sum_parts(counts[:, None])[:, 0]
         self._part_ends = np.cumsum(self._records)
-        # Containers of the parts at hand, sorted, and the end of each container in the joined sequence of records.
+        # Containers of the parts that are sorted now, and the end of each container in the joined sequence.
         self._sorted = self._ends = np.zeros(0, dtype=np.int64)
 
     @property
@@ -111,7 +113,7 @@ class ContainerOrder:
             yield part, self._sorted[begin:turn]
 
     def between(self, starts: I64, stops: I64) -> Iterator[tuple[I64, I64]]:
-        """Yield, for each run of records, its containers and the index of each container's first record."""
+        """Yield, for each run of the joined sequence, its containers and the index of each container's first record."""
         first, last = (np.searchsorted(self._part_ends, index, side="right") for index in (starts, stops - 1))
         self._sort(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))
         begins = np.searchsorted(self._ends, starts, side="right")
@@ -121,7 +123,7 @@ class ContainerOrder:
             yield containers, self._ends[begin:end] - self._counts[containers]
 
     def _sort(self, parts: Array) -> None:
-        """Sort the containers of ``parts``, and drop all other parts, unless ``parts`` are at hand already."""
+        """Sort the containers of ``parts``, and drop all other parts, unless ``parts`` are sorted already."""
         if self._at_hand[parts].all():
             return
         self._at_hand[:] = False
@@ -130,7 +132,7 @@ class ContainerOrder:
         if self._key is not None:
             found = found[rng.stable_argsort(rng.bits(self._key, found))]
         records = np.where(self._at_hand, self._records, 0)
-        # For each part, the number of records before its end that belong to parts not at hand.
+        # For each part, the number of records before its end that belong to parts that are not sorted.
         others = self._part_ends - np.cumsum(records)
         self._sorted, self._ends = found, np.cumsum(self._counts[found]) + others[self._part[found]]
 
@@ -193,7 +195,7 @@ class EpochOrder:
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:
-        """Return the indices in the epoch of a lane's records ``index`` of the joined sequence."""
+        """Map indices in the joined sequence, all of records of one lane, to indices in the epoch."""
         numbers: I64 = (index - self._lane_starts[lane]) * self.lanes + lane
         return numbers
 

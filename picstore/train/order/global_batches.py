@@ -43,7 +43,7 @@ class EvenDivision:
         return full if full and max(rest, least_of_last(self.size)) < self.world_size else full + 1
 
     def start(self, batch: int) -> int:
-        """Return the first sample of a batch; after the last batch, as if batches of the usual size followed."""
+        """Return the index of a batch's first sample, as if batches of the usual size followed the last batch."""
         usual, least = batch * self.size, least_of_last(self.size)
         if self.drop_last or batch < self.batches - 1:
             return usual
@@ -64,7 +64,7 @@ class EvenDivision:
 class Division:
     """Division of a bucket's samples in an epoch into batches."""
 
-    ends: I64  # (batches,), end of each batch among the bucket's samples
+    ends: I64  # (batches,), end of each batch, counted in the bucket's samples
     plans: Array  # (batches,), index of each batch's plan
 
     def complete(self, count: int) -> int:
@@ -80,14 +80,14 @@ class Division:
 
 
 def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_size: int, drop_last: bool) -> Division:
-    """Divide the ``count`` samples of a bucket into global batches, equally many in all epochs.
+    """Divide the ``count`` samples of a bucket into global batches, the same number in all epochs.
 
     Args:
         sizes: size of a global batch for each plan. If there are several plans, the first key draws a plan for each
-            batch until the samples are used up, and the second key permutes the plans. So all epochs have equal sizes.
+            batch until the samples are used up, and the second permutes these plans. So all epochs have equal sizes.
         keys: a key that all epochs share, and a key of the epoch.
         world_size: number of ranks that share a batch.
-        drop_last: leave out samples that do not fill a batch.
+        drop_last: whether to leave out samples that do not fill a batch.
     """
     whole = np.array(sizes)
     drawn: Array

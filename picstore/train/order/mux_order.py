@@ -24,10 +24,10 @@ from picstore.train.transforms.arguments import checked_integer
 
 @dataclass(frozen=True)
 class MuxSchedule:
-    """Number of samples that each source gives to a global batch, constant from one step to the next.
+    """Number of samples that each source gives to a global batch, which changes at the global batches ``steps``.
 
     Attributes:
-        steps: global batches from which counts hold, ascending from 0.
+        steps: indices of the global batches from which ``counts`` hold, ascending from 0.
         counts: for each step, the number of samples of each source in a global batch.
     """
 
@@ -208,7 +208,7 @@ class MuxOrder:
         return same and state.get("world_size") == self.world_size and rest < int(self.shares(batch).sum())
 
     def _number(self, epoch: int, batch: int) -> int:
-        """Return the number of a batch, counted through all epochs."""
+        """Return the index of a batch, counted through all epochs."""
         return epoch * (self.epoch_batches or 0) + batch
 
 

@@ -51,7 +51,7 @@ class RankShares:
     def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
         """Return the first and the last reader of each lane, int64 (n,) each; all ranks between read the lane too.
 
-        ``turns`` are added, modulo the world size, to the ranks of lanes that have a single reader.
+        ``turns`` are numbers by which the ranks of lanes with a single reader are shifted, modulo the world size.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -77,7 +77,7 @@ class RankShares:
         return mine
 
     def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
-        """Return the lanes and turns of samples that are numbered through all epochs: int64 (n,) each.
+        """Return lanes, and turns for :meth:`find_readers`, of samples numbered through all epochs: int64 (n,) each.
 
         If no lane is shared, the turns give sample t to a lane of rank t mod W in every epoch.
         """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PlanChoice(Protocol):
-    """Rule by which each batch takes one of several plans of transforms."""
+    """Rule that chooses one of several plans of transforms for each batch."""
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
         """Return whether a plan may be applied in an epoch to images of widths and heights (n, 2): bool (n,)."""
@@ -88,7 +88,7 @@ class OpenRuns:
         return left
 
     def read_lanes(self, samples: Samples, inside: Bools, last: int) -> tuple[Samples, tuple[LeavingRun, ...]]:
-        """Mark the samples ``inside`` the lanes of a batch's rank as IN_CONTAINER, and all other samples as ALONE.
+        """Mark samples in lanes that the batch's rank reads (``inside``) as IN_CONTAINER, all other samples as ALONE.
 
         Returns:
             The samples, and the containers that lanes leave after the ``last`` sample of the global batch.

@@ -20,10 +20,10 @@ MAX_READ = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Steps of an order from batch ``first`` of ``epoch`` on. Calling the span with the sources yields the requests.
+    """Steps of an order, one batch each, from batch ``first`` of ``epoch`` on. Called with sources, it yields requests.
 
     Attributes:
-        step: see :meth:`Order.requests`; 0 except in a DataLoader's worker.
+        step: distance between two batches in a DataLoader's worker, see :meth:`Order.requests`; otherwise 0.
         count: number of steps; None if the span has no end.
     """
 
@@ -57,7 +57,7 @@ class Span:
 
 @dataclass(slots=True)
 class SpanCutter:
-    """Divider of a span without end into spans, at first shorter spans, so that workers end one after the other."""
+    """Divider of a span without end into spans; the first are shorter, so that workers end one after the other."""
 
     rest: Span
     cuts: int = 0

@@ -36,6 +36,8 @@ _CHUNK = 1 << 13
 class RecordShares:
     """Shares that the records of a dataset have in an epoch of ``samples`` samples.
 
+    A share is a number of samples, in ticks; the record's actual number of samples is rounded up or down.
+
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
         bounds: int64 (containers + 1,), ticks of all records before each container.
@@ -90,7 +92,7 @@ class RecordShares:
         return np.diff(bounds)
 
     def to_records(self, samples: Samples, epoch: int) -> Samples:
-        """Map samples of an order over :meth:`counts` to live records, and number the copies of each record."""
+        """Map samples of an order over containers of :meth:`counts` samples to live records, and number the copies."""
         each, which = np.unique(samples.container, return_inverse=True)
         first, begins, ends = self._ticks(each)
         offset = self._offset(epoch)
@@ -100,7 +102,7 @@ class RecordShares:
         return replace(samples, record=found - first[which], copy=copy)
 
     def samples_of(self, container: int, record: int, epoch: int) -> range:
-        """Return the samples of a container that :meth:`to_records` maps to its live record ``record``."""
+        """Return the indices of a container's samples that :meth:`to_records` maps to its live record ``record``."""
         _, begins, ends = self._ticks(np.array([container]))
         offset = self._offset(epoch)
         before = (int(self.bounds[container]) + offset) >> _TICKS
@@ -146,7 +148,7 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """Return the ticks before and after each of ``records``: all records of ``containers``, ``lengths`` of each."""
+        """Return the ticks before and after each of ``records``, the ``lengths`` records of all ``containers``."""
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         sums = np.zeros((len(inside), inside.shape[1] + 1))
         sums[:, 0] = self.sums[containers]
