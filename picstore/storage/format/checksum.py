@@ -12,28 +12,28 @@ import numpy as np
 from picstore.arrays import I64, U8, U32, Table
 from picstore.storage.location.abstract_location import Buffer
 
-# Function that returns a CRC, given the CRC of all previous bytes, an address and a size.
+# Function that returns a CRC-32C, given the CRC of all previous bytes, and the address and number of further bytes.
 Function: TypeAlias = "Callable[[int, int, int], int]"
 
 
 def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
-    """Return a CRC function of bytes, and a CRC function that releases the GIL: google-crc32c's or picstore's own.
+    """Return a function for the CRC-32C of a buffer, and a ``Function`` that releases the GIL.
 
-    google-crc32c's Python function holds the GIL, so that for a container of 2.6 MB no other thread runs for 0.6 ms.
-    ctypes calls google-crc32c's C function without the GIL.
+    Both are google-crc32c's if it is installed, else picstore's own. google-crc32c's Python function holds the GIL, so
+    that for a container of 2.6 MB no other thread runs for 0.6 ms; its C function is called by ctypes without the GIL.
     """
     try:
         from google_crc32c import _crc32c, extend
 
         function = ctypes.CDLL(_crc32c.__file__).crc32c_extend
     except (ImportError, OSError, AttributeError):
-        # google-crc32c has no wheel for this Python, or a wheel without its C extension. The import loads LLVM.
+        # google-crc32c is missing or has no C extension. Imported only here, because this import loads LLVM.
         from picstore.kernels.crc32c import compile_crc32c
 
         own = compile_crc32c()
         return lambda data: own(0, *_place(data)), own
     function.argtypes, function.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
-    # ``extend`` refuses a memoryview, but takes an array over the same bytes, without a copy.
+    # google-crc32c's ``extend`` does not take a memoryview, but an array over the same bytes, which needs no copy.
     as_array = np.frombuffer
     return (
         lambda data: int(extend(0, data if isinstance(data, np.ndarray) else as_array(data, np.uint8))),
@@ -42,7 +42,7 @@ def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
 
 
 def _place(data: Buffer | U8) -> tuple[int, int]:
-    """Return address and size of bytes."""
+    """Return address and size in bytes of a buffer."""
     view = np.frombuffer(data, np.uint8)
     return view.ctypes.data, view.size
 
@@ -54,26 +54,26 @@ _BITS = np.arange(32, dtype=np.uint32)
 
 
 def crc32c(data: Buffer | U8) -> int:
-    """Return the CRC-32C of bytes; a slice of an array takes 0.5 µs less than a slice of a memoryview."""
+    """Return the CRC-32C of a buffer's bytes; an array takes 0.5 µs less than a memoryview."""
     return _short(data) if len(data) < _LONG else _without_lock(0, *_place(data))
 
 
 def crc32c_address() -> int:
-    """Return the address of a C function for kernels: a ``Function`` that returns uint32."""
+    """Return the address of the C function that kernels call for a CRC-32C: a ``Function`` that returns uint32."""
     return ctypes.cast(_without_lock, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 def combine_crcs(crcs: U32, lengths: I64) -> int:
-    """Return the CRC-32C of joined byte strings, below 2**32 bytes, from the CRC and the length of each string.
+    """Return the CRC-32C of byte strings joined to less than 2**32 bytes, from the CRC and length of each string.
 
-    Combining takes 1 to 8 µs; reading a photograph that has left the CPU's cache would take 20 µs. A CRC of the bytes
-    would also hide a bit that flipped in memory after the record's CRC was computed.
+    Combining takes 1 to 8 µs; computing the CRC of a photograph outside of the CPU's cache takes 20 µs. A CRC computed
+    anew would also conceal a bit that has flipped in memory since the strings' CRCs were computed.
     """
     return int(combine_runs(crcs, lengths, np.zeros(1, np.int64))[0]) if len(crcs) else 0
 
 
 def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
-    """Return the CRC-32C of n runs of byte strings, uint32 (n,); run i begins with string ``starts[i]``."""
+    """Return the CRC-32C, uint32 (n,), of each of n runs of consecutive byte strings; run i begins at ``starts[i]``."""
     ends = np.cumsum(lengths)
     last = np.append(starts[1:], len(crcs)) - 1
     after = np.repeat(ends[last], np.diff(starts, append=len(crcs))) - ends
@@ -87,17 +87,17 @@ def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
 
 
 def _apply(operators: U32, crcs: U32) -> U32:
-    """Apply linear maps to CRCs; ``operators``, uint32 (n, 32), holds each map's images of the 32 bits."""
+    """Apply a linear map to each of n CRCs; ``operators``, uint32 (n, 32), holds each map's images of the 32 bits."""
     product: U32 = np.bitwise_xor.reduce((crcs[:, None] >> _BITS & 1) * operators, axis=1)
     return product
 
 
 @cache
 def _zero_byte_operators() -> U32:
-    """Compute the operators that append zero bytes: uint32 (8, 16, 32), whose entry (k, d) appends d * 16**k bytes.
+    """Compute the linear maps f, below, for zero bytes: uint32 (8, 16, 32), whose map (k, d) is for d * 16**k bytes.
 
-    Appending a string b to bytes with CRC c gives the CRC f(c) ^ crc32c(b), where f is linear and depends on b's length
-    only. Appending one zero bit to a register is a division by x (RFC 3720's polynomial, reflected).
+    Appending a string b to bytes with CRC c gives the CRC f(c) ^ crc32c(b), where f is linear and depends only on b's
+    length. For one zero bit, f is a shift to the right, and XOR with RFC 3720's reflected polynomial if a 1 drops out.
     """
     identity = np.uint32(1) << _BITS
     step = identity
@@ -114,16 +114,16 @@ def _zero_byte_operators() -> U32:
 
 
 def masked(crc: int) -> int:
-    """Mask a CRC that is stored in bytes with a CRC of their own: rotate the CRC and add a constant.
+    """Mask a CRC, by rotation and addition of a constant, before storing it among bytes that have a CRC themselves.
 
-    Byte strings of one length that end in their own CRC all have the same CRC, and so would all tables of one length
-    whose entries end in plain CRCs. Formula: Snappy framing format, section 3.
+    All byte strings of one length that end in their plain CRC have the same CRC. So would all tables of one length with
+    plain CRCs at the ends of entries, and a table's CRC would detect nothing. See: Snappy framing format, section 3.
     """
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def entry_crcs(table: Table) -> U32:
-    """Compute the masked CRC-32C of each entry of a table without its last four bytes, in the table's shape."""
+    """Compute the masked CRC-32C of each table entry without its last four bytes (its CRC), in the table's shape."""
     size = table.dtype.itemsize
     raw = memoryview(table.tobytes())
     crcs = [masked(crc32c(raw[k : k + size - 4])) for k in range(0, len(raw), size)]

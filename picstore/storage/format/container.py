@@ -22,7 +22,7 @@ from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 @dataclass(frozen=True, slots=True)
 class ContainerRef:
-    """Position of a container: file name and byte offset, and the stream, file and ordinal that the header repeats."""
+    """Position of a container: file name, byte offset, and numbers in its header: stream, file, ordinal in the file."""
 
     name: str
     offset: int
@@ -44,14 +44,14 @@ class Container:
         good: bool (n,), False for a lost record.
         damage: all damage found, empty for a sound container. Damage that loses no record (to the segment table or the
             extras) is listed too.
-        read: function that reads bytes of the container by offset and length, if ``buffer`` ends before the payload;
-            these bytes are checked record by record. None if ``buffer`` holds the payload or the needed part of it.
+        read: function that reads bytes of the container by offset and length, if ``buffer`` lacks the payload; an image
+            read by it is checked against its CRC. None if ``buffer`` holds the payload or the needed part of it.
         read_size: bytes that were read from storage; less than ``size`` for a container that was read in part.
         held: ``layout.ENTRY`` (n,), entries of the images in ``buffer``; ``index`` itself unless the container was read
-            in part. Then ``buffer`` holds an image's header and the tile rows that were read, and the entry has the
-            height and segments of these rows, or length 0 if no row was read. The header states the stored height.
+            in part. Then ``buffer`` holds an image's header, which states the stored height, and the tile rows that
+            were read; the entry has the height and segments of these rows, or length 0 if no row was read.
         tops: int64 (n,), number of pixel rows of the stored image above the first row that ``held`` describes.
-        causes: by record number, the cause of the record's loss, if the cause was found for this record alone.
+        causes: causes of loss by record number, for records whose damage was found individually.
         records: int64 (n,), ascending, the record numbers of the tables' rows; None if the tables have all records.
         tile_rows: results of ``stored_rows`` by record number.
         origin: function that returns file and offset of a byte of ``buffer``; None unless other files were read.
@@ -91,7 +91,7 @@ class Container:
 
     def addresses(self) -> tuple[int, int]:
         """Return the addresses of ``buffer`` and ``segment_table`` for kernels; 0 for a damaged or empty table."""
-        # Every batch needs the addresses, and NumPy takes 2 µs to find them.
+        # Kept, because every batch needs the addresses, and NumPy takes 2 µs to find them.
         if self._addresses is None:
             table = self.segment_table
             tables_at = 0 if table is None or not len(table) else table.ctypes.data
@@ -99,17 +99,17 @@ class Container:
         return self._addresses
 
     def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
-        """Set the addresses of ``buffer``, ``segment_table`` and ``index``.
+        """Set the addresses of ``buffer``, ``segment_table`` and ``index``, if the caller knows them.
 
-        NumPy takes 10 µs to find the addresses with cold caches. Replacing ``index`` makes its address invalid.
+        Otherwise NumPy finds them, in 10 µs with cold caches. If ``index`` is replaced, its address is ignored.
         """
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
     def place(self) -> tuple[int, ...]:
-        """Return for kernels the addresses of buffer, segment table, index, held and tops, and two counts.
+        """Return for kernels the addresses of buffer, segment table, index, ``held`` and ``tops``; then two counts.
 
-        The counts are the numbers of records and of segment-table entries. The address of tops may be 0 if all tops are
-        0. The container must not change afterwards.
+        The counts are the numbers of records and of segment-table entries. The address of ``tops`` may be 0 if all tops
+        are 0. The result is kept, so the container must not change afterwards.
         """
         if self._place is None:
             if self._index_at is not None and self._index_at[0] is self.index is self.held:
@@ -130,7 +130,7 @@ class Container:
 
         A few KB of a hostile container decompress to 256 MiB, so readers that need no extras do not use this property.
         """
-        # Another thread may release the extras at any moment.
+        # Kept in a variable, because another thread may release the extras at any moment.
         extras, frame = self._extras, self.extras_frame
         if extras is None and frame is not None:
             extras = _decompress(frame, self.extras_size)
@@ -140,17 +140,20 @@ class Container:
         return extras
 
     def without_payload(self) -> Container:
-        """Copy the container without its payload, so that another part can be read into the copy; share the tables."""
+        """Copy the container, except payload, so that another part can be read into the copy; both share the tables."""
         container = replace(self, read=None, good=self.good.copy(), damage=[*self.damage], causes={**self.causes})
         container._extras = self._extras
         return container
 
     def rows(self, records: I64) -> I64:
-        """Return the table rows of records, given by record number."""
+        """Return the rows of records in ``index`` and other tables, given record numbers; see ``self.records``."""
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:
-        """Copy sound records, given by ascending number, into new memory; ``index`` keeps the stored offsets."""
+        """Copy sound records, given by ascending record numbers, into a container with memory of its own.
+
+        ``index`` keeps the stored offsets of images; offsets in ``held`` and ``attached`` refer to the new buffer.
+        """
         index = self.index[records]
         held, attached = self.held[records], self.attached[records]
         if not attachments:
@@ -167,7 +170,7 @@ class Container:
             lengths = np.array([len(piece) for piece in pieces])
             moved = np.cumsum(lengths) - lengths - index["segment_first"]
             table = np.concatenate(pieces)
-            index["segment_first"] += moved.astype(np.uint32)  # modulo 2**32
+            index["segment_first"] += moved.astype(np.uint32)  # may be negative; the sum modulo 2**32 is right
             held["segment_first"] += moved.astype(np.uint32)
         extracted = replace(
             self,
@@ -201,13 +204,13 @@ class Container:
         self.damage.append(cause)
 
     def mark_extras_damaged(self) -> None:
-        """Note that the extras are damaged, and drop the frame."""
+        """Add damage of the extras to ``damage``, and drop the frame."""
         self.extras_frame = None
         text = f"the extras of container {self.ref.ordinal} are damaged, the images are not"
         self.damage.append(self.ref.corrupt(text))
 
     def jpeg(self, k: int) -> memoryview:
-        """Return the image bytes of record ``k`` that ``held`` describes, without a copy."""
+        """Return record ``k``'s image, whole or only the rows in ``held``, as a view of ``buffer`` if it is there."""
         return self._blob(self.held[k])
 
     def _blob(self, cell: Any) -> memoryview:
@@ -241,7 +244,7 @@ class Container:
         )
 
     def stored_rows(self, k: int) -> StoredRows | None:
-        """Return, and keep, ends and checksums of record ``k``'s tile rows; None if rows or checksums are missing."""
+        """Return ends and checksums of record ``k``'s tile rows, computed once; None if either is missing."""
         if k not in self.tile_rows:
             crcs = stored_checksums(self.index, self.segments, k)
             ends = None if crcs is None else row_ends(self.info(k), int(self.index["length"][k]))
@@ -249,7 +252,7 @@ class Container:
         return self.tile_rows[k]
 
     def record(self, k: int) -> Record:
-        """Return record ``k``, its image a view of the container; raise Corrupt if record or extra is damaged."""
+        """Return record ``k``, whose image is a view of ``buffer``; raise Corrupt if record or extra is damaged."""
         entry = self.index[k]
         if not self.good[k]:
             raise self.ref.corrupt(f"record {k} of container {self.ref.ordinal} is damaged")

@@ -77,9 +77,10 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
 def _index(
     records: Sequence[Record], fields: Sequence[str], at: int, behind: I64
 ) -> tuple[bytes, bytes, list[Buffer], int]:
-    """Return index, attachment table, payload as blobs and payload's CRC; the payload begins at offset ``at``.
+    """Return bytes of index and attachment table, the payload's images and attachments in order, and the payload's CRC.
 
-    ``behind``, int64 (n, 2), holds each record's numbers of segment-table entries for row checksums and entry points.
+    The payload begins at offset ``at`` of the container. ``behind``, int64 (n, 2), holds the numbers of each record's
+    segment-table entries for row checksums and for entry points.
     """
     index = np.zeros(len(records), dtype=layout.ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)
@@ -122,10 +123,10 @@ def _seal(table: Table) -> None:
 
 
 class FileWriter:
-    """Writer of one file of a stream. The file appears when ``close`` is called; else the ``with`` block discards it.
+    """Writer of one file of a stream. ``close`` publishes the file; if it is not called, ``with`` discards the file.
 
-    Records are held in memory until they fill a container of ``container_size`` bytes; a record that exceeds that size
-    is written at once. Not thread-safe. ``fields`` names the attachments.
+    Records are kept in memory until they fill a container of ``container_size`` bytes; a record that exceeds this size
+    ends its container at once. Not thread-safe. ``fields`` names the attachments.
     """
 
     def __init__(self, root: Where, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:
@@ -145,8 +146,8 @@ class FileWriter:
     def add(self, record: Record, *, referenced: int = 0) -> None:
         """Append one record; raise UsageError and append nothing if the record exceeds the limits of a container.
 
-        ``referenced`` bytes in other files count as the record's own, so that a container of references ends with the
-        same record as a container of the images would.
+        ``referenced`` is the number of bytes in other files that the record refers to. These bytes count towards the
+        container's size, so that it ends with the same record as a container that holds these bytes itself.
         """
         blob, info = record.jpeg, record.info
         behind = segment_table.count_row_checksums(blob, info) + segment_table.count_entry_points(blob, info)
@@ -165,17 +166,17 @@ class FileWriter:
         self._pending.append(record)
         self._referenced += referenced
         self._segments, self._extras, self._payload = segments, extras, payload
-        # No further record fits. Until their next records, 16 streams would hold 16 images of any size in memory.
+        # Ended now, as no further record fits; otherwise 16 streams might each keep a huge image until the next record.
         if exceeded:
             self.end_container()
 
     @property
     def empty(self) -> bool:
-        """Whether no record was added."""
+        """Whether no record has been added so far."""
         return not self._pending and not self._rows
 
     def end_container(self) -> int:
-        """Write the pending records as a container; return the number of containers in the file."""
+        """Write the records in memory as a container; return the number of containers in the file so far."""
         if self._pending:
             ref = ContainerRef(self._name, self._offset, self.stream, self.file, len(self._rows))
             records, self._pending = self._pending, []
@@ -192,7 +193,7 @@ class FileWriter:
         return len(self._rows)
 
     def close(self) -> FileSummary:
-        """Write footer and trailer, and publish the file durably."""
+        """Write the last container, footer and trailer, and publish the file durably; return its summary."""
         self.end_container()
         footer = np.array(self._rows, dtype=layout.FOOTER_ROW)
         crc = crc32c(footer.tobytes())

@@ -17,34 +17,34 @@ from picstore.arrays import Table
 from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
 
-# Version of a manifest with edits, and of a manifest of references; all other structures have version 1.
+# Format versions: of plain manifests and all other structures, of manifests with edits, and of manifests of an index.
 FORMAT_VERSION = 1
 EDITED_VERSION = 2
 REFERENCES_VERSION = 3
-# The first picstore that reads each version.
+# The first release of picstore that reads each format version.
 READ_BY = {FORMAT_VERSION: "0.1.0", EDITED_VERSION: "0.1.0", REFERENCES_VERSION: "0.1.0"}
-# Bytes of each fixed structure: the headers of files, containers, index and counts, and the file trailer.
+# Size in bytes of each fixed structure: the headers of files, containers, index and counts, and the file trailer.
 SEALED = 64
 # Alignment of containers in bytes: a whole page and file-system block, so that direct I/O stays possible.
 ALIGNMENT = 4096
 
 MAX_CONTAINER = 1 << 30  # bytes
-MAX_RECORDS = 1 << 20  # records of a container
+MAX_RECORDS = 1 << 20  # records per container
 MAX_EXTRAS = 1 << 28  # uncompressed bytes of a container's extras
-MAX_ATTACHMENTS = 64  # attachments of a record
+MAX_ATTACHMENTS = 64  # attachments per record
 MAX_MANIFEST = 1 << 30  # bytes
 # Largest file in bytes: more than any file system takes, and small enough that sums of offsets stay below 2**63.
 MAX_FILE = 1 << 60
 
-# Like PNG's signature, this magic reveals a transfer that changed line ends or cut the eighth bit.
+# As in PNG's signature, the bytes show whether a transfer has changed line ends or cleared the eighth bit.
 FILE_MAGIC = b"\x89PIC\r\n\x1a\n"
 CONTAINER_MAGIC = b"PICC"
 TRAILER_MAGIC = b"PICTRAIL"
 INDEX_MAGIC = b"PICINDEX"
 COUNTS_MAGIC = b"PICCOUNT"
 
-SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # position = code in an index entry
-# Width and height in pixels of an MCU, by the code of the sampling (T.81, A.2).
+SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # chroma subsamplings, by their code in an index entry
+# Width and height in pixels of an MCU, by the code of the subsampling (T.81, A.2).
 MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))
 # Flags of an index entry. ROW_CRCS: row checksums follow the record's segment lengths.
 ROW_CRCS = 1
@@ -52,7 +52,7 @@ ROW_CRCS = 1
 FOREIGN = 2
 # ENTRY_POINTS: entry points follow the segment lengths and row checksums.
 ENTRY_POINTS = 16
-# Bits 2 and 3 of the flags are an index into ENCODE_PATHS, which says how the image was encoded; "" if unknown.
+# Bits 2 and 3 of an entry's flags are an index into ENCODE_PATHS, how the image was encoded; "" if unknown.
 ENCODE_PATH_SHIFT = 2
 ENCODE_PATHS = ("", "lossless", "reencoded", "")
 
@@ -107,10 +107,10 @@ def aligned(size: int) -> int:
 
 
 def correct_bit_flip(data: bytes | memoryview) -> bytes | None:
-    """Correct a fixed structure in which one bit is flipped; return None if no single flip satisfies the CRC.
+    """Correct a fixed structure in which one bit has flipped; return None if no single flip makes its CRC right.
 
-    CRC-32C distinguishes any two strings of this length that differ in fewer than six bits. A structure with two,
-    three or four flipped bits is thus never changed into another structure.
+    Any two strings of this length that differ in fewer than six bits have different CRC-32Cs, so a structure with two,
+    three or four flipped bits is never taken for another structure with one.
     """
     for bit in range(8 * SEALED):
         candidate = bytearray(data[:SEALED])
@@ -152,7 +152,7 @@ class _Sealed:
 
 @dataclass(frozen=True)
 class FileHeader(_Sealed):
-    """The first bytes of a file; zeros follow up to ALIGNMENT."""
+    """The first 64 bytes of a file; zeros follow up to ALIGNMENT."""
 
     MAGIC = FILE_MAGIC
     STRUCT = struct.Struct("<8sIII40x")
@@ -163,7 +163,7 @@ class FileHeader(_Sealed):
     file: int
 
     def check(self, *, stream: int, file: int, name: str) -> None:
-        """Raise UnsupportedVersion if the version is unknown, and Corrupt if the file has another file's name."""
+        """Raise UnsupportedVersion if the version is unknown, and Corrupt if stream or file number is wrong."""
         check_version(self.version, name)
         if (self.stream, self.file) != (stream, file):
             raise Corrupt(f"this is file {self.file} of stream {self.stream}, misplaced", name)
@@ -253,7 +253,7 @@ class Trailer(_Sealed):
 
 @dataclass(frozen=True)
 class IndexHeader(_Sealed):
-    """The first bytes of ``picstore.idx``; rows follow."""
+    """The first 64 bytes of ``picstore.idx``; INDEX_ROWs follow."""
 
     MAGIC = INDEX_MAGIC
     STRUCT = struct.Struct("<8sIIQQI24x")
@@ -268,7 +268,7 @@ class IndexHeader(_Sealed):
 
 @dataclass(frozen=True)
 class CountsHeader(_Sealed):
-    """The first bytes of ``picstore.counts``; rows follow."""
+    """The first 64 bytes of ``picstore.counts``; COUNT_ROWs follow."""
 
     MAGIC = COUNTS_MAGIC
     STRUCT = struct.Struct("<8sIIQQQ16sI")
@@ -278,13 +278,13 @@ class CountsHeader(_Sealed):
     row_size: int
     rows: int
     records: int
-    ids_end: int  # greater than any id
+    ids_end: int  # number greater than any id
     uuid: bytes  # uuid of the dataset's version that was counted
     rows_crc: int
 
 
 def check_rows(rows: Table, *, file: str) -> None:
-    """Raise Corrupt if a row of a footer or index describes an impossible container, before memory is allocated."""
+    """Raise Corrupt if a row of a footer or index describes an impossible container; call before allocating memory."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
     bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS) | (rows["referenced"] > MAX_CONTAINER)
@@ -296,7 +296,7 @@ def check_rows(rows: Table, *, file: str) -> None:
 def check_version(
     version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,), read_by: object = None
 ) -> None:
-    """Raise UnsupportedVersion if ``version`` is not ``known``; ``read_by`` is the first picstore that reads it."""
+    """Raise UnsupportedVersion if ``version`` is not ``known``; ``read_by`` is the first release that reads it."""
     if version not in known:
         named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)
         raise UnsupportedVersion(

@@ -24,7 +24,7 @@ from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 
 ParsedHeader: TypeAlias = "tuple[layout.ContainerHeader, Damage | None]"
-# Bytes to search at once, because a request for each block of 4 KiB would take minutes in an object store.
+# Bytes to read at once in a search, because one request per block of 4 KiB would take minutes in an object store.
 _WINDOW = 1 << 20
 
 
@@ -45,15 +45,15 @@ def unpack_container(
         buffer: the container's bytes; with ``read``, the bytes before the payload suffice, see :class:`Container`.
         ref: the container's position, for messages and to compare with the header.
         fields: names of the attachments.
-        records: number of records that the footer states. A container without a sound header can then be read, except
-            for extras and segment table.
-        header_crc: the header's CRC that the footer or index states; it reveals a file of another conversion.
+        records: number of records by the footer or index. With it, a container with a damaged header can be read too,
+            except for extras and segment table.
+        header_crc: the header's CRC by the footer or index; it differs if the file is of another conversion.
         size: bytes of the whole container, ``len(buffer)`` by default.
         parsed: the result of :func:`read_header`, if it was called.
 
     Raises:
-        Damage: nothing of the container can be read, because the header is lost and ``records`` is not given, or the
-            sound header contradicts the arguments.
+        Damage: nothing of the container can be read, because the header is damaged and ``records`` is not given, or
+            the header is sound but contradicts the arguments.
     """
     size = len(buffer) if size is None else size
     damage: list[Damage] = []
@@ -134,7 +134,7 @@ def _mark_lost(container: Container, what: str, bad: Bools) -> None:
 
 
 def _check_index(container: Container, header: layout.ContainerHeader | None) -> None:
-    """Mark records whose entries fail their CRC or point outside of the payload."""
+    """Mark records as lost whose entries fail their CRC, or state impossible offsets, sizes or subsampling."""
     index, attached = container.index, container.attached
     whole = container.buffer[layout.SEALED : layout.SEALED + index.nbytes + attached.nbytes]
     bad = np.zeros(len(index), dtype=np.bool_)
@@ -148,7 +148,7 @@ def _check_index(container: Container, header: layout.ContainerHeader | None) ->
     ends = starts + lengths
     bad |= ((starts < first) | (ends > last)).any(axis=1)
     if (starts[~bad].ravel()[1:] < ends[~bad].ravel()[:-1]).any():
-        # All entries left satisfy their CRCs, yet two entries claim the same bytes: no writer made this index.
+        # All other entries satisfy their CRCs, but two entries claim the same bytes, so picstore did not write them.
         bad[:] = True
     bad |= (index["width"] == 0) | (index["height"] == 0) | (index["sampling"] >= len(layout.SAMPLINGS))
     if bad.any():
@@ -156,7 +156,7 @@ def _check_index(container: Container, header: layout.ContainerHeader | None) ->
 
 
 def _check_payload(container: Container, header: layout.ContainerHeader | None) -> None:
-    """Mark records whose image or attachments fail their CRC."""
+    """Mark records as lost whose image or attachments fail their CRC."""
     if header is not None:
         first, last = header.payload
         if crc32c(container.buffer[first:last]) == header.payload_crc:
@@ -181,7 +181,7 @@ def _load_segments(container: Container, header: layout.ContainerHeader) -> None
 
 
 def _locate_extras(container: Container, header: layout.ContainerHeader) -> None:
-    """Check the frame of extras and each record's range in the extras, without decompressing the frame."""
+    """Check the extras' zstd frame, without decompressing it, and each record's range of bytes in the extras."""
     raw = container.buffer[header.extras_at : header.payload_at]
     if not header.extras_raw and not container.index["extra_length"].any():
         container.extras_frame = raw
@@ -190,7 +190,7 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
     chosen = container.good & (container.index["extra_length"] > 0)
     starts, lengths = (container.index[name][chosen].astype(np.int64) for name in ("extra_offset", "extra_length"))
     ends = starts + lengths
-    # If the ranges overlapped, the records' extras could take the memory of the frame once per record.
+    # Ranges must not overlap, or the extras of all records could take a multiple of the frame's size in memory.
     apart = not (starts[1:] < ends[:-1]).any()
     if sound and apart and (ends <= header.extras_raw).all() and (lengths <= MAX_EXTRA).all():
         container.extras_frame, container.extras_size = raw, header.extras_raw
@@ -208,10 +208,10 @@ def declared_size(frame: memoryview) -> int:
 
 
 def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
-    """Yield every container that can still be read, in order; raise NotADataset if the file is missing.
+    """Yield every container of a damaged file that can still be read, in order; raise NotADataset if it is missing.
 
-    After damage the search continues at the next aligned block that begins with a container's magic and has a header
-    that satisfies its CRC, perhaps after correcting one bit. Lengths in a header that fails its CRC are never trusted.
+    After damage, the search goes on at the next aligned block that begins with a container's magic and a header that
+    satisfies its CRC, perhaps after correction of one bit. Lengths in a header that fails its CRC are never used.
     """
     name = file_name(stream, file)
     path = locate(root) / name

@@ -13,24 +13,24 @@ from picstore.errors import Corrupt, ImageError, UsageError
 from picstore.storage.format.layout import SAMPLINGS, SEGMENT
 
 MAX_EXTRA = 1 << 24  # bytes of one record's extra as JSON
-# With these options, ``json.dumps`` would build an encoder at each call.
+# Built once, because ``json.dumps`` with these options would build an encoder in each call.
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 NO_SEGMENTS: U16 = np.empty(0, dtype=SEGMENT)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """Header fields of an image as a container's index holds them, so that a reader need not parse the JPEG.
+    """Header fields of an image, which a container's index repeats so that readers need not parse the JPEG.
 
     Attributes:
         width, height: pixels, 1 … 65,535.
         sampling: one of ``layout.SAMPLINGS``: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"`` or ``""`` (other).
         restart_interval: MCUs between restart markers, 0 for none.
         header_length: bytes before the entropy-coded data.
-        segments: uint16, length of each restart segment in bytes, without its final marker; empty if the image has no
-            restart markers or a segment is longer than 65,535 bytes.
+        segments: uint16, length in bytes of each restart segment, without the marker at its end; empty if the image has
+            no restart markers or a segment is longer than 65,535 bytes.
         foreign: whether the image is not an upright JPEG but a file of any format, of ``width`` × ``height`` pixels.
-        entry_points: uint16, the segment-table entries for entry points, empty without entry points; None if not known.
+        entry_points: uint16, the result of ``segment_table.entry_points``, empty for no entry points; None if unknown.
         encode_path: one of ``layout.ENCODE_PATHS``: ``"lossless"``, ``"reencoded"`` or ``""`` (not known).
     """
 
@@ -56,12 +56,12 @@ class Record:
     """One stored image with its label and metadata.
 
     Attributes:
-        id: number of the image in the input of the conversion; unique in a dataset, kept by shuffle.
+        id: index of the image among the inputs of the conversion; unique in a dataset, and kept by shuffle.
         label: the class, −1 for unknown.
         jpeg: the training JPEG.
         info: size, sampling and restart segments of ``jpeg``.
         extra_json: the extra as UTF-8 JSON, empty without extra.
-        attachments: further binary fields by the names that the manifest declares; an empty field counts as absent.
+        attachments: further binary fields, by names that the manifest declares; an empty field is not stored.
         columns: the record's values in the dataset's columns, by name; see ``Dataset.with_columns``.
         crc: CRC-32C of ``jpeg`` if known, so that writing need not compute it.
     """
@@ -94,7 +94,7 @@ class Record:
         """RGB pixels, uint8 (height, width, 3), decoded at each access; raises ImageError if decoding fails."""
         if self.info.foreign:
             raise ImageError("it is not an upright JPEG but a file as it lies in its source: decode it by Pillow")
-        # Kernels are loaded only here, because reading and writing records needs no kernels.
+        # Imported only here, because the import loads kernels, which reading and writing records does not need.
         from picstore.jpeg.pixels import decode
 
         return decode(self.jpeg)

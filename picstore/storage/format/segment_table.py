@@ -20,21 +20,21 @@ from picstore.storage.format.layout import ENTRY_POINTS, MCU_SIZES, ROW_CRCS, SA
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 from picstore.storage.location.abstract_location import Buffer
 
-# Two arrays (1 + rows,): ends of an image's header and of each of its tile rows, and the CRC-32C of header and rows.
+# Two arrays (1 + rows,): end offsets of an image's header and each tile row, and CRC-32Cs of the header and each row.
 StoredRows: TypeAlias = "tuple[I64, U32]"
-# Bytes of the smallest image with row checksums; reading a smaller image in part saves hardly anything.
+# Smallest size in bytes of an image with row checksums; reading a smaller image in part would save too little time.
 MIN_BYTES = 1 << 18
 
 
 def checksum_entries(entry: Any) -> int:
-    """Return the number of segment-table entries of a record's row checksums, given its ``layout.ENTRY``."""
+    """Return the number of segment-table entries of a record's row checksums, given the record's index entry."""
     if not entry["flags"] & ROW_CRCS or not entry["sampling"]:
         return 0
     return 2 * (1 - int(entry["height"]) // -MCU_SIZES[entry["sampling"]][1])
 
 
 def find_entry_points(entry: Any, table: U16) -> slice | None:
-    """Return the slice of a record's entry points in the segment table; None if they are missing or impossible."""
+    """Return the slice of the segment table with a record's entry points; None if they are missing or impossible."""
     if not entry["flags"] & ENTRY_POINTS:
         return None
     count, interval = int(entry["segment_count"]), int(entry["restart_interval"])
@@ -47,23 +47,23 @@ def find_entry_points(entry: Any, table: U16) -> slice | None:
 
 
 def points_of_segment(interval: int, step: int) -> int:
-    """Return the number of entry points in a segment of ``interval`` MCUs, one every ``step`` MCUs."""
+    """Return the number of entry points in a segment of ``interval`` MCUs, one after every ``step`` MCUs."""
     return (interval - 1) // step
 
 
 def entries_of(entry: Any, table: U16) -> slice:
-    """Return the slice of all entries of a record in the segment table."""
+    """Return the slice of the segment table with a record's segment lengths, row checksums and entry points."""
     first, found = int(entry["segment_first"]), find_entry_points(entry, table)
     end = first + int(entry["segment_count"]) + checksum_entries(entry) if found is None else found.stop
     return slice(first, end)
 
 
 def row_ends(info: ImageInfo, length: int) -> I64 | None:
-    """Return the ends of the header and of each row of tiles in a JPEG stream of ``length`` bytes.
+    """Return the end offsets of the header and of each tile row in a JPEG of ``length`` bytes.
 
     Returns:
-        int64 (rows + 1,), offsets in the stream that end with ``length``; None if the restart segments do not form rows
-        of tiles, or do not fill the stream.
+        int64 (rows + 1,), the last of which is ``length``; None if the restart segments are not whole rows of tiles, or
+        do not end with the JPEG.
     """
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not mcu_width or not info.restart_interval or not info.header_length:
@@ -94,7 +94,7 @@ def row_checksums(jpeg: Buffer, info: ImageInfo) -> U16:
 
 
 def count_row_checksums(jpeg: Buffer, info: ImageInfo) -> int:
-    """Return an upper bound of the number of entries of :func:`row_checksums`, without computing checksums."""
+    """Return an upper bound of the number of entries from :func:`row_checksums`, without computing checksums."""
     mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)][1]
     return 2 * (1 - info.height // -mcu_height) if mcu_height and len(jpeg) >= MIN_BYTES else 0
 
@@ -116,8 +116,9 @@ class FoundRows:
     """Places and checksums of the requested tile rows of n images.
 
     Attributes:
-        there: bool (n,), False for an image without row checksums or the requested rows; ignore its other values.
-        begins, ends: int64 (n,), offsets in the stream where the first row begins and the last row ends.
+        there: bool (n,), False for an image without row checksums or without the requested rows, whose values in the
+            other arrays are then meaningless.
+        begins, ends: int64 (n,), offsets in the JPEG at which the first requested row begins and the last one ends.
         crcs: uint32 (n,), CRC-32C of the header followed by the requested rows.
     """
 
@@ -128,7 +129,7 @@ class FoundRows:
 
 
 def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> FoundRows:
-    """Find tile rows of n images at once, because a NumPy call takes as long for one image as for 32.
+    """Find the requested tile rows of n images at once, because a NumPy call takes as long for one image as for 32.
 
     Args:
         headers: int64 (n,), bytes of each image's header.
@@ -149,7 +150,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
         last = np.cumsum([len(piece) for piece in bounds]) - 1
         first = np.append(0, last[:-1] + 1)
         joined = np.concatenate(bounds)
-        # Sizes of the rows; the first size of each image is replaced by the size of the image's header.
+        # Sizes of the rows, after the size of the header for each image, which replaces a meaningless first difference.
         sizes = np.diff(joined, prepend=0)
         sizes[first] = headers[there]
         found.begins[there], found.ends[there] = joined[first], joined[last]
@@ -160,7 +161,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
 def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
     """Return the first tile row that fails its checksum, −1 if the header fails, None if header and rows are sound.
 
-    ``stream`` holds the image's header followed by ``rows``; ``ends`` are the :func:`row_ends` of the whole image.
+    ``stream`` holds the image's header followed by the tile rows ``rows``; ``ends`` and ``crcs`` are its StoredRows.
     """
     view = np.frombuffer(stream, np.uint8)
     bounds = (ends[rows.start : rows.stop + 1] - ends[rows.start] + ends[0]).tolist()
@@ -172,17 +173,19 @@ def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: r
 
 
 def count_entry_points(jpeg: Buffer, info: ImageInfo) -> int:
-    """Return an upper bound of the number of entries of :func:`entry_points`, without reading the image's codes."""
+    """Return an upper bound of the number of entries that :func:`entry_points` returns, without parsing the image."""
     step = _step(jpeg, info)
     return 1 + len(info.segments) * points_of_segment(info.restart_interval, step) if step else 0
 
 
 def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
-    """Return the segment-table entries for the entry points of an image, from ``info`` if it has them.
+    """Return the segment-table entries for an image's entry points, bit positions at which decoding may begin.
+
+    They are taken from ``info`` if it has them.
 
     Returns:
         uint16: the number of MCUs from one entry point to the next; then for each entry point the number of bits since
-        the previous entry point or the beginning of the segment. Empty if the tiles are narrow or the image is damaged.
+        the previous entry point or the segment's beginning. Empty if tiles are too narrow or the image is damaged.
     """
     step = _step(jpeg, info)
     if not step:
@@ -196,8 +199,8 @@ def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
 
 
 def compute_entry_points(jpeg: Buffer, step: int) -> U16:
-    """Compute the entries of :func:`entry_points` from an image's codes, with an entry point every ``step`` MCUs."""
-    # Kernels are loaded only here.
+    """Compute the entries of :func:`entry_points` by parsing an image, with an entry point every ``step`` MCUs."""
+    # Imported only here, because the import loads kernels.
     from picstore.jpeg.transcode import find_entry_points as read_entry_points
 
     points = read_entry_points(memoryview(jpeg), step)
@@ -205,7 +208,7 @@ def compute_entry_points(jpeg: Buffer, step: int) -> U16:
 
 
 def make_entries(step: int, points: U16) -> U16:
-    """Join the MCUs between two entry points, and ``points``, the bits between them, to segment-table entries."""
+    """Build segment-table entries from the MCUs between entry points, ``step``, and the bits between, ``points``."""
     return np.concatenate([np.array([step], SEGMENT), points.ravel()])
 
 
