@@ -331,6 +331,6 @@ def _size(source: Input) -> int:
 
 
 def same_images(sizes: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether at least half of the samples that could be read both times have equal sizes."""
+    """Return whether at least half of the sampled inputs that could be read both times have equal sizes."""
     pairs = [(size, other) for size, other in zip(sizes, others, strict=True) if size and other]
     return 2 * sum(size == other for size, other in pairs) >= len(pairs)

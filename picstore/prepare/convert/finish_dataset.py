@@ -101,7 +101,7 @@ def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
 def read_row_summaries(
     root: WritableLocation, tallies: Sequence[ledger.Tally], streams: int, *, remedy: str, first_file: int = 0
 ) -> list[FileSummary]:
-    """Read the footers of all rows' files; raise PicstoreError, naming ``remedy``, if a row lacks records of its tally.
+    """Read the footers of all rows' files; raise PicstoreError, advising ``remedy``, if records of a row are missing.
 
     The folder is not listed, because a store may list files late.
     """

@@ -235,7 +235,7 @@ def _make_reference(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialize a reference to ``data``, which is an input's bytes or the first of them."""
+    """Serialize a reference to ``data``, the whole input or its first bytes."""
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"

@@ -140,7 +140,7 @@ def _row_copies(source: Location, root: WritableLocation, rows: set[int]) -> Ite
 
 
 def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine) -> None:
-    """Link rows in this process; tasks copy the rows whose files cannot be linked."""
+    """Link the files of rows in this process; copy the files of other rows in tasks."""
     linked = map_concurrently(_link_row, copies)
     unlinked = [copy for copy, done in zip(copies, linked, strict=True) if not done]
     list(worker_processes.run_each(copy_row, unlinked, workers=workers))

@@ -37,7 +37,7 @@ _FILE = re.compile(r"(\d{4})/(\d{6,})\.pic")
 
 
 def reuse_folder(root: WritableLocation, row: int) -> WritableLocation:
-    """Return the folder of the previous files of a row of the job."""
+    """Return the folder in which a retry keeps the previous files of a row."""
     return root / UNFINISHED / f"kept-{row:06d}"
 
 

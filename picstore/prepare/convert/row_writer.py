@@ -120,7 +120,7 @@ class RowWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as abandoned:  # Abandons all writers, even if one fails.
+        with ExitStack() as abandoned:  # Abandon all writers, even if one fails.
             for writer in self._writers:
                 abandoned.callback(writer.abandon)
 

@@ -146,7 +146,7 @@ def serve_forks() -> None:
     # Ctrl-C signals the whole process group, but only the parent is to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load(sys.argv[2:])
-    # Otherwise the first collection in a child would write to every object, and so copy the shared memory.
+    # Otherwise a child's first garbage collection would write to every object, and so copy the shared memory.
     gc.freeze()
     gc.enable()
     line = socket.socket(fileno=int(sys.argv[1]))

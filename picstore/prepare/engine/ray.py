@@ -132,7 +132,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _require_loopback() -> None:
-    """Unless the address of the cluster started here is 127.0.0.1, stop the cluster and raise PicstoreError."""
+    """Stop the cluster that was started here and raise PicstoreError, unless its address is 127.0.0.1."""
     ray = import_ray()
     if (address := ray.util.get_node_ip_address()) != "127.0.0.1":
         ray.shutdown()

@@ -81,7 +81,7 @@ def read_orientation(image: Image.Image) -> int:
 
 
 def settle_orientation(image: Image.Image, orientation: int | None) -> None:
-    """Set the orientation of an opened JPEG; if it is None, read it from the APP1 segments that Pillow kept."""
+    """Set an opened JPEG's orientation, which None means to read from the APP1 segments that Pillow kept."""
     if orientation is None:
         orientation = find_orientation(body for marker, body in getattr(image, "applist", ()) if marker == "APP1")
     # On an unreadable EXIF block Pillow raises errors of many types, but only once.

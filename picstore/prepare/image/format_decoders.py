@@ -187,7 +187,7 @@ def _without_exif(image: Image.Image) -> Image.Image:
 
 
 def _is_misread_by_pillow(data: bytes) -> bool:
-    """Return whether Pillow misreads a file, a JPEG 2000; raise ImageError if ImageMagick misreads it too.
+    """Return whether a file is a JPEG 2000 that Pillow misreads; raise ImageError if ImageMagick misreads it too.
 
     In pictures of two to four components Pillow rounds samples of more than 8 bits up to 256, so that white becomes
     black. Pillow shifts samples of fewer bits, so that white becomes grey.

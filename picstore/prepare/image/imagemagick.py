@@ -186,7 +186,7 @@ def _set_resource_limits(max_pixels: int) -> None:
     most_bytes = max_pixels * _BYTES_PER_PIXEL
     for resource in ("memory", "map", "disk"):
         limits[resource] = most_bytes
-    # The size that Ping finds may differ from the size that Read decodes.
+    # Limit the size too, because Read may decode another size than Ping finds.
     for resource in ("area", "width", "height"):
         limits[resource] = max_pixels
     limits["thread"] = 1

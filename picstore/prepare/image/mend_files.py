@@ -25,7 +25,7 @@ from picstore.jpeg.markers import APP0, APP1, APP14, iterate_marker_segments
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _APP2, _APP15, _COM = 0xE2, 0xEF, 0xFE
-_COLORS = b"tRNS"  # ancillary, but changes pixels
+_COLORS = b"tRNS"  # ancillary chunk that changes pixels
 # Keyword of the PNG text chunk in which ImageMagick writes EXIF.
 _EXIF_TEXT = b"Raw profile type exif\0"
 # Largest size in bytes of that chunk, also inflated; 64 KiB of EXIF in lines of hexadecimal digits take half of it.
@@ -155,7 +155,7 @@ def _decides_about_pixels(marker: int, body: bytes) -> bool:
 
 
 def mend_data(data: bytes) -> bytes:
-    """Rewrite the colors of an XPM with two digits per channel; return a file of another format unchanged.
+    """Rewrite the colors of an XPM to two digits per channel; return a file of another format unchanged.
 
     Pillow takes the last six digits of a color of any length. Here, channels of more than two digits keep the upper
     two, and single digits are doubled, so that ``#fff`` is white.

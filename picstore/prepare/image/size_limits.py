@@ -28,7 +28,7 @@ _DECODER_BYTES_PER_PIXEL = 64
 
 
 def check_size(width: int, height: int, *, max_pixels: int) -> None:
-    """Raise ImageError if a header states a side below 1, or more than ``max_pixels``."""
+    """Raise ImageError if a side is below 1, or the image has more than ``max_pixels``."""
     if width < 1 or height < 1:
         raise ImageError(f"an image of {width} × {height} pixels")
     if width * height > max_pixels:

@@ -88,7 +88,7 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
     document = _decode_text(data)
     parser = expat.ParserCreate(namespace_separator=" ")
     checker = _Checker(parser)
-    parser.buffer_text = True  # Otherwise a reference that comes in two pieces would pass.
+    parser.buffer_text = True  # Otherwise a reference in two events would pass.
     parser.buffer_size = 4 * len(document) + 1
     parser.StartElementHandler = checker.start_element
     parser.EndElementHandler = checker.end_element

@@ -48,7 +48,7 @@ _MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # constant, because the look-up takes 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJpeg:
-    """Training JPEG, or image of an index in place, and the way in which it was made.
+    """Training JPEG, or image that an index refers to, and the way in which it was made.
 
     Attributes:
         info: size, sampling and restart segments, for the index of a container (docs/format.md).
@@ -170,7 +170,7 @@ def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
 
 
 def index_image(data: bytes, *, settings: EncodeSettings, name: str = "", bounded: bool = False) -> TrainingJpeg:
-    """Describe an image for training in place, and return the bytes to refer to, with the status ``INDEXED``.
+    """Describe an image for an index, and return the bytes that the index refers to, with the status ``INDEXED``.
 
     An upright JPEG of 8 bits is taken as it is, up to its EOI, and not decoded. Any other file is decoded, so that its
     upright size is known, and so that it fails now and not during training. Arguments and errors are those of

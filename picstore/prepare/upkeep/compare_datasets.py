@@ -76,7 +76,7 @@ def compare_sizes(one: Dataset, other: Dataset) -> list[Distribution]:
 
 
 def compare_qualities(one: Dataset, other: Dataset, *, sampled: int = SAMPLED) -> Distribution:
-    """Count at most ``sampled`` images of each dataset by the quality of their JPEG."""
+    """Count at most ``sampled`` images of each dataset by their estimated JPEG quality."""
     pair = [np.array(list(_qualities(dataset, sampled)), np.int64) for dataset in (one, other)]
     lowest = min((int(each.min()) for each in pair if len(each)), default=100)
     return _distribution("quality", *pair, edges=np.arange(lowest // 2 * 2, 102.0, 2.0))

@@ -32,7 +32,7 @@ from picstore.storage.dataset import Dataset
 COLUMN = "phash"
 # docs/duplicates.md has the recall and precision of this distance.
 DEFAULT_DISTANCE = 6
-# Largest distance for which bands within 3 bits are looked up; 12 needs 4 bits, 8,000 more look-ups per query.
+# Largest distance for which look-ups of bands with up to 3 bits flipped suffice; 4 flips take 8,000 more look-ups.
 MAX_DISTANCE = 11
 
 _BITS = 22  # bits of a hash's widest band

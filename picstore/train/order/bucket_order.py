@@ -138,7 +138,7 @@ class BucketOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch of a state; raise UsageError if its buckets or global batches are different."""
+        """Return the epoch and batch where a state goes on; raise UsageError if buckets or global batches differ."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, batch = position_in_epochs(state, "batches")
         if batch > self.length(epoch) and "worker" not in state:

@@ -103,7 +103,7 @@ class DatasetOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch of a state; raise UsageError unless a global batch of this order begins there."""
+        """Return the epoch and batch where a state goes on; raise UsageError unless a global batch begins there."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, samples = position_in_epochs(state, "samples")
         division = self.shard.division

@@ -52,11 +52,9 @@ class Samples:
 class ContainerOrder:
     """Order of containers with ``counts`` records: permuted by the bits of a key, or stored order without a key.
 
-    The joined sequence is the sequence of all records, container after container in this order.
-
-    Sorting 10**7 containers takes longer than a loader may take to resume, and a batch needs only one container of each
-    lane. So the containers are divided into parts by the high bits of their sort keys, the number of records in each
-    part tells in which part a record is, and only the requested parts are sorted.
+    The joined sequence has the records of all containers in this order. Sorting 10**7 containers takes longer than a
+    loader may take to resume, and a batch needs only one container of each lane. So the containers are divided into
+    parts by the high bits of their sort keys, and only requested parts are sorted; sums of records locate a part.
     """
 
     def __init__(self, counts: I64, key: int | None) -> None:
@@ -81,7 +79,7 @@ class ContainerOrder:
         return int(self._part_ends[-1])
 
     def locate(self, index: I64) -> tuple[I64, I64]:
-        """Return the container of each record of the joined sequence, and the index of the container's first record."""
+        """Return the container of each record ``index`` of the joined sequence, and the index of its first record."""
         self._sort(np.searchsorted(self._part_ends, index, side="right"))
         turn = np.searchsorted(self._ends, index, side="right")
         container = self._sorted[turn]
@@ -104,7 +102,7 @@ class ContainerOrder:
         return exact
 
     def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
-        """Yield, for each record ``index``, its part and the part's containers that precede the record's container."""
+        """Yield, for each record ``index`` of the joined sequence, its part and that part's earlier containers."""
         parts = np.searchsorted(self._part_ends, index, side="right")
         self._sort(parts)
         begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
@@ -181,7 +179,7 @@ class EpochOrder:
         return (index - int(self._lane_starts[lane])) * self.lanes + lane
 
     def records_of(self, container: int) -> I64:
-        """Return the records of a container in the order of the epoch."""
+        """Return the indices of a container's records in the order of the epoch."""
         found = self._permutations.get(container)
         if found is None:
             key, count = rng.key(self._key, container), int(self._counts[container])

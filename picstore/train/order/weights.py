@@ -34,9 +34,7 @@ _CHUNK = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class RecordShares:
-    """Shares that the records of a dataset have in an epoch of ``samples`` samples.
-
-    A share is a number of samples, in ticks; the record's actual number of samples is rounded up or down.
+    """Share of each record of a dataset, in ticks, in an epoch of ``samples`` samples, which rounds it up or down.
 
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
@@ -229,7 +227,7 @@ def _scale(weights: Array) -> Array:
 
 
 def _balance_weights(dataset: Dataset, name: str) -> tuple[Array, Array]:
-    """Give each record a weight of 1 / (number of records with the same value).
+    """Give each record a weight of 1 / (number of records with the same value in the column).
 
     Returns:
         ``which`` and ``weights``; record i has weight ``weights[which[i]]``.
