@@ -121,7 +121,7 @@ def _publish_append(
 ) -> Manifest:
     """Add an append's files to the current manifest; raise Conflict if the dataset is edited at the same moment.
 
-    ``count`` is a function of attachment names and a relabelling that returns the counts of the new records.
+    ``count`` is a function that returns the counts of the new records, given attachment names and a relabelling.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest

@@ -108,7 +108,7 @@ class Job:
     def begin(self, *, resume: bool) -> Job:
         """Return the job with its saved or newly chosen number of rows; errors are those of ``begin_job``."""
         settings, inputs = self.settings, self.listing.inputs
-        if self.shard is not None:  # ``merge_shards`` needs classes and attachments.
+        if self.shard is not None:  # ``merge_shards`` reads classes and attachments.
             names = {"classes": self.listing.classes, "attachments": list(self.listing.attachments)}
             settings = {**settings, **names}
         saved = resumable_job.begin_job(self.root, settings, resume=resume, shard=self.shard)

@@ -71,7 +71,7 @@ def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> 
 def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
     """Rotate and resize an attachment like its image, if it has the image's original size.
 
-    An attachment is rotated if it has the size of the raw, not of the upright image. A JPEG may also be smaller than
+    An attachment is rotated if it has the raw image's size, not the upright image's. A JPEG may also be smaller than
     its image by an integer factor. Masks take the value of the nearest pixel. A mask of the stored image's size is
     returned unchanged, and so are other data whose size does not fit.
 

@@ -215,7 +215,7 @@ class _RankReading:
         self._previous = int(stops[-1])
 
     def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
-        """Return, in order, this process's complete batches: indices in ``planned``, and indices of last samples."""
+        """Return this process's complete batches, in order: indices in ``planned``, and last samples in the epoch."""
         groups = np.flatnonzero(planned.complete)
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)

@@ -64,7 +64,7 @@ class EvenDivision:
 class Division:
     """Division of a bucket's samples in an epoch into batches."""
 
-    ends: I64  # (batches,), end of each batch, counted in the bucket's samples
+    ends: I64  # (batches,), number of the bucket's samples up to each batch's end
     plans: Array  # (batches,), index of each batch's plan
 
     def complete(self, count: int) -> int:
