@@ -40,12 +40,12 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive records that one call writes.
+    """Consecutive records that one call of :meth:`ExportFormat.write` writes.
 
     Attributes:
         number: number of the part, 0 for the first.
         count: number of records.
-        names: paths of the records without ``.jpg``, if the format is ``folder``; else empty.
+        names: for the format ``folder``, each record's path in the export without ``.jpg``; else empty.
     """
 
     number: int
@@ -57,8 +57,8 @@ class Part:
 class ExportFormat(ABC):
     """Format in which a dataset is written part by part.
 
-    Outlines alone decide which records form a part, and damage that is found in reading only makes a part smaller. So
-    parts can be written in any order, and every export writes the same bytes.
+    Outlines alone decide which records form a part; a record that turns out to be damaged later only makes its part
+    smaller. So parts can be written in any order, and every export writes the same bytes.
 
     Attributes:
         root: folder of the export.
@@ -67,7 +67,7 @@ class ExportFormat(ABC):
         attachments: names of the dataset's attachments.
     """
 
-    # Columns of the format, whose names attachments cannot have; whether a shard's last record may exceed its size.
+    # Names of the format's columns, which attachments cannot have; whether a shard may exceed its size by a record.
     COLUMNS: ClassVar[Collection[str]] = ()
     EXCEED: ClassVar[bool] = False
 
@@ -85,7 +85,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Return a record's value for :meth:`divide`, by default the record's size in bytes. Runs in tasks."""
+        """Return what :meth:`divide` gets for a record, by default its size in bytes. Runs in tasks."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
         """Divide the records into parts, by default one part per file of about ``shard_size`` bytes."""
@@ -93,10 +93,10 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, part: Part, records: Iterable[Record | None]) -> Any:
-        """Write a part durably; unreadable records are None. Runs in tasks, twice if a task is taken for dead.
+        """Write a part durably; unreadable records are None. Runs in tasks, again if a task is taken for dead.
 
         Returns:
-            The argument for :meth:`close`; None if nothing was written, because no record is readable.
+            The part's element of the argument of :meth:`close`; None if no record is readable, so nothing was written.
         """
 
     @abstractmethod
@@ -105,7 +105,7 @@ class ExportFormat(ABC):
 
 
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
-    """Return one part per shard; a shard's last sample reaches beyond ``shard_size`` only if ``exceed``."""
+    """Return a part for each shard; the last record of a shard ends beyond ``shard_size`` only if ``exceed``."""
     counts: list[int] = []
     held = 0
     for size in sizes:
@@ -119,7 +119,7 @@ def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[
 
 
 def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
-    """Rename files to consecutive numbers, because a part whose records are all damaged has no file."""
+    """Rename the parts' files to consecutive numbers, because a part whose records are all damaged has no file."""
     there = (number for number, result in enumerate(written) if result is not None)
     for number, old in enumerate(there):
         if old != number:
@@ -128,9 +128,9 @@ def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
 
 @contextlib.contextmanager
 def durable_file(path: Path, root: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing; at the end it appears at ``path``, complete and durable.
+    """Open a file for writing, which appears at ``path`` at the end of the ``with`` block, complete and durable.
 
-    Until then it lies in ``root`` under a unique name, because a task that is taken for dead may still write the file.
+    Until then it has a unique name in ``root``, because a task that is taken for dead may write the same file.
     """
     partial = partial_path(root / path.name)
     with partial.open("wb") as file:
@@ -148,7 +148,7 @@ def remove_partial_files(root: Path) -> None:
 
 
 def suffix_of(blob: bytes | memoryview) -> str:
-    """Return the extension for a file by its first bytes; ``bin`` unless it is an image."""
+    """Return the extension for a file with the content ``blob`` by its first bytes; ``bin`` unless it is an image."""
     head = bytes(blob[:4])
     return next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), "bin")
 
@@ -160,10 +160,10 @@ def extra_object(record: Record) -> dict[str, Any]:
 
 
 def present_attachments(record: Record) -> Mapping[str, bytes | memoryview]:
-    """Return the attachments of a record that are not empty."""
+    """Return the bytes of those attachments of a record that are not empty, by name."""
     return {name: blob for name, blob in record.attachments.items() if len(blob)}
 
 
 def to_json(value: Any) -> bytes:
-    """Encode a value as compact JSON; halves of UTF-16 pairs become JSON's escapes."""
+    """Encode a value as compact JSON; unpaired UTF-16 surrogates are escaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")

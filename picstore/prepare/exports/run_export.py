@@ -39,9 +39,9 @@ from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 from picstore.storage.location.resolve import map_concurrently
 
-_UNFINISHED = ".unfinished"  # no folder of a class has such a name
+_UNFINISHED = ".unfinished"  # begins with a dot, so no class folder has this name
 _TASKS_A_WORKER = 4  # number of tasks per worker that read indexes
-# Least size in bytes of a task's JPEGs, because each task reads its first and last container whole.
+# Least size in bytes of a task's JPEGs, because a task reads its first and last container whole for any part of them.
 _TASK_SIZE = 64 << 20
 _FORMATS: dict[str, type[ExportFormat]] = {
     "folder": FolderFormat,
@@ -149,7 +149,7 @@ def _read_outlines(
 
 
 def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> Iterator[WriteTask]:
-    """Divide the records into parts, and yield tasks of one large part or several small parts."""
+    """Divide the records into parts, and yield tasks, each to write one large part or several small parts."""
     ends = np.cumsum(outlines.sizes)
     parts: list[Part] = []
     start = end = 0
@@ -164,7 +164,7 @@ def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> 
 
 
 def _sync_tree(folder: Path) -> None:
-    """Make the folders durable, and the files directly in ``folder``, some of which no task wrote."""
+    """Sync all folders, and the files directly in ``folder``, of which some were written without a sync."""
     for path in (folder, *folder.iterdir()):
         if path.is_dir():
             sync_folder(path)
@@ -184,7 +184,7 @@ def _move_content(unfinished: Path, out: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OutlineTask:
-    """Task to read the indexes of some containers, by their numbers."""
+    """Task to read the indexes of the containers with the given numbers."""
 
     dataset: Dataset
     containers: tuple[int, ...]
@@ -196,8 +196,8 @@ class Outlines:
     """Records that can be exported, in stored order, as the indexes describe them.
 
     Attributes:
-        containers, positions, sizes: int64 (n,), each record's container, position in the container, and JPEG's bytes.
-        described: results of the format's ``describe``.
+        containers, positions, sizes: int64 (n,), each record's container, position in it, and JPEG's size in bytes.
+        described: result of the format's ``describe`` for each record.
         malformed: number of records whose extras are not JSON.
     """
 
@@ -210,7 +210,7 @@ class Outlines:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Task to write consecutive parts, whose records lie in ``containers`` at ``positions``, int64 (n,)."""
+    """Task to write consecutive parts; record k of all lies in ``containers[k]`` at ``positions[k]``, int64 (n,)."""
 
     dataset: Dataset
     containers: I64
@@ -260,7 +260,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
     malformed = 0
     try:
         container = dataset.containers.index(number)
-    # NotADataset means a missing file.
+    # NotADataset is raised if the container's file is missing.
     except (Damage, NotADataset):
         return join_outlines([])
     for k in np.flatnonzero(dataset.live.mask(number) & container.good).tolist():
@@ -270,7 +270,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
             continue
         try:
             outline = _outline(container, k, _with_columns(dataset.with_values(record)))
-        # All but Damage mean that the extra is nested too deep to be written again.
+        # Errors other than Damage are raised if the extra is nested too deep to be encoded again.
         except (Damage, UsageError, ValueError, RecursionError):
             malformed += 1
             continue
@@ -296,7 +296,7 @@ def _outline(container: Container, k: int, record: Record) -> Outline:
 
 
 def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
-    """Write a task's parts. Containers are read one after the other, each once."""
+    """Write a task's parts; read each container once, one after the other."""
     images = size = 0
 
     def counted() -> Iterator[Record | None]:
@@ -314,7 +314,7 @@ def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
 
 
 def _read_records(task: WriteTask) -> Iterator[Record | None]:
-    """Yield the records of a task; yield None if a record is damaged."""
+    """Yield the records of a task in order, None for each record that is damaged."""
     places = zip(task.containers.tolist(), task.positions.tolist(), strict=True)
     for number, of_container in groupby(places, key=lambda place: place[0]):
         container: Container | None = None
@@ -329,7 +329,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Return a record with column values in the extra, if the extra is an object or null; members of the extra win."""
+    """Add a record's column values to its extra if that is an object or null; members that it already has are kept."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

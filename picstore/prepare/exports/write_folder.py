@@ -32,7 +32,7 @@ _PART_SIZE = 32 << 20  # size of a part's JPEGs in bytes
 
 
 class _Wish(NamedTuple):
-    """Label, id, name and attachments of a record, which decide its path, and the size of its JPEG in bytes."""
+    """Values of a record that decide its path, and its JPEG's size in bytes; ``stem`` is the name it should get."""
 
     label: int
     id: int
@@ -45,13 +45,13 @@ class _Wish(NamedTuple):
 class FolderFormat(ExportFormat):
     """OUT/<class>/<original name>.jpg, OUT/records.jsonl and OUT/classes.txt.
 
-    Names are the last part of the extra's ``path``, made safe; the id is added to equal names. Attachments are hidden
+    A name is the last part of ``path`` in the extra, made safe; the id is added to equal names. Attachments are hidden
     files, ``.<name>.<attachment>.bin``, because torchvision's ImageFolder takes any file with the suffix of an image,
     hidden or not. No two names are equal on a file system that ignores case or normalizes Unicode.
     """
 
     def describe(self, outline: Outline) -> _Wish:
-        """Return the values of a record that decide its path."""
+        """Return the values of a record from which :meth:`divide` chooses its path."""
         stem = _stem(outline.extra, outline.id)
         return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
 
@@ -69,7 +69,7 @@ class FolderFormat(ExportFormat):
         return parts
 
     def _folders(self, labels: Iterable[int]) -> dict[int, str]:
-        """Return the folder names of all classes, then of other labels in the order of their first records."""
+        """Return folder names by label: of all classes, then of other labels in the order of their first records."""
         used, folders = UsedNames((TABLE, CLASSES)), {}
         for label in dict.fromkeys([*range(len(self.classes)), *labels]):
             name = "unlabelled" if label < 0 else f"{label:04d}"
@@ -81,7 +81,7 @@ class FolderFormat(ExportFormat):
         return folders
 
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
-        """Write JPEGs and attachments, and a piece of the table.
+        """Write the part's JPEGs and attachments, and its rows of the table into a file of their own.
 
         All files are synced at the end, because syncing each file before writing the next takes longer.
         """
@@ -111,7 +111,7 @@ class FolderFormat(ExportFormat):
         return self.root / f"{TABLE}.{number}"
 
     def close(self, written: Sequence[bool | None]) -> list[str]:
-        """Join the pieces of the table; return remarks if folders sort differently from labels, or have other names."""
+        """Join the parts' tables; return messages if folders sort unlike labels, or are not named like the classes."""
         with (self.root / TABLE).open("wb") as table:
             for piece in map(self._piece, range(len(written))):
                 with piece.open("rb") as rows:
@@ -131,7 +131,7 @@ class FolderFormat(ExportFormat):
 
 
 def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames) -> str:
-    """Take and return a path without ``.jpg``, if the paths of JPEG and attachments are not in use."""
+    """Return a path without ``.jpg`` whose JPEG and attachments have unused paths, and mark these paths as used."""
     stem, tries = wish.stem, 0
     while True:
         path = f"{folder}/{stem}"
@@ -148,7 +148,7 @@ def _hidden_path(path: str, attachment: str) -> str:
 
 
 def _stem(extra: dict[str, Any], id_: int) -> str:
-    """Return the original file name without its extension, made safe; the id if the extra has no path."""
+    """Return the original file name without its extension, made safe; the id, padded, if the extra has no path."""
     path = extra.get("path")
     if not isinstance(path, str):
         return f"{id_:09d}"

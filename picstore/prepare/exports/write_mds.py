@@ -32,7 +32,7 @@ class _Shard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MdsFormat(ExportFormat):
-    """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. A task holds one shard in memory.
+    """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. A process that writes holds one shard in memory.
 
     Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), attachments (bytes, empty if missing).
     """
@@ -40,7 +40,7 @@ class MdsFormat(ExportFormat):
     COLUMNS = _COLUMNS
 
     def _columns(self) -> dict[str, str]:
-        """Return the encodings of columns by name, in the order of columns in a sample."""
+        """Return each column's encoding by name, in the order in which a sample holds the columns."""
         return dict(sorted((_COLUMNS | dict.fromkeys(self.attachments, "bytes")).items()))
 
     def _config(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class MdsFormat(ExportFormat):
         return self.root / f"shard.{number:05d}.mds"
 
     def close(self, written: Sequence[_Shard | None]) -> list[str]:
-        """Number the shards consecutively, and write the index."""
+        """Rename the shards to consecutive numbers, and write the index."""
         close_gaps(self._path, written)
         shards = [
             {

@@ -36,7 +36,7 @@ class _Shard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParquetFormat(ExportFormat):
-    """OUT/data/train-00000.parquet, …, OUT/README.md (the card), and OUT/classes.txt. A task holds 100 records.
+    """OUT/data/train-00000.parquet, …, OUT/README.md (the card), OUT/classes.txt. 100 records are held in memory.
 
     Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel if all class names differ,
     −1 for unknown), ``extra`` (a JSON object as string), and each attachment by its name (binary, null if missing).
@@ -45,7 +45,7 @@ class ParquetFormat(ExportFormat):
     COLUMNS = ("image", "label", "extra")
 
     def begin(self) -> None:
-        """Write classes.txt, and create the folder of files; raise MissingDependency if pyarrow is not installed."""
+        """Write classes.txt, and create the folder ``data``; raise MissingDependency if pyarrow is not installed."""
         ExportFormat.begin(self)
         self._schema()
         (self.root / "data").mkdir()
@@ -68,7 +68,7 @@ class ParquetFormat(ExportFormat):
         return bool(self.classes) and len(set(self.classes)) == len(self.classes)
 
     def _features(self) -> dict[str, Any]:
-        """Return the description of the columns that Hugging Face's datasets keeps in a file's metadata."""
+        """Return the columns' description, which Hugging Face's library ``datasets`` reads from a file's metadata."""
         label: dict[str, Any] = {"dtype": "int64", "_type": "Value"}
         if self._has_label_names:
             label = {"names": self.classes, "_type": "ClassLabel"}
@@ -80,7 +80,7 @@ class ParquetFormat(ExportFormat):
         return outline.jpeg + len(_extra_text(outline.extra)) + sum(outline.attachments.values())
 
     def write(self, part: Part, records: Iterable[Record | None]) -> _Shard | None:
-        """Write a file in groups of rows, with at most ``shard_size`` bytes of values."""
+        """Write the part's records as rows of a file, in groups of 100 rows."""
         readable = (record for record in records if record is not None)
         first = next(readable, None)
         return None if first is None else self._write_file(part.number, chain([first], readable))
@@ -106,7 +106,7 @@ class ParquetFormat(ExportFormat):
         return self.root / "data" / f"train-{number:05d}.parquet"
 
     def close(self, written: Sequence[_Shard | None]) -> list[str]:
-        """Number the files consecutively, and write the card; an export without rows has one file without rows."""
+        """Rename the files to consecutive numbers, and write the card; if there is no file, write one without rows."""
         close_gaps(self._path, written)
         shards = [shard for shard in written if shard is not None] or [self._write_file(0, [])]
         download = sum(self._path(number).stat().st_size for number in range(len(shards)))
@@ -122,7 +122,7 @@ class ParquetFormat(ExportFormat):
         ]
 
     def _card(self, images: int, size: int, download: int) -> str:
-        """Return the dataset card: YAML, with strings written as in JSON, and a few words."""
+        """Return the dataset card: YAML, with strings written as in JSON, then two lines of text."""
         label = ["    dtype: int64"]
         if self._has_label_names:
             names = [f"          '{label}': {json.dumps(name)}" for label, name in enumerate(self.classes)]

@@ -44,7 +44,7 @@ class WebDatasetFormat(ExportFormat):
         sizes = {f"{key}.jpg": outline.jpeg, f"{key}.cls": len(b"%d" % outline.label)}
         if outline.extra:
             sizes[f"{key}.json"] = len(to_json(outline.extra))
-        # All extensions have the length of ``bin``.
+        # ``bin`` stands for any extension, because all extensions have three letters.
         sizes |= {f"{key}.{names[name].lower()}.bin": size for name, size in outline.attachments.items()}
         return sum(_member_size(name, size) for name, size in sizes.items())
 
@@ -66,7 +66,7 @@ class WebDatasetFormat(ExportFormat):
         return self.root / f"shard-{number:06d}.tar"
 
     def close(self, written: Sequence[bool | None]) -> list[str]:
-        """Number the tars consecutively."""
+        """Rename the tars to consecutive numbers."""
         close_gaps(self._path, written)
         return []
 

@@ -25,26 +25,27 @@ from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_of_file
 
 MAX_ANNOTATIONS = 1 << 32  # largest size of an annotation file in bytes; COCO 2017 has 448 MB
-_BESIDE = "_annotations.coco.json"  # name of Roboflow's annotation file in a folder of images
+_BESIDE = "_annotations.coco.json"  # annotation file that Roboflow writes into a folder of images
 _LISTS = ("images", "annotations", "categories")
-# Control characters, and halves of UTF-16 pairs.
+# What names must not contain: control characters and unpaired UTF-16 surrogates.
 _NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-# Decimals of coordinates. Without rounding, right = left + width would show the error of floats.
+# Decimal places to which coordinates are rounded, because the sum left + width has a rounding error.
 _DECIMALS = 3
 
 
 def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
-    """List the images of an annotation file in order, with label −1 and objects in the extra (docs/formats.md).
+    """List the images of an annotation file in file order, with label −1 and their objects in the extra.
 
-    A box is clipped to its image. Objects whose box then has no area are left out, and a remark counts them. Listing
-    takes twice the annotation file's size in memory, and the inputs take that size once.
+    The objects' fields are described in docs/formats.md. Boxes are clipped to their image. An object whose clipped box
+    has no area is left out, and a message to the user counts such objects. Listing needs about twice the annotation
+    file's size in memory; the returned inputs keep about that size once.
     """
-    # Raise unless ``folder`` is a folder.
+    # Raise an error if ``folder`` is not a folder.
     visible_entries(folder)
     document = _Document(_annotation_file(folder, annotations))
     images: dict[int, Input] = {}
     categories: dict[int, str] = {}
-    # Offsets of annotations in the file, by image.
+    # For each image id, the offsets of its annotations in the file's text.
     offsets: dict[int, list[int]] = {}
     optional: set[str] = set()
     numbers: set[int] = set()  # ids of annotations
@@ -90,14 +91,14 @@ def _annotation_file(folder: Location, annotations: Where | None) -> Location:
 
 
 class _Document:
-    """Annotation file, with its items and checks of values; a failed check raises UsageError."""
+    """Annotation file: iterates over its items and checks their values; a failed check raises UsageError."""
 
     def __init__(self, file: Location) -> None:
         self._file = file
         try:
             if (size := file.size()) > MAX_ANNOTATIONS:
                 raise UsageError(f"{file} has {size:,} bytes; give annotations of at most {MAX_ANNOTATIONS:,}")
-            # Bytes and text exist at once, which takes twice the size of the file.
+            # The file's bytes and its text are in memory at once, which takes twice the size of the file.
             self.values = JsonItems(text_of_file(file.read(0, size, file=str(file))))
         except ValueError as error:
             raise UsageError(f"{file} is not JSON: {error}") from error
@@ -106,7 +107,7 @@ class _Document:
         raise UsageError(f"{self._file}: {path}: {what}")
 
     def items(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-        """Yield the items of the three lists in order: name of the list, path and offset of the item, and the item."""
+        """Yield (list's name, item's path in messages, item's offset, item) for the items of all three lists."""
         counts: dict[str, int] = {}
         try:
             for name, offset, value in self.values.items(_LISTS):
@@ -124,21 +125,21 @@ class _Document:
             raise UsageError(f"{self._file} has no list of {missing[0]}; annotations of COCO need {lists}")
 
     def integer(self, value: dict[str, Any], key: str, path: str) -> int:
-        """Return the integer member ``key`` of an object."""
+        """Return member ``key`` of the object at ``path``; raise UsageError unless the member is an integer."""
         number = value.get(key)
         if type(number) is not int:
             self.refuse(f"{path}.{key}", "missing" if key not in value else "not an integer")
         return number
 
     def text(self, value: dict[str, Any], key: str, path: str) -> str:
-        """Return the member ``key`` of an object, a string that is not empty and has no control characters."""
+        """Return member ``key`` of the object at ``path``; raise UsageError unless it is a line of text."""
         text = value.get(key)
         if not isinstance(text, str) or not text or _NO_TEXT.search(text):
             self.refuse(f"{path}.{key}", "missing" if key not in value else "not a line of text")
         return text
 
     def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
-        """Check and return a list of coordinates within ±MAX_COORDINATE, whose length is divisible by ``multiple``."""
+        """Return ``values``; raise UsageError unless it is a list of k × ``multiple`` numbers up to ±MAX_COORDINATE."""
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")
         if not all(-MAX_COORDINATE <= value <= MAX_COORDINATE for value in values):
@@ -165,11 +166,11 @@ def _targets(
     labels: dict[int, int],
     optional: set[str],
 ) -> dict[str, list[Any]]:
-    """Return the objects of an image by field, without objects whose box has no area.
+    """Return an image's target fields, each a list with a value per object whose clipped box has an area.
 
     Args:
         labels: labels by category id.
-        optional: those of ``segmentation`` and ``keypoints`` that the file has, so that all images get the same fields.
+        optional: which of ``segmentation`` and ``keypoints`` occur in the file; all images then get their fields.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)
@@ -191,7 +192,7 @@ def _targets(
 def _object_fields(
     document: _Document, annotation: dict[str, Any], labels: dict[int, int], path: str
 ) -> dict[str, Any]:
-    """Return the fields of an annotation except its box."""
+    """Return the values of one object by target field, without its box."""
     label = labels.get(document.integer(annotation, "category_id", path))
     if label is None:
         document.refuse(f"{path}.category_id", f"no category has the id {annotation['category_id']}")
@@ -218,7 +219,7 @@ def _object_fields(
 
 
 def _clipped_box(document: _Document, annotation: dict[str, Any], image: Input, path: str) -> list[float] | None:
-    """Return the box of an annotation as :func:`clip_box` does."""
+    """Return an annotation's box, clipped to its image as :func:`clip_box` does; None if no area is left."""
     format_ = "[left, top, width, height]"
     box = document.numbers(annotation.get("bbox"), f"{path}.bbox", format_)
     if len(box) != 4:
@@ -228,14 +229,14 @@ def _clipped_box(document: _Document, annotation: dict[str, Any], image: Input, 
 
 
 def clip_box(corners: Sequence[float], size: tuple[int, int]) -> list[float] | None:
-    """Return a box (left, top, right, bottom) clipped to an image of ``size`` (width, height); None if none is left."""
+    """Clip a box (left, top, right, bottom) to an image of ``size`` (width, height); return None if no area is left."""
     x0, y0, x1, y1 = (round(corner, _DECIMALS) for corner in corners)
     left, top, right, bottom = max(x0, 0), max(y0, 0), min(x1, size[0]), min(y1, size[1])
     return [left, top, right, bottom] if left < right and top < bottom else None
 
 
 def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[float]], dict[str, Any] | None]:
-    """Return the polygons with at least three points, and a crowd's run lengths, unchanged, or None."""
+    """Return an object's polygons of at least three points; and its run-length mask, unchanged, None if it has none."""
     if isinstance(value, dict):
         counts, size = value.get("counts"), value.get("size")
         if isinstance(counts, list):

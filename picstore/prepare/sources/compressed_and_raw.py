@@ -23,7 +23,7 @@ from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 MAX_DECOMPRESSED = 1 << 32  # largest size of a decompressed block in bytes
-# A block may have this many decompressed bytes per compressed byte, plus _SMALL bytes. Shards hold images and masks.
+# A block may claim this many decompressed bytes per compressed byte, plus _SMALL bytes; images and masks need no more.
 _MAX_RATIO = 256
 _SMALL = 64 << 20  # size in bytes
 CODECS = ("zstd", "gz", "bz2")
@@ -40,7 +40,7 @@ class CompressedBlock:
     decompressed_size: int
 
     def to_key(self) -> bytes:
-        """Pack the block as the ``key`` of an input for :func:`read_compressed`."""
+        """Return the block's fields packed as the ``key`` of an input that :func:`read_compressed` reads."""
         return _KEY.pack(self.codec.encode(), self.offset, self.size, self.decompressed_size)
 
 
@@ -60,14 +60,14 @@ class DecompressedBlock:
 
 @functools.lru_cache(1)
 def decompress_block(path: str, block: CompressedBlock, version: str) -> DecompressedBlock:
-    """Decompress a block of a file. Memory grows with the decompressed data, whatever size the block claims.
+    """Decompress a block of a file. Memory grows with the data that comes out, not with the size that is claimed.
 
     Args:
         version: version that the file must have; empty for any.
 
     Raises:
         Changed: the file has another version.
-        Damage: the block does not have ``decompressed_size``, or claims too much for its compressed bytes.
+        Damage: the block does not decompress to ``decompressed_size`` bytes, or this size is implausibly large.
     """
     with SourceFile(path, version=version) as file:
         if block.decompressed_size > min(MAX_DECOMPRESSED, _SMALL + _MAX_RATIO * block.size):
@@ -96,7 +96,7 @@ def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
 
 
 def read_compressed(source: Input) -> bytes:
-    """Read a byte range of a decompressed block: ``key`` is the block, ``offset`` and ``size`` are the range."""
+    """Read an input that is the byte range ``offset``, ``size`` of the decompressed block that ``key`` describes."""
     codec, *numbers = _KEY.unpack(source.key)
     block = CompressedBlock(codec.rstrip(b"\0").decode(), *numbers)
     return decompress_block(source.path, block, source.version).read(source.offset, source.size)
@@ -131,25 +131,25 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Return reader and key for an image in a file or block; the image is a PIL image if ``encoding`` is pil."""
+    """Return ``reader`` and ``key`` of an input in ``block``, or in a plain file; ``encoding`` pil is a PIL image."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())
 
 
 def read_rgb(source: Input) -> bytes:
-    """Read a byte range of RGB pixels as a PPM file; ``key`` is width and height as u32."""
+    """Read an input that is a byte range of RGB pixels, as a PPM file; ``key`` is width and height as u32."""
     width, height = struct.unpack("<II", source.key)
     return netpbm(_read_range(source), width, height, 3)
 
 
 def read_pil(source: Input) -> bytes:
-    """Read a PIL image as MosaicML and LitData store it: width, height, mode and pixels."""
+    """Read a PIL image as MosaicML and LitData store it (width, height, mode, pixels), as an image file."""
     return _pil_to_file(_read_range(source))
 
 
 def read_compressed_pil(source: Input) -> bytes:
-    """Read a PIL image that MosaicML or LitData stored in a compressed block."""
+    """Read a PIL image that MosaicML or LitData stored in a compressed block, as an image file."""
     return _pil_to_file(read_compressed(source))
 
 

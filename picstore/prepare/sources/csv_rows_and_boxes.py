@@ -34,11 +34,11 @@ PATH_FIELDS = (
     *("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname"),
     *("image_id", "imageid", "image_name"),
 )
-# Largest size in bytes of the first line of a CSV that is divided. ``csv`` refuses a field of twice that size.
+# A CSV is divided into parts if its header has fewer bytes than this. ``csv`` rejects fields of twice that size.
 MAX_HEADER = 1 << 16
-CUT = "cut off, "  # prefix of the problem of a line that was cut off
+CUT = "cut off, "  # begins the error message of a row that was cut off
 _MAX_TABLE = 1 << 32  # largest size in bytes
-# Names of the columns of left, top, right and bottom, in lower case.
+# Usual names, in lower case, of the columns of a box's left, top, right and bottom.
 _CORNERS = (
     ("xmin", "ymin", "xmax", "ymax"),
     ("x_min", "y_min", "x_max", "y_max"),
@@ -72,7 +72,7 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of a CSV's part behind ``lines`` lines. Without ``names``, the first row names the columns."""
+    """Yield the rows of a CSV's part, which follows ``lines`` lines; without ``names``, its first row is the header."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(table), strict=True)
     try:
         names = next(reader, []) if names is None else names
@@ -92,7 +92,7 @@ def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) ->
 
 @dataclass(slots=True)
 class _Image:
-    """Rows of an image: corners, labels and further columns of its boxes, and the first problem."""
+    """Rows of one image: four corners and a label per box, further columns by name, and the first error message."""
 
     corners: array[float] = field(default_factory=lambda: array("d"))
     labels: list[Label] = field(default_factory=list)
@@ -107,7 +107,7 @@ def list_box_csv(table: Location, root: Location, image_field: str | None, label
 
     Args:
         root: folder of the images. A name without a suffix is the stem of a file in the folder.
-        image_field, label_field: columns of path and class; None to find them by their usual names.
+        image_field, label_field: names of the columns of path and class; None to choose columns with usual names.
 
     Returns:
         The listing, or None if the table has no columns of boxes.
@@ -170,7 +170,7 @@ def _is_retinanet(first: Sequence[str]) -> bool:
 
 
 def _add_box(found: _Image, row: dict[str, str], corners: Sequence[str], label: str | None) -> None:
-    """Add the box of a row, if any, to the row's image; raise ValueError if a corner is not a number."""
+    """Add a row's box to its image, unless all corners are empty; raise ValueError if a corner is not a number."""
     texts = [row.pop(name).strip() for name in corners]
     value = row.pop(label, "") if label else ""
     if not any(texts):

@@ -18,16 +18,16 @@ _END_BYTES = 4096
 _INPUTS_PER_TASK = 1000
 
 NumberedInputs = Sequence[tuple[int, Input]]
-# Size of an input, and its last bytes or SHA-256.
+# Number of an input's bytes, and its last bytes or the SHA-256 of all.
 Fingerprint = tuple[int, bytes]
 
 
 def mark_duplicates(listing: Listing, *, workers: int) -> Listing:
-    """Return the listing with ``duplicates``: all inputs with equal bytes except the first, whatever their names.
+    """Return the listing with ``duplicates``, which maps an input to the first input with the same bytes.
 
-    The first pass compares sizes and the last 4 KiB of all inputs, which differ for nearly all images; the second pass
-    compares the SHA-256 of all candidates. Photographs of one camera begin alike, but entropy-coded data does not end
-    alike. Unreadable inputs are not duplicates.
+    The first pass compares size and last 4 KiB of all inputs, which differ for nearly all images: photographs of one
+    camera begin alike, but entropy-coded data does not end alike. The second pass compares the SHA-256 of those inputs
+    that the first pass found equal. Unreadable inputs are not duplicates.
     """
     candidates = list(enumerate(listing.inputs))
     for function in (end_fingerprints, sha256_fingerprints):
@@ -44,7 +44,7 @@ def _run(
     candidates: NumberedInputs,
     workers: int,
 ) -> dict[int, Fingerprint]:
-    """Return fingerprints by id; leave out the inputs of tasks whose process died."""
+    """Run ``function`` on all inputs in tasks; return fingerprints by id, except those of tasks whose process died."""
     tasks = deque(candidates[k : k + _INPUTS_PER_TASK] for k in range(0, len(candidates), _INPUTS_PER_TASK))
     found: dict[int, Fingerprint] = {}
     for _, outcome in worker_processes.LocalEngine(workers).run(function, tasks):
@@ -54,12 +54,12 @@ def _run(
 
 
 def end_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Return each input's size and last bytes by id; size and SHA-256 if a reader reads the whole input."""
+    """Return (size, last bytes) of each input by id; (size, SHA-256) if a reader reads the input, always whole."""
     return _fingerprints(inputs, lambda one: _end(one) if one.reader is None else _sha256(one), on_progress)
 
 
 def sha256_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Return each input's size and SHA-256 by id."""
+    """Return (size, SHA-256) of each input by id."""
     return _fingerprints(inputs, _sha256, on_progress)
 
 

@@ -57,9 +57,9 @@ _NAMES = {_FLOAT: "float", _INTEGER: "integer", _IMAGE: "image", _BYTES: "bytes"
 
 
 def list_ffcv(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
-    """List every sample in order. JPEGs are read in place, raw pixels become PPM.
+    """List every sample in order. JPEGs are read from the file unchanged; raw pixels are read as PPM.
 
-    Integers, floats and JSON become the extra, or the label; arrays and bytes are skipped.
+    Integers, floats and JSON become the extra, except the label; arrays and bytes are left out.
     """
     if not location.is_file():
         raise NotADataset(f"{location} is not a file")
@@ -90,13 +90,13 @@ def _samples(
     skipped: SkippedFields,
 ) -> Iterator[SourceSample]:
     start, samples, table_offset = layout
-    # FFCV aligns rows with numpy's align=True; the nested types are packed.
+    # FFCV writes rows of a NumPy type with align=True, whose nested types are packed.
     row = np.dtype([(name, _METADATA[type_]) for name, type_ in fields.items()], align=True)
     allocations = np.frombuffer(
         file.read(table_offset, (file.size - table_offset) // _ALLOCATION.itemsize * _ALLOCATION.itemsize), _ALLOCATION
     )
     allocations = np.sort(allocations, order="offset")
-    # All JSON fields together have at most the file's size, because no two samples share a field.
+    # Bytes of JSON that may still come: no two samples share a field, so all fields fit into the file's size.
     json_bytes = file.size
     json_fields = [name for name, type_ in fields.items() if type_ == _JSON]
     for first in range(0, samples, _ROWS_PER_READ):
@@ -112,7 +112,7 @@ def _samples(
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
-    """Return each image's size in bytes: the size of the allocation at its offset, −1 without an allocation."""
+    """Return each image's size in bytes, which is that of the allocation at its offset; −1 if there is none."""
     sizes = np.full(len(images), -1, np.int64)
     if len(allocations):
         nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)

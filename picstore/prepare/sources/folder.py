@@ -19,7 +19,7 @@ from picstore.storage.location.regular_file import is_folder, kind_of
 from picstore.storage.location.resolve import Location
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-# Keys of notes.
+# Keys of ``_Walk.notes``.
 _NO_IMAGE, _OUTSIDE, _HIDDEN = "no image", "link out of the source", "hidden"
 _ODD_KEY = "its name has an empty part, '.', '..' or a control character, which the client of stores refuses; rename it"
 _OF_PROGRAMS = {".DS_Store", ".localized", ".directory", ".git", ".gitattributes", ".gitignore", ".ipynb_checkpoints"}
@@ -27,11 +27,12 @@ NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".
 
 
 def list_folder(location: Location, *, hidden: bool = False, engine: Engine | None = None) -> Listing:
-    """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
+    """List the files of a folder whose sub-folders are classes, numbered by sorted name.
 
-    Every regular file is listed, except files with the suffix of a text or table, and hidden files unless ``hidden``.
-    Files in nested folders belong to the class of their sub-folder. Links are followed, because some datasets consist
-    of links. Remarks count files that are not images, hidden files and folders, and links that lead out of the folder.
+    Without sub-folders, the folder is the only class, label 0. Every regular file is listed, except files with the
+    suffix of a text or table, and hidden files unless ``hidden``. Files in nested folders belong to the class of the
+    sub-folder above. Links are followed, because some datasets consist of links. Messages for the user count files that
+    are not images, hidden files and folders, and links that lead out of the folder.
     """
     every = location.entries()
     odd = [entry.name for entry in every if entry.is_folder and location.is_odd(f"{entry.name}/x")]
@@ -61,7 +62,7 @@ def list_folder(location: Location, *, hidden: bool = False, engine: Engine | No
 
 @dataclass(frozen=True, slots=True)
 class _ClassFolder:
-    """Folder of a class in a source, or the source itself; names of files in the folder begin with ``prefix``."""
+    """Folder of a class, or the source itself as the only class; ``prefix`` begins the names of its inputs."""
 
     source: Location
     folder: Location
@@ -98,7 +99,7 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
 
 
 def refuse_class_splits(listing: Listing, location: Location) -> None:
-    """Raise UsageError if all classes with images are named like splits: several classes, or one that holds folders."""
+    """Raise UsageError if all classes with images are named like splits, and are several, or one with sub-folders."""
     names, inputs = listing.classes, listing.inputs
     if not any(map(split_of_word, names)):
         return
@@ -116,7 +117,7 @@ class _Walk:
     """Walk over the files below a local source.
 
     Attributes:
-        notes: counts of files that are not images, links out of the source and hidden entries, with an example each.
+        notes: counts and examples of files that are not images, of hidden entries, and of links out of the source.
     """
 
     def __init__(self, root: str, *, hidden: bool) -> None:
@@ -124,21 +125,21 @@ class _Walk:
         self._root, self._hidden = root, hidden
 
     def takes(self, parts: Sequence[str], prefix: str) -> bool:
-        """Return whether all parts of a name are taken; otherwise count the name as hidden."""
+        """Return whether :func:`is_taken` accepts all parts of a path; otherwise count the path as hidden."""
         if all(is_taken(part, hidden=self._hidden) for part in parts):
             return True
         add_note(self.notes, _HIDDEN, prefix + "/".join(parts))
         return False
 
     def may_be_image(self, name: str) -> bool:
-        """Return whether a file may be an image by its suffix; otherwise count the file."""
+        """Return whether a file's suffix may be that of an image; otherwise count the file as no image."""
         if not name.lower().endswith(NO_IMAGES):
             return True
         add_note(self.notes, _NO_IMAGE, name)
         return False
 
     def files_below(self, path: str, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
-        """Yield the files below ``path`` by name; follow links, except to folders in ``parents`` (device, inode)."""
+        """Yield the files below ``path`` by name; follow links, except to the folders above, ``parents``."""
         try:
             own = os.stat(path)  # noqa: PTH116
             with os.scandir(path) as found:

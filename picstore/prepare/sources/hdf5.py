@@ -30,34 +30,34 @@ from picstore.prepare.sources.splits import choose_split, split_of_name, without
 from picstore.storage.location.local import Folder
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
-# Largest number of bytes before the magic number, which lies at 0 or a power of two from 512 on.
+# The magic number is searched at the offsets 0, 512, 1024, 2048, … below this limit.
 _MAX_USER_BLOCK = 1 << 30
-# Attribute of MATLAB's arrays, whose dimensions are stored in reverse.
+# Attribute of datasets that MATLAB wrote, which have the dimensions of MATLAB's arrays in reverse order.
 _MATLAB = "MATLAB_class"
 _ROWS_PER_READ = 4096
-# Largest number of values of a label that is a list, such as a one-hot vector.
+# Largest number of values per row of a label that is a list, such as a one-hot vector.
 _MAX_VALUES = 1 << 12
-# Number of rows of variable length per read, which is small because a row may be as large as the file.
+# Number of rows per read if strings have variable length; small, because a row may be as large as the file.
 _TEXTS_PER_READ = 64
-# A dataset may have this many bytes for each stored byte (deflate reaches 1,032), and _UNWRITTEN bytes in addition,
-# which may not be stored at all, such as labels that are all 0.
+# A dataset may claim this many bytes per stored byte (deflate reaches 1,032), and _UNWRITTEN bytes in addition, because
+# HDF5 need not store values that were never written, such as labels that are all 0.
 _MAX_RATIO = 1100
 _UNWRITTEN = 64 << 20
-# The x in the name of images, such as train_set_x, beside which train_set_y holds the labels.
+# The x in the name of a dataset of images such as train_set_x, whose labels are then in train_set_y.
 _X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")
 
 
 def list_hdf5(
     path: Path, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
 ) -> Listing:
-    """List every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of variable length.
+    """List every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of image files.
 
-    Datasets of N numbers or strings in the group of the images become the extra, or the label. The name of a dataset
-    includes its group (``train/images``). Links are not followed. Raise UsageError if the values of a dataset lie in
-    other files, and Damage if a dataset claims far more values than the file can hold.
+    Other datasets of N numbers or strings in the group of the images become the extra, except the label. The name of a
+    dataset includes its group (``train/images``). Links are not followed. Raise UsageError if the values of a dataset
+    lie in other files, and Damage if a dataset claims far more values than the file can hold.
     """
     h5py = _import_h5py()
-    # SourceFile refuses a pipe; h5py would wait for its writer.
+    # SourceFile raises Damage for a pipe; h5py would wait for a program to write into the pipe.
     with SourceFile(path) as opened:
         size, version = opened.size, opened.version
     try:
@@ -79,7 +79,7 @@ def list_hdf5(
                 if name.rpartition("/")[0] == group and _is_column(h5py, item, count, label_field, name)
             }
             rows.pop(last, None)
-            # X_train belongs to y_train, even if y_test has the same number of rows.
+            # The labels of X_train are y_train, even if y_test has the same number of rows.
             if (of_image := split_of_name(last)) is not None:
                 rows = {
                     without_split(name): item for name, item in rows.items() if split_of_name(name) in (None, of_image)
@@ -104,7 +104,7 @@ def _rows_of(item: Any) -> str:
 
 
 def _check_storage(item: Any, what: str) -> None:
-    """Raise UsageError if values lie outside the file, because a stranger's file could include any file of the user."""
+    """Raise UsageError if values lie in other files, because a stranger's file could name any file of the user."""
     if item.external or item.is_virtual:
         raise UsageError(f"{what} has its values in other files; write them into one file")
 
@@ -134,7 +134,7 @@ def _choose_image(images: list[str], found: dict[str, Any], given: str | None, p
 
 
 def _check_matlab(item: Any, name: str, path: Path) -> None:
-    """Raise UsageError if the images of MATLAB's array are not in its last dimension, which is stored first."""
+    """Raise UsageError if a MATLAB array of images counts them in its first dimension, the last one in the file."""
     channels = [size in (1, 3, 4) for size in item.shape]
     if _is_of_matlab(item) and item.ndim == 4 and channels[0] and not any(channels[1:]):
         shape = " × ".join(map(str, reversed(item.shape)))
@@ -156,7 +156,7 @@ def _holds_images(h5py: Any, item: Any) -> bool:
 def _is_column(h5py: Any, item: Any, count: int, label_field: str | None, path: str) -> bool:
     """Return whether a dataset has one number or string per row, in shape (N,), (N, 1), … or MATLAB's (1, N).
 
-    The label may have several numbers per row, (N, k), such as a one-hot vector; such a label stays in the extra.
+    The label's dataset may have k numbers per row, (N, k), such as one-hot vectors, which stay in the extra.
     """
     if item.shape is None or count not in item.shape:
         return False
@@ -178,7 +178,7 @@ def _is_of_matlab(item: Any) -> bool:
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
-    """Yield samples in order; raise Corrupt if rows share strings, which then take more bytes than the file has."""
+    """Yield a sample per row; raise Corrupt if strings take more bytes than the file has, because rows share them."""
     fixed = sum(item.dtype.itemsize * math.prod(item.shape) // max(1, count) for item in rows.values())
     texts = [name for name, item in rows.items() if item.dtype.kind == "O"]
     step = _TEXTS_PER_READ if texts else max(1, min(_ROWS_PER_READ, _UNWRITTEN // max(1, fixed)))
@@ -201,7 +201,7 @@ def _samples(
 
 
 def _values(item: Any, start: int, stop: int, count: int) -> list[Any]:
-    """Read rows of a dataset, row by row if reading all fails; a damaged row's value is its Damage."""
+    """Return the values of rows ``start`` to ``stop - 1`` of a dataset; for a row that cannot be read, a Damage."""
     axis = item.shape.index(count)
     try:
         values = np.asarray(item[(slice(None),) * axis + (slice(start, stop),)])
@@ -218,12 +218,12 @@ def _text(value: Any) -> Any:
 
 @functools.lru_cache(1)
 def _open_file(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
-    """Open a file; the cache opens a file again if the file's version has changed."""
+    """Return the open file; ``version`` is part of the cache's key, so that a changed file is opened again."""
     return _import_h5py().File(path, "r")
 
 
 def read_hdf5(source: Input) -> bytes:
-    """Read a row: ``key`` is the dataset, ``offset`` the row. The file stays open for the next input."""
+    """Return an image file from a row: ``key`` is the dataset's name, ``offset`` the row. The HDF5 file stays open."""
     item = _open_file(source.path, source.version)[source.key.decode()]
     if item.dtype == np.uint8 and np.prod(item.shape[1:], dtype=float) > MAX_INPUT:
         raise ImageError(f"pixels of shape {item.shape[1:]}")

@@ -22,7 +22,7 @@ from picstore.storage.references import ReferencesRoot
 
 
 def list_index(location: Location, *, root: Where | None = None) -> Listing:
-    """List the live records of an index in stored order; raise UsageError if the images are in the dataset.
+    """List the live records of an index in stored order; raise UsageError if the dataset holds its images itself.
 
     Args:
         root: folder of the images, as for :class:`Dataset`.
@@ -62,7 +62,7 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
 
 
 def _unreadable(dataset: Dataset, number: int, error: Damage | NotADataset) -> list[Input]:
-    """Return an input that fails for each live record of a container that cannot be read."""
+    """Return, for a container that cannot be read, one failing input per live record."""
     ref = dataset.containers.container_ref(number)
     what = error.what if isinstance(error, Damage) else "the file is missing"
     problem, count = f"damaged: {what}", int(dataset.live.counts[number])
@@ -90,7 +90,7 @@ def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> In
 
 
 def _blob(container: Container, cell: Any, label: int) -> Input:
-    """Return the input of an image or attachment, given its index entry."""
+    """Return the input of an image or attachment from its entry ``cell`` in the container's index."""
     path, offset = container.locate(int(cell["offset"]))
     return Input(printable(path), label, path, offset, int(cell["length"]), crc=int(cell["crc"]))
 

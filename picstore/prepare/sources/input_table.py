@@ -40,7 +40,7 @@ class PackedInputs:
     Attributes:
         blocks: bytes of each block.
         counts: number of inputs of each block.
-        readers: readers of the inputs, by their index in the blocks.
+        readers: readers of the inputs; the blocks refer to them by index.
     """
 
     blocks: tuple[bytes, ...]
@@ -70,7 +70,8 @@ class _Inputs(Sequence[Input]):
 class InputTable(_Inputs):
     """Inputs in the order in which they are added; whole blocks of inputs are in a temporary file.
 
-    Inputs that are added one by one are group 0. Packed inputs that are added together are a group of their own.
+    Labels are numbered by group. Inputs that are added one by one are group 0; each call of :meth:`add_packed` adds a
+    further group.
 
     Raises:
         PicstoreError: the disk has no room for the file.
@@ -78,12 +79,12 @@ class InputTable(_Inputs):
 
     def __init__(self, inputs: Iterable[Input] = ()) -> None:
         self._file: BinaryIO | None = None  # created with the first block
-        # For each block, its end in the file and the number of inputs up to its end, both after a 0, and its group.
+        # For each block, its end in the file, the number of inputs up to there (both arrays begin with 0), its group.
         self._ends = array("Q", [0])
         self._counts = array("Q", [0])
         self._groups = array("L")
         self._last: list[Input] = []  # inputs after the last whole block
-        # For each group, its readers, and the final label for each label in the file, or None if labels stay.
+        # For each group, its readers, and the final label for each label in the file; None if these are final.
         self._readers: list[list[Reader | None]] = [[None]]
         self._labels: list[Sequence[int] | None] = [None]
         # Index and inputs of the block that was read most recently.
@@ -102,7 +103,7 @@ class InputTable(_Inputs):
             self.append(one)
 
     def add_packed(self, packed: PackedInputs) -> int:
-        """Add packed inputs, and return the number of their group."""
+        """Add packed inputs as a new group, and return the group's number."""
         if self._last:
             self._write()
         self._readers.append(list(packed.readers))
@@ -113,7 +114,7 @@ class InputTable(_Inputs):
         return group
 
     def pack(self) -> PackedInputs:
-        """Pack all inputs. Call this only if all were added one by one and labels are not numbered yet."""
+        """Return all inputs packed. Call this only if all were added one by one and labels are not numbered yet."""
         if self._last:
             self._write()
         blocks = tuple(self._bytes_of(self._file, block) for block in range(len(self._groups)) if self._file)
@@ -140,7 +141,7 @@ class InputTable(_Inputs):
             self._last = [replace(one, label=numbers[one.label]) for one in self._last]
 
     def reduce_run(self, begin: int, end: int) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
-        """Return function and arguments for pickle to send inputs ``begin`` to ``end - 1``, in blocks if possible."""
+        """Return (function, arguments) by which pickle sends inputs ``begin`` to ``end - 1``, if possible as blocks."""
         stored = self._counts[-1]
         tail = self._last[max(begin - stored, 0) : max(end - stored, 0)]
         if self._file is None or begin >= min(end, stored):
@@ -220,7 +221,7 @@ def _from_json(row: list[Any], readers: Sequence[Reader | None]) -> Input:
 
 
 class InputView(_Inputs):
-    """View of some inputs of a sequence; ``change`` is applied to an input whenever it is read."""
+    """View of those inputs of a sequence whose indices are ``numbers``; ``change`` is applied to each input taken."""
 
     def __init__(
         self, inputs: Sequence[Input], numbers: range | None = None, *, change: Callable[[Input], Input] | None = None

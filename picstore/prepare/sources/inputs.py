@@ -26,15 +26,15 @@ class Input:
     r"""One source image.
 
     Attributes:
-        name: name in the ledger and in the record's extra; bytes of a file name that are not UTF-8 become ``\xff``.
+        name: name in the ledger and in the record's extra; bytes that are not UTF-8 are escaped as ``\xff``.
         label: class number, −1 for unknown.
         path: path of the file that holds the image, or URL of the object.
         offset, size: byte range in the file; size −1 means up to the end.
         problem: reason why the image cannot be read, if listing found one; else empty.
-        extra: JSON object that the record's extra holds beside ``path``, serialized so that a million inputs with
+        extra: members of the record's extra except ``path``, as bytes of a JSON object, so that a million inputs with
             targets stay small; empty for none.
         annotated: width and height of the image that targets in the extra refer to; see ``coordinates.map_targets``.
-        attachments: pairs of an attachment's name, which the listing declares, and the input with its bytes.
+        attachments: (name, input with the bytes) of each attachment; the listing declares the names.
         reader: module-level function that reads the input from ``path``, ``offset``, ``size`` and ``key``, raises
             ImageError and may keep files open; None for a byte range. Other processes import the function by name.
         key: argument that only the reader uses.
@@ -42,9 +42,9 @@ class Input:
         targets: forms of the targets in the extra: ``annotations.OWN`` or the value of ``--targets``; empty if fields
             that are named like targets are metadata, which conversion leaves unchanged.
         upright: whether targets in the extra are in pixels of the upright image, whatever the file's orientation.
-        frame: offset and size of the record that holds the image, if a masked CRC-32C follows the record. Reading the
+        frame: offset and size of the data that contains the image, if a masked CRC-32C follows that data. Reading the
             image checks that CRC; listing reads label and metadata without the check.
-        lost: estimated number of samples that a damaged file lost, if the input stands for the damage; else 0.
+        lost: if the input stands for all samples that a damaged file lost, their estimated number; else 0.
         version: version of the file in which ``offset`` and ``key`` were found, see ``SourceFile.version``; reading
             another version raises ImageError. Empty if the input is a whole file.
     """
@@ -70,13 +70,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Ids of inputs, and the division of inputs into containers and rows of the job, which a conversion keeps.
+    """Ids of an index's inputs, and their division into containers and rows of the job; a conversion reproduces both.
 
     Attributes:
         uuid: UUID of the index that the inputs come from, or of an earlier index with the same ids and order.
         ids: ids of all inputs.
-        containers: index of each container's first input, then the number of inputs.
-        rows: index of each row's first input, then the number of inputs.
+        containers: position of each container's first input in the listing, then the number of inputs.
+        rows: position of each row's first input in the listing, then the number of inputs.
     """
 
     uuid: str
@@ -97,9 +97,9 @@ class Listing:
         remarks: messages for the user: files skipped, objects left out.
         duplicates: index of each input to leave out, mapped to the index of the first input with the same bytes; None
             if duplicates were not searched.
-        partition: ids, containers and rows of the inputs, if the source has them.
-        targets: forms of targets that the user named.
-        alike: for each field that is metadata but named like targets, the number of samples with the field.
+        partition: ids, containers and rows of the inputs, if the source is an index; else None.
+        targets: forms of targets that the user named by ``--targets``.
+        alike: for each metadata field that has the name of a target field, the number of samples with the field.
     """
 
     kind: str
@@ -113,7 +113,7 @@ class Listing:
     alike: dict[str, int] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Return a SHA-256 of names, labels, extras and attachments, by which a resumed job knows its source."""
+        """Return a SHA-256 of names, labels, extras and attachments; a resumed job compares it to know its source."""
         digest = hashlib.sha256()
         for source in self.inputs:
             digest.update(f"{source.label} {source.name}\n".encode())
@@ -125,7 +125,7 @@ class Listing:
 
 
 def relabel_input(source: Input, labels: Sequence[int]) -> Input:
-    """Return an input whose label and box labels are mapped through ``labels``; labels outside of ``labels`` stay."""
+    """Return an input whose label and box labels k are replaced by ``labels[k]``; a k outside of ``labels`` stays."""
     extra = source.extra
     if source.targets and b'"box_labels"' in extra:
         fields = json.loads(extra)
@@ -137,7 +137,7 @@ def relabel_input(source: Input, labels: Sequence[int]) -> Input:
 
 
 def read_input(source: Input) -> bytes:
-    """Read an input; raise ImageError on failure or beyond MAX_INPUT, PicstoreError if a store cannot be reached."""
+    """Return an input's bytes; raise ImageError on failure or beyond MAX_INPUT, PicstoreError without a connection."""
     if source.problem:
         raise ImageError(source.problem)
     read = _read_range if source.frame is None else _read_framed
@@ -153,7 +153,7 @@ def _read_range(source: Input) -> bytes:
     if is_remote(source.path):
         return _fetch_range(source)
     try:
-        # A file object would take 30 µs more.
+        # Opening a file object instead of a descriptor would take 30 µs more.
         file, file_size = open_regular(source.path)
         try:
             # pread allocates the requested size: an image took 105 µs with MAX_INPUT, 25 µs with the file's size.
@@ -225,16 +225,17 @@ def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
     return data
 
 
-_MAX_AHEAD = 32 << 20  # largest number of bytes that are requested but not read yet
+_MAX_AHEAD = 32 << 20  # no request begins while this many bytes are requested but not read yet
 _MAX_REQUESTS = 16
 _ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # size assumed for an object of unknown size
 
 
 class ReadAhead:
-    """Reader of inputs in order, which fetches objects before they are read, several at a time.
+    """Reader of inputs in order, which requests up to 16 objects from a store before they are read.
 
     A request to a store takes about 20 ms, in which a worker converts several images. Inputs with a reader are not
-    fetched ahead, because the reader may need sequential access. Read an input before its attachments, or skip it.
+    fetched ahead, because the reader may need sequential access. Call :meth:`read` in the order of ``inputs``, for an
+    input before its attachments; inputs may be skipped.
     """
 
     def __init__(self, inputs: Iterable[Input]) -> None:
@@ -251,11 +252,11 @@ class ReadAhead:
             self._bytes -= _expected_bytes(first)
             if first is source:
                 return future.result()
-            future.cancel()  # The input was skipped.
+            future.cancel()  # The caller has skipped this input.
         return read_input(source)
 
     def _submit_requests(self) -> bool:
-        """Submit requests until enough bytes are in flight, and return whether any request is pending."""
+        """Submit requests until _MAX_AHEAD bytes are requested; return whether any request has not been taken yet."""
         while self._bytes < _MAX_AHEAD and (following := next(self._coming, None)) is not None:
             self._requests.append((following, self._threads.submit(read_input, following)))
             self._bytes += _expected_bytes(following)
@@ -269,7 +270,7 @@ class ReadAhead:
 
 
 def is_fetchable(source: Input) -> bool:
-    """Return whether reading an input is one request to a store, independent of all other inputs."""
+    """Return whether an input is a byte range or whole object in a store, which one request reads."""
     return not source.problem and source.reader is None and is_remote(source.path)
 
 

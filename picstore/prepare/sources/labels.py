@@ -43,17 +43,17 @@ class NoLabel(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InFolder:
-    """Folder of a sample without a label; folders are classes if no sample of the listing has a label."""
+    """Folder of a sample without a label, which is the sample's class if no sample of the listing has a label."""
 
     path: str
 
 
-# None is a missing value. All labels of a listing together decide whether its strings are numbers or names.
+# A sample's label; None if its value is missing. Whether strings are numbers or names, all labels together decide.
 Label: TypeAlias = "int | str | NoLabel | InFolder | None"
 
 
 def to_label(value: Any) -> Label:
-    """Classify a value: integers, also as floats, are numbers; null, NaN and blank strings are missing values."""
+    """Convert a value: integral floats and booleans to integers; null, NaN, blank strings and "nan" to None."""
     if isinstance(value, str):
         return None if value.strip().lower() in ("", "nan") else value
     if value is None or isinstance(value, bool):
@@ -86,7 +86,7 @@ def number_of_text(text: str) -> int | NoLabel | None:
 
 
 def take_label(extra: dict[str, Any], field: str | None) -> Label:
-    """Return a sample's label and remove its field; the field stays if the value is not, or may not be, a label."""
+    """Return a sample's label and remove ``field``; the field stays if its value cannot be a label, such as 1.5."""
     if field is None or field not in extra:
         return None
     label = to_label(extra[field])
@@ -96,7 +96,7 @@ def take_label(extra: dict[str, Any], field: str | None) -> Label:
 
 
 def usual_field(fields: Collection[str], usual: Sequence[str]) -> str | None:
-    """Return the field that comes first in ``usual``, ignoring capitals and outer blanks; None if no field is usual."""
+    """Return the field whose name comes first in ``usual``, ignoring case and surrounding blanks, or None."""
     by_lower = {name.strip().lower(): name for name in reversed(list(fields))}
     return next((by_lower[name] for name in usual if name in by_lower), None)
 
@@ -115,7 +115,7 @@ class LabelFields:
         self._fields: dict[str, None] = {}
 
     def choose(self, fields: Collection[str], *, only: Sequence[str] = ()) -> str | None:
-        """Return the label's field of a file: the user's field, a usual name, or the only field of ``only``."""
+        """Return a file's label field: the user's, else one with a usual name, else the only one in ``only``."""
         chosen = self._given if self._given in fields else None
         if self._given is None:
             chosen = usual_field(fields, LABEL_FIELDS) or (only[0] if len(only) == 1 else None)
@@ -142,7 +142,7 @@ class LabelFields:
 
 
 class RowLabels:
-    """Labels of a file's samples, in order, each of which has its own fields.
+    """Choice of the label's field in a file whose samples need not have the same fields.
 
     The first sample that has a field with a usual name decides which field is the label. If a sample has fields in
     ``always``, the first such field is the sample's label instead.
@@ -167,7 +167,7 @@ class RowLabels:
 
 
 def quoted(names: Collection[str]) -> str:
-    """Return names for a message, quoted, and cut off after _SHOWN names."""
+    """Return the first _SHOWN names for a message, quoted and separated by commas."""
     shown = [repr(name) for name in list(names)[:_SHOWN]]
     return ", ".join(shown + ["…"] * (len(names) > _SHOWN)) or "none"
 
@@ -178,7 +178,7 @@ def _files(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """Numbers of labels, class names, and messages for the user."""
+    """Class number of each label (−1 for no class), class names by number, and messages for the user."""
 
     numbers: dict[Label, int]
     names: list[str]
@@ -186,12 +186,12 @@ class Numbering:
 
 
 def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where: object = "") -> Numbering:
-    """Number the labels of a listing.
+    """Return the class number of each label of a listing.
 
     Args:
         counts: number of samples with each label.
-        classes: names by number, if the source states them. If empty, labels are numbers if all strings are numbers;
-            otherwise all labels are names, which are numbered in sorted order.
+        classes: class names by number, if the source states them. If empty, labels are class numbers if all strings are
+            numbers; otherwise all labels are class names, which are numbered in sorted order.
         where: the source, for messages.
 
     Raises:
@@ -224,7 +224,10 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
 def _number_names(
     numbers: dict[Label, int], stated: Sequence[int | str], classes: Sequence[str], others: set[str], where: object
 ) -> tuple[list[str], list[str]]:
-    """Number labels as names; integers are numbers of ``classes``, or names if ``classes`` is empty."""
+    """Set ``numbers`` of labels that are class names; integers index ``classes``, or are names if it is empty.
+
+    Return the class names and messages for the user.
+    """
     names = [*classes]
     texts = {str(label) for label in stated if isinstance(label, str) or not classes}
     names += sorted(texts - set(classes))
@@ -254,12 +257,12 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
 
 
 def _number_folders(counts: Mapping[Label, int]) -> Numbering:
-    """Number samples without labels by the first part in which their folders differ; −1 if all lie in one folder."""
+    """Number samples by the first part in which the paths of their folders differ; −1 if all lie in one folder."""
     paths: dict[Label, tuple[str, ...]] = {
         label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder)
     }
     folders = _differing_parts(paths)
-    # If splits are read together, the folders inside the splits are the classes.
+    # If the differing folders are splits, the folders inside them are the classes.
     if all(map(split_of_word, folders.values())):
         folders = _differing_parts(
             {label: paths[label][paths[label].index(part) + 1 :] for label, part in folders.items()}
@@ -273,7 +276,7 @@ def _number_folders(counts: Mapping[Label, int]) -> Numbering:
 
 
 def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]:
-    """Return, by label, the first part of each path that differs between paths; leave out empty paths."""
+    """Return, for each label's path, the part at the first level at which the paths differ; leave out empty paths."""
     there = {label: path for label, path in paths.items() if path and path[0]}
     common = 0
     while len({path[: common + 1] for path in there.values()}) == 1 and min(map(len, there.values())) > common + 1:

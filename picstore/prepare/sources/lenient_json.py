@@ -15,7 +15,7 @@ from picstore.storage.location.text_files import text_of_file
 MAX_DIGITS = 4300  # largest number of digits of an integer, the limit of Python's int()
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-# Number of levels that are kept if a value is too deep for Python's decoder, which recurses.
+# Number of nesting levels that are kept of a value that is too deep for Python's recursive decoder.
 _MAX_LEVELS = 100
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 
@@ -101,7 +101,7 @@ def _decode_odd(text: bytes, skipped: Counter[str]) -> Any:
 
 
 class JsonItems:
-    """JSON object with long lists, parsed by item, because the whole object would take 5 to 10 times its size.
+    """Text of a JSON object with long lists, parsed item by item, because all items take 5 to 10 times the text's size.
 
     All methods raise ValueError or RecursionError if the text is not JSON. NaN and Infinity become floats.
     """
@@ -115,10 +115,10 @@ class JsonItems:
         return _DECODER.raw_decode(self._text, offset)[0]
 
     def items(self, lists: Collection[str]) -> Iterator[tuple[str, int, Any]]:
-        """Read the whole document once, and yield (name, offset, value) for each item of the named lists.
+        """Read the whole document, and yield (list's name, item's offset, item) for each item of the named lists.
 
-        Each list begins with (name, −1, None), so that an empty list differs from a missing list. Named members that
-        are not lists are skipped, as are all other members.
+        Each list begins with (name, −1, None), so that an empty list differs from a missing list. All other members of
+        the object are skipped.
         """
         self._offset = 0
         self._expect("{")
@@ -138,7 +138,7 @@ class JsonItems:
             self._fail("the end")
 
     def _members(self, close: str) -> Iterator[int]:
-        """Yield each member's offset up to the closing bracket; parse the member before taking the next offset."""
+        """Yield each member's offset up to bracket ``close``; the caller parses a member before it takes the next."""
         if self._text.startswith(close, self._offset):
             self._expect(close)
             return
@@ -153,7 +153,7 @@ class JsonItems:
         return value
 
     def _expect(self, characters: str) -> str:
-        """Skip and return one of some characters, and skip the white space on both sides."""
+        """Return the next character, one of ``characters``, and move behind it; skip white space before and after."""
         self._skip_to(self._offset)
         found = self._text[self._offset : self._offset + 1]
         if not found or found not in characters:

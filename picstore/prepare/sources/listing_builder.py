@@ -46,7 +46,7 @@ _MAX_NAMED = 5  # largest number of files that a remark names
 _TRIED = 16
 # Use tasks if this process would take longer, because a process starts in 30 ms and its first task takes 0.3 s.
 _MIN_SECONDS = 1.0
-_TASK_INPUTS = 50_000  # inputs of a task, which take 0.5 s to list and 0.7 MB to send
+_TASK_INPUTS = 50_000  # inputs per task; they take 0.5 s to list and 0.7 MB to send
 _TASKS_A_WORKER = 4
 
 
@@ -75,12 +75,12 @@ class _Facts:
 
     Attributes:
         attachments: names of attachments, in order of appearance, as keys.
-        fields: names of the first fields that samples have, as keys.
+        fields: names of the samples' fields, as keys, until there are 64.
         splits: values of the field ``split`` that are splits, as keys.
         notes: messages for the user.
-        odd: counts of the values that were changed in extras.
-        damaged: number of inputs whose file has lost an unknown number of samples.
-        alike: for each field that is metadata but named like targets, the number of samples with the field.
+        odd: counts of the values that were changed because JSON cannot hold them.
+        damaged: number of inputs that stand for an unknown number of lost samples.
+        alike: for each metadata field that has the name of a target field, the number of samples with the field.
     """
 
     attachments: dict[str, None] = field(default_factory=dict)
@@ -104,12 +104,12 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class PackedListing:
-    """Listing of a task's parts, to be sent to another process.
+    """Listing of a task's parts, which the task returns to the process that started it.
 
     Attributes:
         inputs: inputs of all parts of the task.
-        labels: number of readable samples with each label, in the order of the provisional label numbers of ``inputs``;
-            empty if the labels of ``inputs`` are class numbers.
+        labels: number of readable samples with each label; the label at position k is number k in ``inputs``. Empty if
+            the labels of ``inputs`` are class numbers.
     """
 
     inputs: PackedInputs
@@ -167,7 +167,7 @@ class ListingBuilder:
             add_note(self.notes, text, example, count)
 
     def add_packed(self, found: PackedListing) -> None:
-        """Add a task's listing."""
+        """Add the listing that a task returned."""
         self._packed[self._inputs.add_packed(found.inputs)] = found.labels
         self._facts.update(found.facts)
 
@@ -219,7 +219,7 @@ class ListingBuilder:
         return Listing(kind, inputs, names, tuple(self._facts.attachments), all_remarks, alike=dict(self._facts.alike))
 
     def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
-        """Return inputs whose ``lost`` is estimated by undamaged files, and a remark if any file is damaged."""
+        """Return the inputs, with ``lost`` estimated from undamaged files, and a message if any file is damaged."""
         inputs: Sequence[Input] = self._inputs
         if not self._facts.damaged:
             return inputs, []
@@ -231,7 +231,7 @@ class ListingBuilder:
         return inputs, [f"damaged files have lost an unknown number of samples, about {lost:,}: {files}{more}"]
 
     def _no_labels(self, where: object, labels: LabelFields | str | None) -> str:
-        """Return a remark that no sample has a label; raise UsageError if the user named a field that no sample has."""
+        """Return a message that no sample has a label; raise UsageError if the user named a field that is nowhere."""
         fields = quoted(self._facts.fields)
         if isinstance(labels, LabelFields) and labels.chosen is not None:
             return f"no labels: all values of {labels.chosen!r} are missing"
@@ -257,7 +257,7 @@ def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: 
     Args:
         list_part: a module-level function.
         parts: picklable values.
-        engine: engine for tasks, if all but the first parts would take this process over a second; None for no tasks.
+        engine: engine for tasks; None for none. Tasks run if parts after the 16th would take this process over 1 s.
     """
     builder, began = ListingBuilder(), time.monotonic()
     _list_here(list_part, parts[:_TRIED], builder)
@@ -287,7 +287,7 @@ def _list_here(list_part: Callable[[T], FoundPart], parts: Sequence[T], builder:
 
 
 def _run_in_order(tasks: Sequence[PartsTask[Any]], engine: Engine) -> Iterator[PackedListing]:
-    """Run tasks; yield their results in the order of the tasks."""
+    """Run tasks, and yield each task's listing in the order of ``tasks``."""
     done: dict[int, PackedListing] = {}
     expected = deque(task.first for task in tasks)
     for task, found in run_each(run_task, tasks, workers=engine):
@@ -297,7 +297,7 @@ def _run_in_order(tasks: Sequence[PartsTask[Any]], engine: Engine) -> Iterator[P
 
 
 def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
-    """Return the listing of a file that names images; raise UsageError if none of the images can be read."""
+    """Return the listing of a table or list of images; raise UsageError if all of its inputs have a problem."""
     if listing.inputs and all(one.problem for one in listing.inputs):
         count, first = len(listing.inputs), listing.inputs[0]
         raise UsageError(f"{printable(str(where))}: none of its {count:,} images can be read: {first.problem}")

@@ -40,7 +40,7 @@ from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location
 
-# Serializers that can hold the image. LitData writes image:png.
+# Serializers of fields that can be the image; a format may follow, as in ``image:png``.
 _IMAGES = ("jpeg", "image", "file", "bytes", "pil")
 _NUMBERS = {"int": "<q", "float": "<d", "bool": "<?"}
 _FRAMED = b"LDFZ01\0\0"
@@ -50,13 +50,13 @@ _FRAMED_HEADER = struct.Struct("<8sHHIII")
 _FRAME = np.dtype(
     [("first", "<u4"), ("count", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("decompressed_size", "<u4")]
 )
-# Magic number of zstd. LitData 0.2.76 leaves samples uncompressed although its index says otherwise.
+# Magic number of zstd. It is checked because LitData 0.2.76 leaves samples uncompressed whose index says otherwise.
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Fields of all chunks of a dataset: name and serializer of each leaf, and the names of image and label."""
+    """Fields of a dataset's samples: (name, serializer) of each leaf, and which leaves are image and label."""
 
     fields: tuple[tuple[str, str], ...]
     image: str
@@ -66,7 +66,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Stored sample: bytes ``start`` to ``end`` of ``file``, which is the decompressed ``block`` if compressed."""
+    """Place of a sample: bytes ``start`` to ``end`` of ``file``, or of ``block`` decompressed if there is a block."""
 
     file: SourceFile | DecompressedBlock
     start: int
@@ -78,7 +78,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
     """List every sample of every chunk in the order of the index.
 
     Fields are named like the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and strings
-    become the extra, or the label; tensors, pickles and all other fields are skipped.
+    become the extra, except the label; tensors, pickles and all other fields are left out.
     """
     index = read_index(location, "chunks")
     config = index["config"] if isinstance(index.get("config"), dict) else {}
@@ -93,7 +93,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
         raise UsageError(f"{location}: {what}")
     image = choose_image(image_field, images, location)
     labels = LabelFields(label_field, location)
-    # Fields of a tuple (image, label) have no names.
+    # A tuple's fields have no usual names, so an integer is the label if it is the only integer.
     integers = [name for name, kind in fields if kind == "int" and fields[0][0] == "0"]
     label = labels.choose([name for name, _ in fields], only=integers)
     layout = _Layout(fields, image, label, SkippedFields())
@@ -111,7 +111,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
 
 
 def _names(spec: Any, count: int) -> list[str]:
-    """Return the leaves' names from torch's description of the tree; numbers unless the tree is a flat dictionary."""
+    """Return the names of a flat dictionary's leaves from torch's description of the tree; else numbers from 0 on."""
     try:
         _, tree = json.loads(spec)
         names = json.loads(tree["context"]) if tree["type"].endswith("dict") else []
@@ -135,7 +135,7 @@ def _samples(
 
 
 def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored | Damage]:
-    """Yield the samples of a chunk in order; for a damaged sample, yield its damage or the damage of its frame."""
+    """Yield the place of each sample of a chunk; for a damaged sample, the damage of the sample or of its frame."""
     if file.size >= len(_ARROW) and file.read(file.size - len(_ARROW), len(_ARROW)) == _ARROW:
         raise Corrupt(
             "its samples are rows of an Arrow table, which only LitData reads; write them with picstore.Writer",

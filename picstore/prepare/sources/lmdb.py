@@ -31,19 +31,19 @@ from picstore.prepare.sources.source_file import file_version, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, import_library
 
 _MAGIC = b"\xde\xc0\xef\xbe"
-# Offsets of the magic number, behind the header of the first page on 64-bit systems. LMDB 1.0 has a longer header.
+# Possible offsets of the magic number, which follows the first page's header: 16 bytes, or 24 from LMDB 1.0 on.
 _MAGIC_OFFSETS = (16, 24)
 _NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # keys in an LMDB for text recognition
 _MAX_DIGITS = 12
 _NAMED_BYTES = 48  # size of a named database's entry
 _PROBED = 8  # number of entries that are read to find named databases
-_ENTRIES = 8192  # entries per task, which take 0.1 s
-_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # numbers of Datum's fields
+_ENTRIES = 8192  # entries per task; listing them takes 0.1 s
+_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # field numbers of Caffe's Datum
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Task to list at most ``limit`` entries of an LMDB after the key ``after``; only images if ``with_texts``."""
+    """Task to list up to ``limit`` entries of an LMDB after key ``after``; with their texts if ``with_texts``."""
 
     path: str
     version: str
@@ -54,7 +54,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Entry:
-    """Entry of an LMDB: key, label or None, text or None, and the reason if the entry cannot be read."""
+    """Entry of an LMDB; ``problem`` is the reason why the entry cannot be read, else empty."""
 
     key: bytes
     label: int | None = None
@@ -64,7 +64,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Found:
-    """Entries of a chunk, and the damage that ended the chunk."""
+    """Entries that a task listed, and the damage at which it ended, if any."""
 
     entries: list[_Entry]
     damage: Damage | None = None
@@ -72,7 +72,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """Number of an LMDB's entries and of its images with texts; names of databases, if nothing else is in the LMDB."""
+    """Number of entries; named databases, if the LMDB holds nothing else; number of images, if they may have texts."""
 
     entries: int
     named: tuple[str, ...]
@@ -87,7 +87,7 @@ def list_lmdb(path: Path) -> Listing:
     for image files without label.
 
     py-lmdb trusts the file's content, so a damaged file can kill the process. Therefore another process reads the file.
-    If that process dies of an entry, the entry and all entries after it fail.
+    If an entry kills that process, inputs that fail stand for this entry and all later entries.
     """
     file = path / "data.mdb" if path.is_dir() else path
     if not file.is_file():
@@ -113,7 +113,7 @@ def list_lmdb(path: Path) -> Listing:
 
 
 def _remarks_on_texts(counts: Counter[str], entries: int) -> Iterator[str]:
-    """Yield remarks on images without texts and on entries left out, once all samples were listed."""
+    """Yield messages on images without texts and on entries left out. Iterate only after all samples were listed."""
     images, texts = counts["images"], counts["texts"]
     if images > texts:
         yield f"texts: {images - texts:,} of {images:,} images have none"
@@ -127,7 +127,7 @@ def _import_lmdb() -> Any:
 
 @functools.lru_cache(1)
 def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
-    """Open an LMDB without locks and keep it open until its version changes; a process must not open a file twice."""
+    """Return an LMDB opened without locks, and cache it, because a process must not open the same LMDB twice."""
     lmdb = _import_lmdb()
     try:
         return lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, max_readers=1, max_dbs=_PROBED)
@@ -136,7 +136,7 @@ def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the 
 
 
 def _state(file: Path, version: str) -> _Stated | None:
-    """Return the counts of an LMDB; None if the LMDB cannot be opened, or the reading process died."""
+    """Run :func:`read_stated` in another process; return None if the LMDB cannot be opened or that process died."""
     try:
         with closing(LocalEngine(1).run(read_stated, deque([_Chunk(str(file), version, 0)]))) as outcomes:
             outcome = next(outcomes)[1]
@@ -146,7 +146,7 @@ def _state(file: Path, version: str) -> _Stated | None:
 
 
 def read_stated(chunk: _Chunk, _: ProgressCallback) -> _Stated:
-    """Return the counts of an LMDB; runs in a separate process, which damage may kill."""
+    """Count an LMDB's entries and find named databases; runs in a separate process, which damage may kill."""
     lmdb, environment = _import_lmdb(), _open_environment(chunk.path, chunk.version)
     try:
         entries = int(environment.stat()["entries"])
@@ -172,7 +172,7 @@ def _is_named(environment: Any, transaction: Any, key: bytes) -> bool:
 
 
 def _check_size(environment: Any, file: Path) -> None:
-    """Raise Truncated if pages are missing, because reading the memory map beyond the file's end kills the process."""
+    """Raise Truncated if the file lacks pages, because reading the memory map beyond its end kills the process."""
     needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     if file.stat().st_size < needed:
         what = f"{file.stat().st_size:,} bytes of pages that end at {needed:,}"
@@ -180,7 +180,7 @@ def _check_size(environment: Any, file: Path) -> None:
 
 
 def _samples(file: Path, version: str, *, with_texts: bool, counts: Counter[str]) -> Iterator[SourceSample]:
-    """Yield samples by key; raise Corrupt at an entry that killed the process, because all later entries are lost."""
+    """Yield samples in key order; raise Corrupt at an entry that kills the reading process, so later ones are lost."""
     tasks = deque([_Chunk(str(file), version, _ENTRIES, with_texts=with_texts)])
     with closing(LocalEngine(1).run(list_entries, tasks)) as outcomes:
         for chunk, outcome in outcomes:
@@ -208,7 +208,7 @@ def _sample(entry: _Entry, file: Path, path: str) -> SourceSample:
 
 
 def list_entries(chunk: _Chunk, _: ProgressCallback) -> _Found:
-    """List the entries of a chunk; runs in a separate process, which damage may kill."""
+    """List the entries of a task; runs in a separate process, which damage may kill."""
     lmdb, found = _import_lmdb(), _Found([])
     try:
         environment = _open_environment(chunk.path, chunk.version)
@@ -243,7 +243,7 @@ def _entry(key: bytes, value: Any, transaction: Any, chunk: _Chunk) -> _Entry:
 
 
 def _int32(value: int) -> int:
-    """Convert a varint to a label; most writers use 64 bits for negative labels, and some 32."""
+    """Convert an unsigned varint to a signed label; most writers store negative labels in 64 bits, some in 32."""
     return value - (1 << 32) if 1 << 31 <= value < 1 << 32 else to_signed(value)
 
 
@@ -265,7 +265,7 @@ def _datum(value: Any) -> dict[int, Field] | None:
 
 
 def read_lmdb(source: Input) -> bytes:
-    """Read an entry by ``key``. The environment stays open for the next input."""
+    """Return the image file in the entry ``key``. The LMDB stays open for the next input."""
     with _open_environment(source.path, source.version).begin(buffers=True) as transaction:
         value = transaction.get(source.key)
         if value is None:

@@ -32,13 +32,13 @@ def end_at_damage(
 ) -> Iterator[T | SourceSample]:
     """Yield the samples of a file; for samples lost to damage, yield samples whose ``problem`` describes the damage.
 
-    Samples keep the file's version, so that no image is read from another file that replaces it.
+    Samples state the file's version, so that no image is read from a file that has replaced this one.
 
     Args:
         name: name of the file in the ledger; by default the file's own name.
-        count: number of samples that the file or its index states, so that each missing sample is yielded. If None, one
-            sample stands for all lost samples, and its ``lost`` is an estimate.
-        first: number of the file's first sample in the names of missing samples.
+        count: number of samples that the file or its index states; for each missing one, a failing sample is yielded.
+            If None, one failing sample stands for all lost samples, and its ``lost`` is an estimate.
+        first: number of the file's first sample, from which the names of missing samples count.
         may_be_empty: whether a file without samples is undamaged.
         version: version of the file, if it was opened before; by default its current version.
     """
@@ -68,7 +68,7 @@ def end_at_damage(
 
 
 def _of_version(sample: T, version: str) -> T:
-    """Return a sample with the file's version, also in the sample's attachments from the same file."""
+    """Return a sample that states the file's version, as do its attachments that lie in the same file."""
     attachments = sample.attachments
     if attachments:
         attachments = tuple(
@@ -81,7 +81,7 @@ def _of_version(sample: T, version: str) -> T:
 
 
 def describe_damage(error: Damage) -> str:
-    """Return the ``problem`` of a sample that is damaged."""
+    """Return the ``problem`` of a sample that cannot be read because of ``error``."""
     position = f" at byte {error.offset:,}" if error.offset else ""
     return f"damaged{position}: {error.what}"
 
@@ -95,9 +95,9 @@ def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *argumen
 
 
 def estimate_loss(file: Location, found: int, offset: int) -> int:
-    """Estimate the number of samples behind damage at ``offset``, before which ``found`` samples lie.
+    """Estimate the number of samples after damage at ``offset``, before which ``found`` samples lie.
 
-    Samples are assumed to have one size. If the file ends at ``offset``, ``found`` samples are assumed to be lost.
+    All samples are assumed to have the same size. If the file ends at ``offset``, the estimate is ``found``.
     """
     try:
         rest = file.size() - offset
@@ -107,7 +107,7 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
 
 
 def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Estimate the number of samples that each damaged file lost, by path, from undamaged files of the same suffix."""
+    """Estimate, by path, each damaged file's lost samples from the median count of undamaged files of its suffix."""
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}
     estimates: dict[str, int] = {}

@@ -59,7 +59,7 @@ class _Shard:
     Attributes:
         name: name of the file in the source.
         columns: name, encoding and fixed size of each column; size 0 if the size varies.
-        block: the whole file, if the file is compressed; else None.
+        block: the whole file as a block to decompress; None if the file is not compressed.
     """
 
     file: Location
@@ -74,9 +74,9 @@ def list_mds(
 ) -> Listing:
     """List every sample of every shard in the order of the index.
 
-    Integers, floats, strings and JSON become the extra, or the label; an object ``extra`` becomes the extra itself.
-    Further columns of bytes become attachments; arrays and pickles are skipped. Shards that are compressed by zstd, gz
-    or bz2 are decompressed as they are read.
+    Integers, floats, strings and JSON become the extra, except the label; the members of an object in the column
+    ``extra`` become members of the extra. Further columns of bytes become attachments; arrays and pickles are left out.
+    Shards may be compressed by zstd, gz or bz2.
     """
     shards = [_shard(location, entry) for entry in read_index(location, "shards")["shards"]]
     shards = choose_split(shards, lambda shard: str(shard.file)[len(str(location)) :], split, location)

@@ -33,7 +33,7 @@ from picstore.storage.format.record import MAX_EXTRA, extra_to_json
 
 # Largest nesting depth. JSON parsers recurse, and fail at some hundred levels.
 _MAX_DEPTH = 64
-# Bytes of a record's extra that stay free, in addition to the fields and the input's name.
+# Bytes that are kept free in a record's extra, beside the fields and the input's name.
 _ROOM = 1 << 10
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -67,12 +67,12 @@ class OddValues(Counter[tuple[str, str]]):
 
 
 class SkippedFields(Counter[str]):
-    """Number of samples with a field that records leave out, by description of the field."""
+    """For each field that records leave out, by description: the number of samples that have the field."""
 
     def remarks(self) -> Iterator[str]:
         """Yield one line per field. Iterate only after all samples were read.
 
-        If there are many fields, because names of files have several dots, only the most frequent fields have a line.
+        Only the 20 most frequent fields have a line, because file names with several dots may give many fields.
         """
         for what, count in sorted(self.most_common(_MAX_LINES)):
             yield f"{what}: left out of {count:,} samples"
@@ -81,7 +81,7 @@ class SkippedFields(Counter[str]):
             yield f"{others:,} other fields: left out of {count:,} samples"
 
     def merge(self, extra: dict[str, Any], inner: dict[str, Any]) -> None:
-        """Add an inner object's members to a sample's fields, and count the fields that members replace."""
+        """Add the members of ``inner`` to a sample's extra, and count the fields that they replace."""
         for name in extra.keys() & inner.keys():
             self[f"field {printable(name)}, which an inner object has too"] += 1
         extra |= inner
@@ -107,8 +107,8 @@ def extra_as_json(extra: dict[str, Any], odd: OddValues, *, name: str = "") -> b
     """Serialize a sample's fields as JSON that a record can hold; return empty bytes if there are no fields.
 
     Args:
-        odd: counter of the values that are changed.
-        name: name of the input, which the record's extra also holds.
+        odd: counter of the values that are changed because JSON cannot hold them.
+        name: name of the input, for which the record's extra also needs room.
     """
     limit = MAX_EXTRA - _ROOM - len(json.dumps(name))
     try:
@@ -132,7 +132,7 @@ def _shown(field: str) -> str:
 
 
 def _clean(value: Any, odd: OddValues, field: str, depth: int) -> Any:
-    """Return a copy of a value as JSON can hold it; ``depth`` is the value's nesting depth in the field."""
+    """Return a copy of a value that JSON can hold; ``depth`` is the value's nesting depth, 1 for the extra itself."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if value is None or isinstance(value, (bool, str, int, float)):

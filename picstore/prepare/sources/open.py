@@ -63,8 +63,8 @@ def open_source(
 
     Raises:
         NotADataset: the source does not exist, or holds no images.
-        UsageError: an option belongs to another kind, the source is not of its kind, or its kind is read from local
-            files only.
+        UsageError: an option belongs to another kind, the source is not of ``kind``, or ``kind`` cannot be read from an
+            object store.
         MissingDependency: the library that reads the source is not installed.
         Damage: the source is of its kind, but so damaged that nothing can be listed.
         PicstoreError: an entry point cannot be loaded, or an object store cannot be reached.
@@ -110,8 +110,8 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
 def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
     """Return the folder of the split that ``options`` choose, and remove that option; else return the location itself.
 
-    Raise UsageError if a location holds several folders, all of them splits, and no split is chosen. With
-    ``has_classes``, folders of images are classes instead.
+    Raise UsageError if a location's folders are several and all named like splits, and no split is chosen. If the user
+    gave class names (``has_classes``), such folders of images are classes.
     """
     probe = SourceProbe.inspect(location)
     splits = [name for name in probe.folders if split_of_word(name)]
@@ -121,7 +121,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
     found = recognize(location) if kind == "auto" else kind
     recognizes = load_format(found).recognizes
     if found not in GENERAL and recognizes is not None and recognizes(probe):
-        # The source is an index or shards beside the folders.
+        # The location itself is a source, such as an index or shards that lie beside the folders.
         return location
     if split is not None:
         del options["split"]
@@ -133,7 +133,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:
-    """Return the listing with the target forms that the user named, or with remarks on fields named like targets."""
+    """Return the listing with the target forms that the user named; else with messages on fields named like targets."""
     if forms:
         if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")
@@ -149,7 +149,7 @@ def _with_targets(listing: Listing, forms: str) -> Listing:
 
 
 def _with_classes(listing: Listing, classes: Location) -> Listing:
-    """Return the listing with the class names in a file, and number labels that have names in the order of the file."""
+    """Return the listing with class names from a file; labels that have names are renumbered in the file's order."""
     try:
         read = from_lines(text_of_file(b"".join(classes.lines()), "surrogateescape"))
         names = [printable(name) for name in read]

@@ -39,8 +39,8 @@ from picstore.storage.location.resolve import Location, locate
 
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
-_OPEN_COLUMNS = 8  # number of open columns: image and attachments, which are read in turn
-# A file may have this many rows in addition to one row for each of its bytes.
+_OPEN_COLUMNS = 8  # number of columns kept open, because a row's image and attachments are read in turn
+# A file may state one row for each of its bytes, and this many rows in addition.
 _FREE_ROWS = 1 << 20
 _ROW = struct.Struct("<QQ")  # row group, and row in the group
 
@@ -71,7 +71,7 @@ def list_parquet(
 
 
 def _require_readable(files: list[Location]) -> None:
-    """Raise the Damage of the first file if no file can be opened."""
+    """If none of the files can be opened, raise the Damage of the first file."""
     first: Damage | None = None
     for file in files:
         damage = _damage_of_schema(file)
@@ -93,7 +93,7 @@ def _damage_of_schema(file: Location) -> Damage | None:
 
 @contextlib.contextmanager
 def _errors_as_damage(file: Location, prefix: str = "") -> Iterator[None]:
-    """Raise Damage instead of pyarrow's errors and UnicodeDecodeError, because names and strings may be any bytes."""
+    """Raise Damage in place of pyarrow's errors, and of UnicodeDecodeError for names and strings that are not UTF-8."""
     import pyarrow as pa
 
     try:
@@ -103,7 +103,7 @@ def _errors_as_damage(file: Location, prefix: str = "") -> Iterator[None]:
 
 
 def _samples(part: ParquetPart, columns: ColumnChoice) -> Iterator[SourceSample]:
-    # All inputs share one string for the path.
+    # All inputs share this one string, to save memory.
     path, number = str(part.file), 0
     with _errors_as_damage(part.file), open_parquet(part.file) as opened:
         _check_rows(opened, part.file)
@@ -140,7 +140,7 @@ def _attached(sample: SourceSample, column: str, where: bytes) -> Input:
 
 
 def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
-    """Replace the column ``extra`` that an export wrote by the members of its JSON object."""
+    """Replace the column ``extra``, which an export wrote as a JSON object, by the object's members."""
     inner = json_object(values.pop("extra").encode("utf-8", "surrogateescape"), skipped)
     if inner is None:
         skipped["column extra (not a JSON object)"] += 1
@@ -148,9 +148,9 @@ def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
 
 
 def _check_rows(opened: Any, file: Location) -> None:
-    """Raise TooLarge, before any row is listed, if a file states more rows than it can hold images.
+    """Raise TooLarge, before any row is listed, if a file states more rows than its size has room for images.
 
-    Rows of a constant value take nearly no bytes, so a small file may state 2**40 rows.
+    Rows of a constant value take almost no bytes, so a small file may state 2**40 rows.
     """
     stated, size = opened.metadata, file.size()
     groups = sum(stated.row_group(group).num_rows for group in range(stated.num_row_groups))
@@ -160,7 +160,7 @@ def _check_rows(opened: Any, file: Location) -> None:
 
 
 def _present(opened: Any, group: int, column: str) -> list[bool] | None:
-    """Return for each row of a row group whether a column of bytes has a value; None if all have, by statistics."""
+    """Return, for each row of a group, whether a column of bytes has a value; None if statistics say that all have."""
     import pyarrow as pa
 
     stated = opened.metadata.row_group(group)
@@ -179,7 +179,7 @@ def _present(opened: Any, group: int, column: str) -> list[bool] | None:
                 found += values.is_valid().to_pylist()
             else:
                 found += [bool(value and (value.get("bytes") or value.get("path"))) for value in values.to_pylist()]
-    # Rows behind a damaged page count as present; their images fail when they are read.
+    # Values from a damaged page on count as present; reading their images will fail.
     except (pa.ArrowException, OSError):
         pass
     return found + [True] * (stated.num_rows - len(found))
@@ -194,7 +194,7 @@ def _count_rows(file: Location) -> int | None:
 
 
 def _rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any] | Damage]:
-    """Yield the rows of a row group without images; for each row behind a damaged page, yield the damage."""
+    """Yield each row of a group as values of ``columns``, by name; for each row from a damaged page on, the damage."""
     import pyarrow as pa
 
     count, found = opened.metadata.row_group(group).num_rows, 0
@@ -213,7 +213,7 @@ def _readable_rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterato
 
 
 def _values(column: Any) -> list[Any]:
-    """Convert a column to Python values, value by value if some are not UTF-8 or beyond Python's dates."""
+    """Convert a column to Python values; one by one if some are not UTF-8, or dates that Python cannot represent."""
     try:
         return list(column.to_pylist())
     # UnicodeDecodeError is a ValueError.
@@ -242,7 +242,7 @@ def _value(scalar: Any) -> Any:
 
 
 class _OpenFile:
-    """Parquet file whose images are read; reading in sequence is fastest."""
+    """Column of an open Parquet file, from which values are read fastest in row order."""
 
     def __init__(self, path: str, column: str, version: str) -> None:
         self._file = open_parquet(locate_version(path, version))
@@ -272,7 +272,7 @@ def _open_file(path: str, column: str, version: str) -> _OpenFile:
 
 
 def read_parquet(source: Input) -> bytes:
-    """Read the image of a row: ``key`` is row group, row and column. The file stays open for the next input."""
+    """Return a row's image file: ``key`` is row group, row and column. The Parquet file stays open."""
     group, row = _ROW.unpack_from(source.key)
     value = _open_file(source.path, source.key[_ROW.size :].decode(), source.version).image(group, row)
     if isinstance(value, dict):

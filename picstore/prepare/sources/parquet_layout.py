@@ -36,7 +36,7 @@ IMAGES_PER_READ = 16  # reading one image at a time takes 1.5 times as long
 
 _SUFFIX = ".parquet"
 _MAX_DEPTH = 64  # largest depth of folders; partitions are seldom more than three deep
-_PROBED_DEPTH = 4  # depth of folders to search: a configuration, a split and two partitions
+_PROBED_DEPTH = 4  # depth to which folders are searched: a configuration, a split and two partitions
 _PROBED_FOLDERS = 8  # largest number of files, and of sub-folders, to search in a folder
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SHOWN = 8  # largest number of configurations in a message
@@ -99,7 +99,7 @@ def _columns(path: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split_part(path: tuple[str, ...]) -> int | None:
-    """Return the index of the path's part that is the split, or None; ``name=value`` counts only if named ``split``."""
+    """Return the index of the path's part that names a split, or None; of ``name=value``, only ``split=…`` counts."""
     folders = [
         (k, part)
         for k, part in reversed(list(enumerate(path[:-1])))
@@ -113,13 +113,13 @@ def _split_part(path: tuple[str, ...]) -> int | None:
 
 
 def _after_configuration(path: tuple[str, ...]) -> str:
-    """Return a path's folder that is the split, with the file name; the file name alone if no folder is the split."""
+    """Return ``folder/file`` of a path, with the folder that names a split; ``file`` alone if no folder does."""
     found = _split_part(path)
     return path[-1] if found in (None, len(path) - 1) else f"{path[found or 0]}/{path[-1]}"
 
 
 def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location) -> None:
-    """Raise UsageError if splits lie in several folders that are neither splits nor columns."""
+    """Raise UsageError if the folders of splits lie in different folders, except folders like ``column=value``."""
     configurations = {
         "/".join(part for part in path[:found] if "=" not in part)
         for path in paths
@@ -139,8 +139,8 @@ def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location)
 def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
     """Return whether a folder, or the first of its folders with Parquet files, has Parquet files of images.
 
-    Files that may be images end the search, so that only the first class of a folder of classes is listed. Return None
-    if nothing in the folder decides.
+    Return False at the first file that may itself be an image, so that a source of class folders is listed only up to
+    its first class; return None if the folder and its sub-folders hold neither.
     """
     if names := probe.files_ending(_SUFFIX):
         others = bool(probe.files_ending(".tar"))
@@ -160,11 +160,11 @@ def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
 
 
 def _may_hold_images(file: Location, others: bool) -> bool:
-    """Return whether a Parquet file may hold images; if the file cannot be opened, return ``not others``."""
+    """Return whether a Parquet file may hold images; if it cannot be opened, whether no tars (``others``) are there."""
     try:
         with open_parquet(file) as opened:
             return any(_is_image(field.type) or is_binary(field.type) for field in opened.schema_arrow)
-    # pyarrow is not installed, or fails in any way. Listing the source tells the reason.
+    # pyarrow is not installed, or fails with any error; listing the source will report the error.
     except Exception:
         return not others
 
@@ -177,7 +177,7 @@ def import_parquet() -> Any:
 def open_parquet(location: Location) -> Any:
     """Open a Parquet file; reading a page checks its checksum, if the writer stored one."""
     if isinstance(location, Folder):
-        # Refuse a pipe, because pyarrow would wait for its writer.
+        # Refuse a pipe, because pyarrow would wait for a program to write into the pipe.
         if not location.is_file():
             raise Damage("not a regular file", printable(str(location)))
         source: Any = location.path
@@ -194,7 +194,7 @@ class ParquetColumns:
     Attributes:
         others: columns that become the extra.
         attached: columns that become attachments.
-        numbers: numbers in the whole source of the file's classes, in order; None if the file names no classes.
+        numbers: for each class number in the file, the number in the whole source; None if the file names no classes.
         json_extra: whether the column ``extra`` is JSON, whose members become the extra.
     """
 
@@ -206,7 +206,7 @@ class ParquetColumns:
     json_extra: bool = False
 
     def take_label(self, extra: dict[str, Any], file: Location) -> Label:
-        """Remove a row's label and return its number in the whole source; raise UsageError if the label has no name."""
+        """Remove a row's label and return it numbered as in the whole source; raise UsageError if it has no name."""
         label = take_label(extra, self.label)
         if self.numbers is None or not isinstance(label, int) or label == -1:
             return label
@@ -222,7 +222,7 @@ class ColumnChoice:
     Attributes:
         labels: choice of the label's column.
         classes: class names of all files.
-        skipped: counts of rows by column that is left out.
+        skipped: for each column that is left out, the number of rows.
     """
 
     def __init__(self, location: Location, image_field: str | None, label_field: str | None) -> None:
@@ -313,7 +313,7 @@ def _holds_several(type_: Any) -> bool:
 
 
 def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
-    """Return whether a column of bytes holds images, by Hugging Face's feature or by the first bytes of some rows."""
+    """Return whether a column of bytes holds images, by Hugging Face's metadata or by the first bytes of some rows."""
     import pyarrow as pa
 
     kind = feature.get("_type") if isinstance(feature, dict) else None

@@ -38,7 +38,7 @@ _MAX_IMAGE, _MAX_EXTRA = 32 << 20, 1 << 20
 def list_picpoc(location: Location) -> Listing:
     """List every record, stream by stream and file by file; a record's extra and ``serial`` become the sample's extra.
 
-    A file has no directory if its writer died; its containers are then found by walking their headers.
+    If its writer died, a file has no directory; its containers are then found by reading one header after the other.
     """
     names = [f"{stream}/{file}" for stream in _numbers(location, folders=True) for file in _numbers(location / stream)]
     skipped, no_label = SkippedFields(), "no labels: no record has one"
@@ -48,7 +48,7 @@ def list_picpoc(location: Location) -> Listing:
 
 
 def _numbers(location: Location, *, folders: bool = False) -> list[str]:
-    """Return a folder's entries whose names are numbers, in numeric order; with ``folders``, only folders."""
+    """Return the names of a folder's entries that are numbers, in numeric order; with ``folders``, only folders."""
     found = [name for name, is_folder in visible_entries(location) if name.isdecimal() and (is_folder or not folders)]
     return sorted(found, key=int)
 

@@ -17,7 +17,7 @@ Read = Callable[[int, int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Field of a message: ``value`` is a varint's integer, ``start`` and ``size`` the byte range of any other field."""
+    """Field of a message: ``value`` is a varint's integer; any other field has the byte range ``start``, ``size``."""
 
     number: int
     wire: int
@@ -47,7 +47,7 @@ def fields_of(read: Read, start: int, size: int, *, file: str = "") -> Iterator[
 
 
 def read_varint(read: Read, offset: int, end: int, file: str = "") -> tuple[int, int]:
-    """Return an unsigned 64-bit integer and the offset behind it; raise Corrupt if the integer does not end."""
+    """Return the unsigned 64-bit integer at ``offset``, and the offset after it; raise Corrupt if it has no end."""
     value = 0
     for k, byte in enumerate(read(offset, min(_MAX_VARINT, end - offset))):
         value |= (byte & 0x7F) << (7 * k)
@@ -62,5 +62,5 @@ def to_signed(value: int) -> int:
 
 
 def memory_reader(data: bytes | memoryview) -> Read:
-    """Return a function that reads from bytes in memory, and cuts off ranges at their end."""
+    """Return a function that returns byte ranges of ``data``; ranges beyond the end of ``data`` are cut off."""
     return lambda offset, size: bytes(data[offset : offset + size])

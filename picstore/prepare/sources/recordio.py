@@ -30,17 +30,18 @@ _IMAGE_HEADER = struct.Struct("<IfQQ")
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _MAX_LABELS = 1 << 16
 _SUFFIXES = (".rec", ".recordio")
-_OBJECT = 5  # values of an object: class, left, top, right and bottom
+_OBJECT = 5  # number of an object's values: class, left, top, right and bottom
 _TARGETS = "boxes:xyxy-normalized"
 
 
 def list_recordio(location: Location, *, split: str | None = None) -> Listing:
     """List every record of a file, of a folder's ``*.rec``, or of files named by braces.
 
-    An .idx file is needed only to read on behind a damaged record, and to know the number of missing records.
+    An .idx file is needed only to read on after a damaged record, and to know the number of missing records.
 
-    The label is the header's label, or the first of several labels, if it is an integer; otherwise it stays in the
-    extra as ``label``. Several labels stay as ``labels``. Labels of objects become boxes, and the label is −1.
+    A record's label is the label in its header, or the first of several labels; unless it is an integer, it stays in
+    the extra as ``label``. Several labels stay in the extra as ``labels``. If the labels describe objects, these become
+    boxes, and the record's label is −1.
     """
     files = shard_files(location, *_SUFFIXES, split=split)
     empty = list[str]()
@@ -66,7 +67,7 @@ def _reader(file: SourceFile) -> ReadRecord:
 
 
 def _end(file: SourceFile, offset: int, part: int, length: int) -> int:
-    """Return the offset behind all parts of a record."""
+    """Return the offset of the record that follows all parts of this record."""
     while True:
         offset += _HEADER.size + (length + 3) // 4 * 4
         if part in (_WHOLE, _LAST):
@@ -116,7 +117,7 @@ def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, An
     values: class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning.
 
     Args:
-        may_be_none: whether an empty list of objects counts, although two to four labels of a class may look the same.
+        may_be_none: whether labels may describe no object. Plain labels, such as 2 and 5, may look the same.
     """
     if len(labels) < 2 or not all(math.isfinite(value) and value.is_integer() for value in labels[:2]):
         return None
@@ -146,7 +147,7 @@ def _is_object(values: Sequence[float]) -> bool:
 
 
 def read_split(source: Input) -> bytes:
-    """Read a split record: ``offset`` is the first part's offset, ``key`` the size of the header in bytes as u32."""
+    """Return the image of a split record: ``offset`` is that of its first part, ``key`` the header's size as u32."""
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []
     offset, part, total = source.offset, _FIRST, 0

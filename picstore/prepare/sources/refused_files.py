@@ -16,7 +16,7 @@ _UNPACK = "unpack it, and give the folder"
 _EXPORT = "write its images to a folder, or to a dataset with picstore.Writer"
 _FOLDER = "give the folder that holds it, or a list of images"
 _PROBED_FILES = 8  # largest number of files of a folder that are read
-# Offset and bytes of the magic number, type of the file, and remedy. Longer numbers stand before their beginnings.
+# Offset and bytes of a magic number, type of the file, and remedy. The longer of two that begin alike comes first.
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xff\xd8\xff", "an image (JPEG)", _FOLDER),
     (0, b"\x89PNG\r\n\x1a\n", "an image (PNG)", _FOLDER),
@@ -110,7 +110,7 @@ _FOLDERS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """File or folder that no source reads: its type, and what the user can do with it."""
+    """Description of a file or folder that no source reads: its type, and what the user can do with it."""
 
     what: str
     remedy: str
@@ -122,7 +122,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def describe_foreign(head: bytes, name: str) -> Foreign | None:
-    """Recognize a file that no source reads by first bytes and name; return None if the file is text or empty."""
+    """Describe a file that no source reads from its first bytes and name; return None if the file is text or empty."""
     if head.startswith(b"PK\x03\x04"):
         for suffixes, (what, remedy) in _ZIPPED.items():
             if name.lower().endswith(suffixes):
@@ -148,7 +148,7 @@ def require_text(location: Location) -> None:
 
 
 def require_readable(probe: SourceProbe) -> None:
-    """Raise UsageError, as :func:`require_text`, if a folder is another library's or no source reads its files."""
+    """Raise UsageError if a folder is that of another library, or no source reads its files; see require_text."""
     for names, what, remedy in _FOLDERS:
         if set(names) <= set(probe.files):
             _refuse(probe.location, Foreign(what, remedy))
@@ -162,7 +162,7 @@ def require_readable(probe: SourceProbe) -> None:
 
 
 def _refuse_annotations(probe: SourceProbe) -> None:
-    """Raise UsageError if the folder or its ``annotations`` holds annotations that are not read with the folder."""
+    """Raise UsageError if a folder or its ``annotations`` holds annotation files that ``--source folder`` ignores."""
     inner = [f"annotations/{entry.name}" for entry in _entries(probe, "annotations") if not entry.is_folder]
     for suffix, beginning, what, remedy in _ANNOTATIONS:
         for name in [name for name in (*probe.files, *inner) if name.lower().endswith(suffix)][:_PROBED_FILES]:

@@ -42,7 +42,7 @@ class SourceSample:
     version: str = ""
 
     def to_input(self, label: int, odd: OddValues) -> Input:
-        """Return the sample as an Input with number ``label``; ``odd`` counts values that JSON cannot hold."""
+        """Return the sample as an Input with class number ``label``; ``odd`` counts values that JSON cannot hold."""
         extra = extra_as_json(self.extra, odd, name=self.name) if self.extra else b""
         return Input(
             self.name,
@@ -63,9 +63,9 @@ class SourceSample:
 
 
 def choose_image(given: str | None, fields: Collection[str], path: object, usual: Sequence[str] = IMAGE_FIELDS) -> str:
-    """Return the image's field: the user's choice, the first of the usual names, or the only field.
+    """Return the image's field: the user's (``given``), else the first with a usual name, else the only field.
 
-    Raise UsageError, which names the source ``path``, if the user's choice is not a field or no field can be chosen.
+    Raise UsageError, which names the source ``path``, if ``given`` is not a field or no field can be chosen.
     """
     if given is not None:
         if given not in fields:

@@ -24,7 +24,7 @@ from picstore.storage.location.resolve import Location, locate, map_concurrently
 ReadRecord = Callable[[int, str], tuple[SourceSample, int]]
 
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
-_MAX_NAMES = 1 << 20  # largest number of names that a pattern may stand for
+_MAX_NAMES = 1 << 20  # largest number of names to which a brace pattern may expand
 
 
 def shard_files(location: Location, *suffixes: str, split: str | None = None) -> list[Location]:
@@ -42,7 +42,7 @@ def shard_files(location: Location, *suffixes: str, split: str | None = None) ->
     for file, is_file in zip(files, map_concurrently(lambda file: file.is_file(), files), strict=True):
         if not is_file:
             raise NotADataset(f"{file} is not a file" if file.exists() else f"{file} does not exist")
-    # Splits are searched in names from the last slash before the braces on, because all files share the part before.
+    # Search names for splits only after the last slash before the braces, because all files share the part before.
     folder = len(str(location).partition("{")[0].rpartition("/")[0])
     return choose_split(files, lambda file: str(file)[folder:], split, location)
 
@@ -103,7 +103,7 @@ _OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # line of an index
 
 
 def names_beside(location: Location) -> frozenset[str]:
-    """Return the names of the files in a folder, or beside a file or pattern; empty if the folder cannot be listed."""
+    """Return the names of the files in a folder, or in a file's or pattern's folder; none if it cannot be listed."""
     try:
         folder = location if location.is_folder() else location.parent
         return frozenset(entry.name for entry in visible_entries(folder) if not entry.is_folder)
@@ -129,7 +129,7 @@ def stated_counts(folder: Location) -> dict[str, int]:
 
 
 def index_of_tar(tar: Location, names: frozenset[str]) -> Location | None:
-    """Return the file that counts a tar's samples: img2dataset's ``x_stats.json``, DALI's ``x.idx``, or None."""
+    """Return the file that counts the samples of x.tar: img2dataset's ``x_stats.json``, DALI's ``x.idx``, or None."""
     stem = tar.name.removesuffix(".tar")
     return next((tar.parent / name for name in (f"{stem}_stats.json", f"{stem}.idx") if name in names), None)
 
@@ -147,7 +147,7 @@ def read_offsets(file: Location, names: frozenset[str], *, column: int) -> list[
     """Return the sorted offsets of a file's records, read from its index; None if the file has no index.
 
     The index of ``x.rec`` is ``x.idx``, ``x.index``, ``x.rec.idx`` or ``x.rec.index``. Each line has two integers:
-    ``key offset`` by MXNet, ``offset size`` by DALI and the package tfrecord; number ``column`` is the offset.
+    ``key offset`` by MXNet, ``offset size`` by DALI and the package tfrecord; ``column``, 0 or 1, is the offset's.
     """
     stem = file.name.rpartition(".")[0] or file.name
     found = [
@@ -168,11 +168,11 @@ def indexed_samples(
     column: int,
     empty: list[str],
 ) -> Iterator[SourceSample]:
-    """Yield the samples of record files, in order. If a file has an index, reading goes on behind a damaged record.
+    """Yield the samples of record files, in order. If a file has an index, reading goes on after a damaged record.
 
     Args:
         location: the source. Indexes lie beside its files.
-        reader: function that returns, for an open file, the function that reads the file's records.
+        reader: function that takes an open file and returns the function that reads the file's records.
         column: column of the offsets in the indexes, see :func:`read_offsets`.
         empty: list to which the names of files without records are added.
     """
@@ -204,7 +204,7 @@ def _records(
 
 
 def missing_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield a remark for each set of shards ``train-00003-of-00128.…`` from which some are missing."""
+    """Yield a message for the user for each set of shards ``train-00003-of-00128.…`` that is not complete."""
     found: dict[tuple[str, str, str], set[str]] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(name):
@@ -221,7 +221,7 @@ def missing_shards(names: Iterable[str]) -> Iterator[str]:
 
 
 def empty_files(names: Sequence[str]) -> Iterator[str]:
-    """Yield a remark if ``names``, the files without records, is not empty; it may grow until the iteration begins."""
+    """Yield a message for the user if ``names`` of files without records is not empty when the iteration begins."""
     if names:
         files = "1 file holds" if len(names) == 1 else f"{len(names):,} files hold"
         yield f"{files} no records, such as {names[0]}"

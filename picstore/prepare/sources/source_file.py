@@ -32,7 +32,7 @@ class SourceFile:
 
     Attributes:
         path, printable_path: path of the file or URL of the object, and its form for messages.
-        version: version of the open file, which inputs keep if their offsets were read from the file.
+        version: version of the open file; inputs state it if their offsets were read from the file.
     """
 
     def __init__(self, where: Where, *, window: int = 0, version: str = "") -> None:
@@ -45,7 +45,7 @@ class SourceFile:
             self._min_bytes = window or _REMOTE_WINDOW
             try:
                 self._object, self.size = self._object.pin()
-            # Use the message of a local file, because the ledger repeats the message.
+            # Raise the same message as for a missing local file, because the ledger shows the message.
             except NotADataset as error:
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
             except OddKey as error:
@@ -107,7 +107,7 @@ def file_version(where: Where) -> str:
 
 
 def locate_version(path: str, version: str) -> Location:
-    """Return the location of a file; reading an object raises Changed if the object has another version."""
+    """Return the location of a file; if it is an object, reading raises Changed if the object has another version."""
     location = locate(path)
     return replace(location, expected=version) if version and isinstance(location, RemoteFile) else location
 
@@ -172,7 +172,7 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return the prefix of paths that the files of a Hugging Face snapshot link to; empty for any other folder.
+    """Return, in a list, the prefix of the paths to which a Hugging Face snapshot links; no prefix for other folders.
 
     The files of a snapshot ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
     """

@@ -17,7 +17,7 @@ from picstore.storage.location.resolve import Location, Where, locate
 
 # Kinds that are recognized by a magic number or an index.
 _WITH_MAGIC = ("index", "mds", "litdata", "ffcv", "parquet", "hdf5", "lmdb", "recordio", "tfrecord", "picpoc")
-# Kinds that recognize any folder or any file.
+# Kinds that recognize any folder (``folder``) or any file (``list``), and are therefore tried last.
 GENERAL = ("folder", "list")
 # Kinds in the order of recognition. Entry points of other packages are tried before GENERAL.
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *GENERAL)
@@ -91,8 +91,8 @@ class SourceFormat:
         list_inputs: function of a path and of options as keywords. It raises NotADataset if the path cannot be read,
             UsageError if the path is of another kind or a value is wrong, Damage, or MissingDependency.
         options: names of the options that ``list_inputs`` takes.
-        recognizes: function by which ``--source auto`` tells whether a location is of this kind; None for never.
-        object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in an object store, not a path.
+        recognizes: function that tells ``--source auto`` whether a location is of this kind; None if none is.
+        object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in a store; otherwise a local path.
         takes_engine: whether ``list_inputs`` takes the keyword ``engine``, which runs tasks that list large sources.
     """
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @functools.lru_cache(1 << 12)
 def split_of_word(word: str) -> str | None:
-    """Return the split that a word such as a folder's name states, without digits and extension; else None."""
+    """Return the split that a word such as a folder's name is, without final digits and extension; or None."""
     match = _WORD.fullmatch(word.lower().partition(".")[0])
     return match and match[1]
 
@@ -47,7 +47,7 @@ def split_of_name(name: str) -> str | None:
 
 
 def without_split(name: str) -> str:
-    """Return a name without words that are splits, and their separators: ``y`` for ``y_train``."""
+    """Return a name without those words that are splits: ``y`` for ``y_train``."""
     words = [word for word in re.split(r"[^A-Za-z0-9]+", name) if not _WORD.fullmatch(word.lower())]
     return "_".join(words) or name
 
@@ -77,7 +77,7 @@ def _numbered_split(name: str) -> str | None:
 
 
 def match_split(split: str, names: Iterable[str]) -> str | None:
-    """Return the name that ``split`` means: the equal name, or the only name with another word for the same split."""
+    """Return the name that equals ``split``, else the only name for the same split, as ``val`` for ``validation``."""
     there = list(names)
     if split in there:
         return split
@@ -106,5 +106,5 @@ def refuse_splits(names: Collection[str], where: object, option: str = "--classe
 
 
 def refuse(splits: Collection[str], where: object, remedy: str = f", or --split {ALL} for all of them") -> NoReturn:
-    """Raise UsageError, because a source holds several splits."""
+    """Raise UsageError with the message that a source holds several splits."""
     raise UsageError(f"{where} holds the splits {', '.join(splits)}; give --split with one of them{remedy}")

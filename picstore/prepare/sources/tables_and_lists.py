@@ -52,7 +52,7 @@ from picstore.storage.location.text_files import is_wide, text_lines
 
 _REPEATED = "repeated"  # key of notes
 _JSON_LINES = (".jsonl", ".ndjson")
-_PART_BYTES = 1 << 19  # bytes of a CSV's part: 5,000 rows, 0.1 s
+_PART_BYTES = 1 << 19  # bytes of a CSV per part; a part has about 5,000 rows and is listed in 0.1 s
 _EXTRA, _ATTACHMENTS = "extra", "attachments"
 _SHOWN = 80  # largest number of a line's characters in a message
 
@@ -108,9 +108,9 @@ class _CsvPart:
     Attributes:
         bounds: offsets of the part's first byte and end in the file.
         lines: number of lines before the part.
-        names: names of the columns; None if the part's first row states the names.
+        names: names of the columns; None if the part's first row is the header.
         fields: columns of image and label, each None unless the user named it.
-        data: bytes of the part, if the part is the whole file.
+        data: bytes of the part if it is the whole file; else None.
     """
 
     table: Location
@@ -209,7 +209,7 @@ def _samples(
     for number, row in rows:
         row_name = f"{table} line {number}"
         if isinstance(row, str):
-            # The number of lines that were cut off is unknown. Assume as many as are left.
+            # It is unknown how many lines were cut off; assume as many as are left.
             lost = number if row.startswith(CUT) else 0
             name, problem = printable(f"{table.name} line {number}"), f"line {number}: {row}"
             yield SourceSample(name, str(table), problem=problem, lost=lost)
@@ -249,9 +249,9 @@ def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tu
 
 
 def require_integers(listing: Listing, location: Location) -> Listing:
-    """Return the listing of a list with integers as labels; inputs with any other label fail.
+    """Return a listing whose label names are replaced by the integers that they state; inputs with other names fail.
 
-    Raise UsageError if half of the labels are not integers; they are then names, which a file of classes must number.
+    Raise UsageError if half of the inputs have other names, because a file of classes must then number the names.
     """
     names = listing.classes
     found = [number_of_text(name) for name in names]

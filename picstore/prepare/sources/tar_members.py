@@ -16,13 +16,13 @@ from picstore.prepare.sources.source_file import SourceFile
 
 _BLOCK = 512
 _END = bytes(_BLOCK)
-# Types of members: regular files (a zero byte in tars older than POSIX); links, devices, folders and pipes.
+# Type flags of regular files (a zero byte in tars older than POSIX), and of links, devices, folders and pipes.
 _REGULAR = b"\0" + b"07"
 _WITHOUT_DATA = b"123456"
 _LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
 _MAX_HEADER = 1 << 20  # largest size of a long name or of pax records in bytes
 _PAX_LENGTH = re.compile(rb"(\d{1,8}) ")
-# Names of compressions by the first two bytes of a file.
+# Compressions, by the first two bytes of a compressed file.
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
 
 
@@ -90,9 +90,9 @@ def _header_name(header: bytes) -> bytes:
 
 
 def _parse_pax(records: bytes, name: bytes, size: int) -> tuple[bytes, int]:
-    r"""Return path and size from pax records, each ``length key=value\n``; if missing, the given name and size."""
+    r"""Return (path, size) from pax records, each ``length key=value\n``; a missing value is ``name`` or ``size``."""
     start = 0
-    # Records are matched at an offset, because cutting off one after the other would take quadratic time.
+    # Match at an offset, because cutting each record off the bytes would take quadratic time.
     while digits := _PAX_LENGTH.match(records, start):
         end = start + int(digits[1])
         if not digits.end() < end <= len(records):

@@ -38,11 +38,11 @@ _MAX_VALUE = 1 << 16
 _MAX_FEATURES = 1 << 12  # largest number of features of an example
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)
 _LABELS = ("image/class/label", "image/class/text", *LABEL_FIELDS)
-# Number of first examples of which at least one must have an image; otherwise the source is refused.
+# If none of this many first examples has an image, the source is refused.
 _TRIED = 1000
 _BOXES = "image/object/bbox/xmin"  # feature of TensorFlow's detection API
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")
-_COMPRESSED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # gzip, zlib
+_COMPRESSED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # first bytes of gzip and zlib files
 
 
 def list_tfrecord(
@@ -51,8 +51,8 @@ def list_tfrecord(
     """List every example of a file, of a folder's ``*.tfrecord`` or ``name-00000-of-00128``, or of a brace pattern.
 
     Integers, floats and strings become the extra: a single value as itself, several values as a list. Other bytes are
-    skipped. Listing checks the CRCs of lengths, and reading an image the CRC of its data. An example without an image
-    fails. Raise UsageError if no example, or none of the first 1,000, has an image.
+    left out. Listing checks the CRC of each record's length; reading an image checks the CRC of its record's data. An
+    example without an image becomes an input that fails. Raise UsageError if all examples, or the first 1,000, do.
     """
     files = _files(location, split)
     skipped, empty, unclear = SkippedFields(), list[str](), list[UsageError]()
@@ -88,7 +88,7 @@ def _files(location: Location, split: str | None) -> list[Location]:
 
 
 def _shards(probe: SourceProbe) -> list[str]:
-    """Return the files whose names are numbered as TensorFlow's tools number shards."""
+    """Return the names of files that are numbered as TensorFlow's tools number shards, ``-00000-of-00128``."""
     return [name for name in probe.files if "-of-" in name and ".parquet" not in name]
 
 
@@ -163,7 +163,7 @@ def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile)
 
 
 def _features(file: SourceFile, start: int, length: int) -> dict[str, tuple[int, list[Field]]]:
-    """Return kind and values of each feature of an example, by name; at most _MAX_VALUE + 1 values."""
+    """Return (kind, values) of each feature of an example, by name, with at most _MAX_VALUE + 1 values each."""
     count = 0
     by_name: dict[str, tuple[int, list[Field]]] = {}
     for features in _submessages(file, start, length, 1):
@@ -213,7 +213,7 @@ def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a file whose first length has its CRC, or a folder with such a file."""
+    """Return whether the first record's length in a file, or in a folder's first such file, matches its CRC."""
     if not probe.is_folder:
         return _is_record(probe.head())
     return any(_is_record(probe.head(name)) for name in (_shards(probe) or probe.files_ending(*_SUFFIXES))[:1])

@@ -29,7 +29,7 @@ from picstore.storage.location.resolve import Location, map_concurrently
 # Names of the folders of images and of annotations, the devkit's names first.
 _IMAGES, _ANNOTATIONS = ("JPEGImages", "images"), ("Annotations", "annotations")
 _SETS = "ImageSets"
-# Folders of segmentations, whose pixels are classes or numbers of objects, and the names of their attachments.
+# Attachment names by folder of segmentation images, whose pixels are class numbers or object numbers.
 _MASKS = {"SegmentationClass": "mask", "SegmentationObject": "object_mask"}
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _MAX_XML = 1 << 22  # largest size of an annotation in bytes
@@ -43,7 +43,7 @@ Files = Mapping[str, Location]
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """Object of an annotation: class, box (left, top, right, bottom) as in the file, and flags."""
+    """Object of an annotation: class name, box (left, top, right, bottom) as in the file, and values of _FLAGS."""
 
     name: str
     box: tuple[float, float, float, float]
@@ -70,7 +70,7 @@ class _Layout:
 
     Attributes:
         images, annotations: files by stem; an annotation may have no image, and an image no annotation.
-        masks: for each attachment's name, its files by stem.
+        masks: for each attachment name, the files of segmentations by stem.
         other: names of the files that are neither images nor annotations.
     """
 
@@ -92,7 +92,7 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     """
     layout = _find_files(folder)
     stems = _choose_stems(folder, layout, split)
-    # Class names get provisional numbers, in order of appearance.
+    # Class names by order of appearance, with provisional numbers.
     listed, classes, notes = InputTable(), dict[str, int](), Counter[str]()
     from_one = True
     for stem, found in zip(
@@ -159,7 +159,7 @@ def _by_stem(folder: Location, suffixes: tuple[str, ...]) -> tuple[Files, list[s
 
 
 def _choose_stems(folder: Location, layout: _Layout, split: str | None) -> list[str]:
-    """Return the sorted stems of a split's images; without a split, the stems of all images and annotations."""
+    """Return the sorted stems of a split's images; if ``split`` is None or "all", of all images and annotations."""
     everything = sorted({*layout.images, *layout.annotations})
     lists = _image_sets(folder)
     if split is None and len({*map(splits.split_of_word, lists)} - {None}) > 1:
@@ -174,7 +174,7 @@ def _choose_stems(folder: Location, layout: _Layout, split: str | None) -> list[
 
 
 def _image_sets(folder: Location) -> dict[str, Location]:
-    """Return the lists of images by split, without the lists of a single class (``dog_train.txt``)."""
+    """Return the files that list images, by split, without those of a single class (``dog_train.txt``)."""
     for place in ("Main", "Segmentation"):
         try:
             names = [entry.name for entry in visible_entries(folder / _SETS / place) if not entry.is_folder]
@@ -198,7 +198,7 @@ def _input(folder: Location, layout: _Layout, stem: str) -> Input:
 
 
 def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str]) -> Input:
-    """Return an input with final labels, and boxes from pixel edge to pixel edge, clipped to the image."""
+    """Return an input with final class numbers, and boxes in pixel edges counted from 0, clipped to the image."""
     if not one.extra:
         return one
     fields: dict[str, list[Any]] = json.loads(one.extra)
@@ -218,11 +218,7 @@ def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str])
 
 
 def _read(file: Location | None) -> _Annotation | str:
-    """Read an annotation.
-
-    Returns:
-        The annotation, which is empty without a file, or the reason why the file cannot be read.
-    """
+    """Return an annotation, empty if ``file`` is None; if the file cannot be read, return the reason as a string."""
     if file is None:
         return _Annotation()
     try:

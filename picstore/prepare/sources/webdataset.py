@@ -51,10 +51,10 @@ _LABELS = ("cls", "cls2", "class")
 _JSON = ("json", "jsn")
 _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", *_LABELS))
 _PROBED_MEMBERS = 64  # number of members that are read to tell a WebDataset from a tar of images
-# Prefixes of the keys of notes, before the name of a split or a field.
+# Prefixes of keys in ``notes``; the name of a split or of a field follows.
 _SPLIT, _FURTHER = "split ", "further image "
 _MAX_NAMED = 5  # largest number of fields that a remark names
-# Largest size in bytes of a JSON object that is read. The extra leaves out the object's largest fields.
+# Largest size in bytes of a JSON object that is read; its largest fields are left out if the extra has no room.
 _MAX_JSON = 4 * MAX_EXTRA
 
 
@@ -110,7 +110,7 @@ def list_webdataset(
 
 
 def _further_images(notes: Notes) -> Iterator[str]:
-    """Yield a remark if images became attachments of other images."""
+    """Yield a message for the user if images became attachments of other images."""
     if notes:
         count, example = sum(count for count, _ in notes.values()), min(example for _, example in notes.values())
         fields = sorted(what.removeprefix(_FURTHER) for what in notes)
@@ -155,12 +155,12 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
-    """Yield the samples of a tar; ``notes`` get the splits of its folders, and '' for samples without a split."""
+    """Yield a tar's samples; add to ``notes`` the splits that its folders name, '' for samples in no such folder."""
     labels = RowLabels(tar.label_field, always=(*_LABELS, "label"))
     with SourceFile(tar.location) as file:
         # Members of macOS (._x) and of webdataset itself (__index__) are not samples.
         members = (m for m in members_of(str(tar.location)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
-        # A tar that breaks off loses its last sample, because the sample's label may be missing.
+        # The last sample of a tar that breaks off is not yielded, because its label may be missing.
         for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
             split = next(filter(split_of_word, key.split("/")[:-1]), "")
             notes[_SPLIT + split] = (1, "")
@@ -175,7 +175,7 @@ def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[Source
 
 
 def _ambiguous(file: SourceFile, key: str, members: list[tuple[str, Member]]) -> Iterator[SourceSample]:
-    """Yield a failing sample for each image of a sample that has a field twice, because members cannot be matched."""
+    """Yield a failing sample per image of a sample with a field twice, whose images and labels cannot be matched."""
     counts = Counter(field for field, _ in members)
     twice = ", ".join(printable(os.path.basename(member.name)) for field, member in members if counts[field] > 1)  # noqa: PTH119
     problem = f"a field comes twice in this sample: {twice}"
@@ -254,7 +254,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Return whether adjacent first members of a tar share a key, or any lie in folders not named like the tar."""
+    """Return whether two adjacent members at a tar's beginning share a key, or folders are not named like the tar."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:

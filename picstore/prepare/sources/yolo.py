@@ -45,7 +45,7 @@ _LINE = re.compile(rb"\s*\d+(\.0*)?(\s+-?[\d.]+(e[+-]?\d+)?){4,}\s*", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Folders of images and of label files, which may be the same, and the prefixes of names in the folders."""
+    """Folder of images and folder of label files, which may be the same, and prefixes for names of inputs from them."""
 
     images: Location
     labels: Location
@@ -109,7 +109,7 @@ def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
 
 
 def _find_trees(folder: Location) -> dict[str, _Tree]:
-    """Return the trees of a source by split; a single tree may have the key '' instead."""
+    """Return the trees of a source by split or folder name; if there is only one, its key may be ''."""
     entries = visible_entries(folder)
     folders = [name for name, is_folder in entries if is_folder]
     if {_IMAGES, _LABELS} <= set(folders):
@@ -140,7 +140,7 @@ def _find_trees(folder: Location) -> dict[str, _Tree]:
 
 
 def _divided(folder: Location, names: Iterable[str]) -> list[str]:
-    """Return the names of those splits whose folder holds a folder ``images`` and a folder ``labels``."""
+    """Return those of ``names`` that are splits and whose folder holds folders ``images`` and ``labels``."""
     found = [name for name in names if splits.split_of_word(name)]
     return [
         name
@@ -155,7 +155,7 @@ def _has_darknet(names: Iterable[str]) -> bool:
 
 
 def _find_lists(folder: Location) -> dict[str, Location]:
-    """Return the lists of images beside the folders, such as ``train.txt``, by split."""
+    """Return the files in a source's folder that list images, such as ``train.txt``, by split."""
     files = [entry.name for entry in visible_entries(folder) if not entry.is_folder and entry.name.endswith(".txt")]
     return {name[:-4]: folder / name for name in files if splits.split_of_word(name)}
 
@@ -233,7 +233,7 @@ def _input(pair: _Pair) -> Input:
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Return an input with only the target fields that the source has, and with the forms of these fields."""
+    """Return an input without target fields that are empty in the whole source, and with the forms of the others."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)
@@ -247,7 +247,7 @@ def _finish(one: Input, fields: set[str]) -> Input:
 
 
 def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
-    """Return the objects of a label file, none without a file; return the reason if the file cannot be read."""
+    """Return the target fields of a label file, empty without a file; if it cannot be read, the reason as a string."""
     if pair.labels is None or pair.image is None:
         return parse_labels("", meaning)
     try:
@@ -257,7 +257,7 @@ def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
 
 
 def _read_meaning(folder: Location, trees: Sequence[_Tree]) -> tuple[Meaning, list[str]]:
-    """Return the class names and shape of keypoints that files of the source state, and remarks."""
+    """Return the class names and shape of keypoints that files of the source state, and messages for the user."""
     files = {name for name, is_folder in visible_entries(folder) if not is_folder}
     yamls = sorted(name for name in files if name.lower().endswith((".yaml", ".yml")))
     preferred = [name for name in ("data.yaml", "dataset.yaml", *yamls) if name in yamls]

@@ -18,20 +18,20 @@ _MAX_CLASS = 1 << 20  # largest number of classes
 _MAX_KEYPOINTS = 1 << 12  # largest number of keypoints of an object
 # Ultralytics accepts coordinates from -0.01 to 1.01, which may result from rounding.
 _BEYOND = 0.01
-# Decimals of normalized coordinates, rounded because sums and differences have errors of floats.
+# Decimal places to which normalized coordinates are rounded, because sums and differences have rounding errors.
 _DECIMALS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Rules for a line: class names, empty if classes are numbers; number of keypoints and of values per keypoint."""
+    """Meaning of a line: class names, empty if there are only numbers; number of keypoints, and values per keypoint."""
 
     names: Sequence[str] = ()
     keypoints: tuple[int, int] | None = None
 
 
 def parse_labels(text: str, meaning: Meaning) -> dict[str, Any]:
-    """Return a label file's target fields, with coordinates from 0 to 1, and the number of boxes ``without_area``.
+    """Parse a label file to target fields, with coordinates from 0 to 1; ``without_area`` counts boxes left out.
 
     Raise ValueError, which names the line, if a line breaks the format.
     """
@@ -103,7 +103,7 @@ def _clipped(value: float) -> float:
 
 
 def _point(values: Sequence[float]) -> list[float]:
-    """Return a keypoint; a point of two numbers is visible unless a number is negative, as for Ultralytics."""
+    """Return a keypoint (x, y, visibility); without visibility, 2, or 0 if x or y is negative, as in Ultralytics."""
     x, y = values[:2]
     visible = values[2] if len(values) == 3 else 2.0 if min(x, y) >= 0 else 0.0
     if visible not in (0, 1, 2):
@@ -138,7 +138,7 @@ def _keypoint_shape(value: Any) -> tuple[int, int]:
 
 
 def _names(value: Any) -> list[str]:
-    """Return class names from a list, or from an object by number; a number without a name is its own name."""
+    """Return class names from a list, or from an object of names by number; a number without a name names itself."""
     if isinstance(value, dict):
         by_number = {int(number): name for number, name in value.items()}
         if by_number and not 0 <= min(by_number) <= max(by_number) < _MAX_CLASS:
