@@ -82,7 +82,7 @@ def enter_records(places, picks, records, max_pixels):
 
 @device_function
 def _find_points(entry, place, held_first, points):
-    """Set ``points`` to the address of the held segments' entry points, and the MCUs between two; −1 if invalid."""
+    """Set ``points`` to address and spacing, in MCUs, of the held segments' entry points; spacing −1 if invalid."""
     table = array_at(place[1], np.int64(place[6]), np.uint16)
     count, interval, first = _u32(entry, _COUNT), _u16(entry, _INTERVAL), _u32(entry, _FIRST)
     at, sampling = first + count, min(load_byte(entry + np.uint64(_SAMPLING)), 5)

@@ -39,8 +39,8 @@ class BatchRecords:
     entries: Table  # ``layout.ENTRY`` (n,); zeros for an empty slot
     held: Table  # index entries of the parts that were read
     tops: I64  # (n,), number of pixel rows above the held rows
-    # (n, 2) each, as in ``jpeg.cut.TiledJpegs``: addresses of the stream and of its segments' lengths; number of bytes
-    # and of segments. 0 for none.
+    # (n, 2) each, as in ``jpeg.cut.TiledJpegs``: addresses of the stream and of the lengths of its segments; numbers of
+    # its bytes and of its segments. All are 0 for an empty slot.
     addresses: U64
     sizes: I64
     layouts: I64  # (n, 6), ``layouts_of`` the held parts
@@ -52,7 +52,7 @@ class BatchRecords:
     extras: list[bytes]  # JSON for targets; empty without targets
     attachments: list[dict[str, bytes | memoryview]]  # image files for targets, by name
     points: I64  # (n, 2), entry points as ``describe_tiles`` takes them
-    damage: list[Damage]  # of records that others of their container replace
+    damage: list[Damage]  # damage of records that other records of their container replace
     problems: dict[int, Damage]  # for each slot without an image, the reason
     weight: float = 1.0  # weight among all ranks' batches
 
@@ -174,8 +174,8 @@ def gather_records(
 ) -> BatchRecords:
     """Collect the records of a batch from containers that were read; each slot belongs to one request.
 
-    An image with more than ``max_pixels``, or with more pixels than its stream can hold, is a problem of its slot. A
-    slot with a problem has the size of the image that will replace its image.
+    An image with more than ``max_pixels``, or with more pixels than its stream can hold, gets an entry in ``problems``.
+    A slot with a problem has the size of the image that will replace its image.
 
     Raises:
         Damage: a source has no sound record in the batch.
@@ -259,7 +259,7 @@ def _find_sound(
             sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
             sound_ones = container.good & source.dataset.live.mask(number)
             alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
-            # A record of another bucket is a replacement only in a batch of one record, which has no other slot to copy.
+            # A record of another bucket is taken only in a batch of one record, which has no other slot to copy.
             sound = np.flatnonzero(alike if alike.any() or len(records) > 1 else sound_ones)
             if not len(sound):
                 records.problems.update(zip(here.tolist(), damage, strict=True))

@@ -50,7 +50,7 @@ class RecordFiles:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """Layout in one block of a batch's arrays for picstore's GPU decoder, given bytes of data, images and parts."""
+    """Layout of a batch's arrays for picstore's GPU decoder in one block: numbers of data bytes, images and parts."""
 
     data: int
     images: int

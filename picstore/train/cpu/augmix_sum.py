@@ -12,7 +12,7 @@ _f32, _i32 = np.float32, np.int32
 
 
 class Mixture:
-    """State between the ``MIX`` steps of an image, uint8 (3, height, width), C-contiguous."""
+    """Original and sum of an image, uint8 (3, height, width), C-contiguous, kept between its ``MIX`` steps."""
 
     def __init__(self, image: U8) -> None:
         self._image = image

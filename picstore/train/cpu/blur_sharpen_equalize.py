@@ -62,7 +62,7 @@ def reflected(i, extent):
 
 @device_function
 def weighted_sum(flat, low, high, weights, out):
-    """Write the weighted sum of rows of ``flat`` to ``out``; the rows of pair k begin at low[k] and high[k]."""
+    """Write the weighted sum of rows of ``flat`` to ``out``; the two rows of weight k begin at low[k] and high[k]."""
     middle, count = flat[low[0] :], out.size
     first = weights[0]
     for i in range(count):
@@ -77,7 +77,7 @@ def weighted_sum(flat, low, high, weights, out):
 
 @device_function
 def pad_row(row, padded, margin):
-    """Copy a row into the middle of ``padded``, float32, and reflect it into ``margin`` values at both ends."""
+    """Copy a row into the middle of ``padded``, float32, and fill ``margin`` values at each end by reflection."""
     middle = padded[margin:]
     for i in range(row.size):
         middle[i] = row[i]
@@ -144,7 +144,7 @@ def _count_levels(plane, counts):
 
 @device_function
 def _equalizing_table(counts, table):
-    """Write the new level of each level; return False if no level changes."""
+    """Write the new value of each level to ``table``; return False if no level changes."""
     total, last = 0, 0
     for level in range(_LEVELS):
         count = 0
@@ -179,7 +179,7 @@ def equalize(image):
 
 @kernel("(uint8[:, :, ::1],)")
 def stretch_contrast(image):
-    """Map the least and the greatest level of each channel of an image, as for ``equalize``, to 0 and 255."""
+    """Stretch each channel of an image, as for ``equalize``, so that its least level is 0 and its greatest 255."""
     planes = image.reshape(3, image.shape[1] * image.shape[2])
     for c in range(3):
         plane = planes[c]
@@ -202,7 +202,7 @@ def _copy_row(row, out):
 
 @device_function
 def _sharpen_row(rows, y, rest, column, out):
-    """Blend row ``y`` with its smoothed copy, whose share is ``rest``; the first and last pixel stay."""
+    """Write row ``y`` blended with its smoothed copy, whose share is ``rest``, except the first and last pixel."""
     above, row, below = rows[(y - 1) % 3], rows[y % 3], rows[(y + 1) % 3]
     for i in range(row.size):
         column[i] = above[i] + row[i] + below[i]
@@ -216,7 +216,7 @@ def _sharpen_row(rows, y, rest, column, out):
 
 @kernel("(float64[:, :, ::1], int64, int64, uint8[:, :, ::1])")
 def sharpen(operands, slot, step, image):
-    """Blend an image with a smoothed copy in place; the border stays.
+    """Blend an image with a smoothed copy in place, except the outermost pixels.
 
     Arguments are as for ``blur``; ``operands[slot, step, 0]`` is the factor: 0 smooths, 1 changes nothing.
     """

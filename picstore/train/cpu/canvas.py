@@ -18,7 +18,7 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.opcodes import FILL, NEAREST, PILLOW_BICUBIC, PILLOW_BILINEAR, SAMPLING
 
-_BORDER = 3  # pixels
+_BORDER = 3  # pixels around a packed image
 _POSITIONS = ThreadBuffer()
 
 _f32, _i32, _u8, _u32, _u64 = np.float32, np.int32, np.uint8, np.uint32, np.uint64
@@ -45,8 +45,8 @@ def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
 def _packed(image, numbers):
     """Interleave the planes into uint32 pixels, with red in the lowest byte and with a border.
 
-    The border repeats the image's edge for Pillow's sampling, and is the fill for NEAREST; otherwise it is zero, so
-    that it lacks ``_INSIDE``.
+    The border repeats the image's edge for Pillow's filters, and is the fill for NEAREST; otherwise it is zero, so
+    that ``_INSIDE`` is not set there.
     """
     height, width = image.shape[1:]
     packed = np.zeros((height + 2 * _BORDER, width + 2 * _BORDER), np.uint32)
@@ -76,7 +76,7 @@ def _packed(image, numbers):
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_nearest(operands, slot, step, positions, image):
-    """Replace each pixel of an image by the pixel at its position, in place.
+    """Replace each pixel of an image by the pixel at its position in ``positions``, in place.
 
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds sampling and fill.
@@ -125,7 +125,7 @@ def _sum_of(pixels, shift, weights):
 
 @device_function
 def _interpolate_row(neighbors, position, half, rows):
-    """Interpolate a row of bytes, adding ``half`` before the fraction is dropped."""
+    """Interpolate a row of pixels into rows of red, green and blue; ``half`` is added before truncation."""
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     to_x, to_y = position
     red, green, blue = rows
@@ -161,7 +161,7 @@ def _blend_border(neighbors, position, fill, y, image):
 
 @device_function
 def _fill_outside(position, extent, fill, rows):
-    """Overwrite the pixels whose positions lie outside of the image, as Pillow does."""
+    """Overwrite the pixels whose positions lie outside of the image with the fill, as Pillow does."""
     to_x, to_y = position
     low, high_x, high_y = -ONE // 2, extent[0] * ONE - ONE // 2, extent[1] * ONE - ONE // 2
     for x in range(to_x.size):
@@ -171,7 +171,7 @@ def _fill_outside(position, extent, fill, rows):
 
 @inlined
 def _fill_levels(numbers):
-    """Return red, green and blue of the fill, 0 for ``NO_FILL``."""
+    """Return red, green and blue of the fill, which are 0 for ``NO_FILL``."""
     return _i32(max(numbers[FILL], 0.0)), _i32(max(numbers[FILL + 1], 0.0)), _i32(max(numbers[FILL + 2], 0.0))
 
 
@@ -205,7 +205,7 @@ def gather_linear(operands, slot, step, positions, image):
 
 @inlined
 def _cubic_weights(t):
-    """Return Pillow's weights (a = -1) of four neighbors; the second lies ``t`` pixels before the position."""
+    """Return Pillow's weights (a = -1) of four neighbors in a line; the second lies ``t`` before the position."""
     square, cube = t * t, t * t * t
     return _f32(2) * square - cube - t, _f32(1) - _f32(2) * square + cube, t + square - cube, cube - square
 
@@ -219,7 +219,7 @@ def _write_cubic_weights(positions, weights):
 
 @device_function
 def _add_cubic_row(neighbors, across, down, sums):
-    """Add a weighted row of the 4 × 4 neighbors to the sums of red, green and blue."""
+    """Add one row of the 4 × 4 neighbors, weighted ``across`` and ``down``, to the sums of red, green and blue."""
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     a, b, c, d = across[0], across[1], across[2], across[3]
     for k in range(3):

@@ -31,7 +31,7 @@ def _fixed(at, scale, shift, extent):
 
 @inlined
 def _scale_and_shift(sampling):
-    """Return scale and shift of positions: whole pixels for NEAREST, otherwise from the center of the first pixel."""
+    """Return scale and shift for ``_fixed``: whole pixels for NEAREST, else 1 / ONE pixels from the first center."""
     return (1.0, 0.0) if sampling == NEAREST else (float(ONE), 0.5 - ONE / 2)
 
 
@@ -71,7 +71,7 @@ def _fill_uniform(key, first, row):
 
 @device_function
 def _blurred_rows(key, first, across, rows):
-    """Fill rows with random numbers of the counters from ``first`` on, blurred along rows."""
+    """Fill rows with random numbers of the counters from ``first`` on, and blur them along rows, the first pass."""
     width, margin = rows.shape[1], across.size - 1
     numbers, padded = np.empty(width, np.float32), np.zeros(width + 2 * margin, np.float32)
     left, right = np.empty(margin + 1, np.int64), np.empty(margin + 1, np.int64)
@@ -85,7 +85,7 @@ def _blurred_rows(key, first, across, rows):
 
 @device_function
 def _displace(rows, down, numbers, axis, positions):
-    """Blur the noise along columns, and write the displaced positions along an axis."""
+    """Blur the noise along columns, the second pass, and write the displaced x or y coordinate of each pixel."""
     height, width = rows.shape
     reach = down.size - 1
     above, below = np.empty(reach + 1, np.int64), np.empty(reach + 1, np.int64)

@@ -16,7 +16,7 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.buffers import CUTS, PIXELS
 
-_WIDE = 33  # pixels, which become at least 3 samples of chroma
+_WIDE = 33  # pixels, which give at least 3 samples of chroma at any factor
 
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
@@ -26,7 +26,7 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
 
 
 def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]]:
-    """Decode the part of a slot's image that the views reach, int64 (4,).
+    """Decode the part of a slot's image that the views reach, given as a box, int64 (4,).
 
     Decoding divides the sides by ``factor``, 1, 2, 4 or 8. A file of any format is decoded whole.
 
@@ -47,7 +47,7 @@ def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]] | None:
-    """Decode the reached part of a tiled JPEG like ``decode_slot``; return None if that is the whole image."""
+    """Decode the reached part of a tiled JPEG as ``decode_slot`` does; return None if that is the whole image."""
     one, top = slice(slot, slot + 1), int(records.tops[slot])
     tiled = TiledJpegs(records.layouts[one], records.addresses[one], records.sizes[one], ())
     box = boxes_to_cut(records.to_held(reach[None], [slot]), tiled.tilings[:, :2])
@@ -56,13 +56,13 @@ def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, tuple[int, int]] | None:
-    """Decode a box, int64 (1, 4), of one tiled JPEG like ``decode_slot``; return None if it is the whole image."""
+    """Decode a box, int64 (1, 4), of a tiled JPEG as ``decode_slot`` does; return None if it is the whole image."""
     if not tiled.sizes[0, 1] or (box == [[0, 0, *tiled.tilings[0, :2]]]).all():
         return None
     found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)
     if found is not None:
         return found[0], (int(found[1][0]), int(found[1][1]))
-    # libjpeg does not interpolate chroma rows of at most 2 samples, which 32 pixels may become.
+    # Widen the box: libjpeg does not interpolate chroma rows of at most 2 samples, which 32 pixels may become.
     if factor > 1:
         size = tiled.tilings[0, :2]
         box[0, :2] = np.minimum(box[0, :2], np.maximum(size - _WIDE, 0))
@@ -93,11 +93,12 @@ def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: in
 
 
 def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str) -> U8:
-    """Decode a file of any format to upright RGB like ``picstore convert``; raise ImageError if the size differs.
+    """Decode a file of any format to upright RGB, as ``picstore convert`` does.
 
-    The extension of ``name`` identifies formats without a magic number.
+    The extension of ``name`` identifies formats without a magic number. Raise ImageError if the file does not decode
+    to ``width`` × ``height`` pixels.
     """
-    # Few datasets need this import, and it takes 0.1 s.
+    # Imported late, because few datasets need this import, and it takes 0.1 s.
     from picstore.prepare.image.decoder_process import decode_bounded
     from picstore.prepare.image.encode_settings import EncodeSettings
 

@@ -36,7 +36,7 @@ _REASONS = {
     WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
     OUTSIDE: "its box does not lie within what was read of it",
 }
-# Number of a process's first batches that carry the CPU's pixels of an image; a training loop may drop the first.
+# Number of a process's first batches with one image's pixels from the CPU; several, because some may be dropped.
 PROBED = 16
 _probed = count()
 
@@ -70,7 +70,7 @@ class StreamFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, count)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Cut the streams of some slots; return for each slot whose stream must not be decoded the reason."""
+        """Cut the streams of some slots; return, by slot, the reason why a stream must not be decoded."""
         records = self._records
         chosen = [slot for slot in slots if slot not in records.problems and records.sizes[slot, 0]]
         if chosen:
@@ -91,7 +91,7 @@ class StreamFiller:
         return records.corrupt(wrong)
 
     def _check(self, slot: int) -> dict[int, str]:
-        """Check the headers of a slot's stream, by which device decoders allocate memory; return a problem by slot."""
+        """Check a stream's headers, by which device decoders allocate memory; return {} or the slot and its problem."""
         start, stop = self._encoded.bounds[slot].tolist()
         width, height = self._encoded.boxes[slot, 2:].tolist()
         if self._records.foreign[slot]:
@@ -104,9 +104,9 @@ class StreamFiller:
 
 
 class SegmentFiller:
-    """A :class:`BatchFiller` of described tiles and targets.
+    """A :class:`BatchFiller` of tiles, their descriptions for the GPU, and targets.
 
-    The first batches of a process carry the CPU's pixels of an image, which are compared with the GPU's pixels.
+    A process's first batches also carry one image's pixels from the CPU, for a comparison with the GPU's pixels.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class SegmentFiller:
         arrays: Any = SegmentTables.divide(layout, block)
         self._data, self._rows, self._segments = arrays["data"], arrays["images"], arrays["segments"]
         self._tables = arrays["codes"], arrays["places"], arrays["quantization"]
-        # Images that are not described have zeros.
+        # Zeros mark images that are not described.
         self._rows[:], arrays["places"][:] = 0, 0
         self.images: list[ViewImages] | U8 = self._data
         self._rects, self._results = (np.zeros((n, 4), np.int64) for _ in range(2))
@@ -153,7 +153,7 @@ class SegmentFiller:
         self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}
         codes = self._results[slots.start : slots.stop, 0]
-        # Slots without a stream have codes other than 0, and slots with images of a kind that the GPU does not decode.
+        # A code other than 0 marks slots without a stream, and images that the GPU does not decode.
         chosen = slots if self.targets is not None else (slots.start + np.flatnonzero(codes)).tolist()
         probed = self._choose_probe(codes) if slots.start == 0 else -1
         if probed >= 0:
@@ -194,7 +194,7 @@ class SegmentFiller:
         self._boxes[part, 1::2] -= top[:, None]
 
     def _decode(self, slot: int, reason: str) -> None:
-        """Decode an image on the CPU; raise ImageError if the image is damaged."""
+        """Decode on the CPU an image that the GPU does not decode; raise ImageError if the image is damaged."""
         factor = int(self._factors[slot])
         pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=factor)
         self._segment_tables.pixels[slot] = np.ascontiguousarray(pixels.transpose(2, 0, 1))

@@ -81,7 +81,7 @@ class ImageFiller:
 
     @staticmethod
     def _describe(views: Sequence[Images]) -> StridedImage:
-        """Return the kernel's description of the images of views: int64 (views, n, 7)."""
+        """Return addresses, strides and shapes of the views' images for kernels: int64 (views, n, 7)."""
         return np.stack([strided_images(images) for images in views])
 
     def _plain(self, slots: range) -> list[Images]:
@@ -123,7 +123,7 @@ class ImageFiller:
                     row, out = view.first + slot, images[slot - slots.start]
                     render(pixels, view.params.geometry, row, origin=origin, factor=factor, out=out)
             except ImageError as error:
-                # The error itself would keep the container in memory by its traceback.
+                # Only the text, because the error's traceback would keep the container in memory.
                 wrong[slot] = str(error)
             except MemoryError:
                 wrong[slot] = "takes more memory than there is"

@@ -31,14 +31,14 @@ from picstore.train.transforms.padding_and_edges import CONSTANT
 
 
 def can_fuse(geometry: Geometry) -> Bools:
-    """Return whether the kernel tries each image: bool (n,). Tests replace this function to turn the kernel off."""
+    """Return, for each image, whether the kernel tries to make it: bool (n,). Tests replace this to turn it off."""
     plain: Bools = geometry.upright & ~geometry.shows_edges & (geometry.border == CONSTANT)
     chosen: Bools = plain & (geometry.size > 0).all(axis=1)
     return chosen
 
 
 class FusedKernel:
-    """Fused kernel for the images of a batch.
+    """Fused kernel, which decodes and resamples the images of a batch.
 
     Args:
         geometries: geometries of each group of views.
@@ -90,14 +90,14 @@ _open_box, _open_stream, _decode, _resample = (caller(stage.signature) for stage
 
 
 def load_kernels() -> None:
-    """Compile or load the fused kernel and all stages."""
+    """Compile or load the fused kernel and the stages that it calls."""
     load_stages()
     compile_kernel(run_fused)
 
 
 @cache
 def load_stages() -> tuple[int, ...]:
-    """Compile or load the stages; return the address of each."""
+    """Compile or load the stages of the fused kernel; return the address of each."""
     return tuple(map(address_of, STAGES))
 
 
@@ -181,7 +181,7 @@ def _open_image(stages, stream, box, factor, workspace, rect):
 
 @device_function
 def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):
-    """Convert a box and a clip from stored to decoded pixels; the clip is rounded outwards."""
+    """Convert a box, and the clip within which it reads, from stored to decoded pixels; round the clip outwards."""
     for k in range(4):
         decoded_box[k] = (box[k] - (rect[k] if k < 2 else 0)) / factor
         edge = clip[k] - rect[k % 2]

@@ -67,7 +67,7 @@ def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: in
 
 
 def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
-    """Return the integer by which the sides of the record's image are longer than the attachment's."""
+    """Return the integer ratio of an image's sides to an attachment's sides; raise ImageError if there is none."""
     scale = max(1, round(source[0] / size[0]))
     if all(side in (whole // scale, -(-whole // scale)) for side, whole in zip(size, source, strict=True)):
         return scale
@@ -76,7 +76,7 @@ def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
 
 
 def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, int]) -> Geometry:
-    """Return the geometry of one image in source and output pixels that are ``scale`` times as large.
+    """Return the geometry of one image, in source and output pixels that are ``scale`` times as large.
 
     Interpolation is at least bilinear, because whole pixels of the larger image may be half pixels here.
     """
@@ -120,7 +120,7 @@ def open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> A
 
 def _open_image(blob: bytes | memoryview) -> ImageFile.ImageFile:
     """Read the header of an image; raise SyntaxError if the format is none of ``_MASK_FORMATS``."""
-    # Few datasets have masks, and Pillow takes 40 ms of the time to the first batch.
+    # Imported late, because few datasets have masks, and Pillow delays the first batch by 40 ms.
     from PIL import BmpImagePlugin, GifImagePlugin, PngImagePlugin, TiffImagePlugin
 
     from picstore.prepare.image.mend_files import leave_out_metadata

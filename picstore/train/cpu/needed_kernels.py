@@ -31,8 +31,8 @@ from picstore.train.transforms.geometry import Geometry, compose
 from picstore.train.transforms.transform_plan import TransformPlan
 from picstore.train.transforms.views import ViewGroup
 
-# Number of images whose parameters are drawn. A step of probability 0.05 is missed once in 500,000 trainings, and is
-# then compiled at its first use.
+# Number of images whose parameters are drawn, to see which steps occur. A step of probability 0.05 is missed once in
+# 500,000 trainings, and is then compiled at its first use.
 _DRAWS = 256
 _SIZES = np.array([(640, 480), (480, 640), (200, 150), (1600, 1200)])  # width and height
 _BOXES = np.array([[(20.0, 20.0, 120.0, 120.0), (30.0, 40.0, 140.0, 100.0)]])
@@ -96,7 +96,7 @@ def _of_geometry(geometry: Geometry, output: OutputSpec) -> Iterator[Any]:
         yield apply_edges
     if "polygons" in output.targets:
         yield clip_polygon
-    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # Attachments may be masks.
+    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # Attachments, which may be masks.
         yield warp_nearest
 
 

@@ -29,7 +29,7 @@ _TO_SUBNORMAL = np.float32(2.0**24)
 
 @kernel("(float32[::1], int64, uint32[::1])")
 def round_floats(line, dtype, patterns):
-    """Round float32 to bit patterns of an ``OutputDtype``, ties to even. ``patterns`` may be ``line``."""
+    """Round float32 to bit patterns of an ``OutputDtype``, ties to even; ``patterns`` may be the memory of ``line``."""
     bits = line.view(np.uint32)
     for i in range(line.size):
         b = bits[i]

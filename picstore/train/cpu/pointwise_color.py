@@ -71,7 +71,7 @@ def _turn_hue(chunk, turns):
         r, g, b = red[i], green[i], blue[i]
         v = max(max(r, g), b)
         d = v - min(min(r, g), b)
-        # The difference of the two lesser channels, and 0, 2 or 4 if red, green or blue is the greatest.
+        # Difference of the two lesser channels, and base of the hue: 0, 2 or 4 if red, green or blue is the greatest.
         across = r - g
         base = _FOUR
         across = b - r if v == g else across
@@ -150,7 +150,7 @@ def _sum(grey, count):
 
 @device_function
 def _run_step(opcode, number, second, mean, chunk):
-    """Run one step, with first operands ``number`` and ``second``, on a chunk."""
+    """Run one step on a chunk; ``number`` and ``second`` are the step's first two operands."""
     flat = chunk.reshape(3 * _CHUNK)
     factor = _f32(number)
     rest = _f32(1 - number)
@@ -176,8 +176,8 @@ def _run_step(opcode, number, second, mean, chunk):
 def run_pointwise(opcode, operands, slot, begin, end, image):
     """Run pointwise steps and contrast on an image in place.
 
-    Contrast needs the mean grey level of the whole image, so a pass that sums up the levels ends before contrast. This
-    pass has no steps if contrast is the first step.
+    Contrast needs the mean grey level of the whole image, so the pass before contrast also sums up the grey levels.
+    This pass runs no steps if contrast is the first step.
 
     Args:
         opcode: int64 (n, k); ``opcode[slot, begin:end]`` are the steps.

@@ -25,7 +25,7 @@ _TOLERANCE = 1e-6  # allowance for rounding errors
 
 
 def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int], factor: int, out: U8) -> None:
-    """Render an image, without the GIL.
+    """Resample an image by its geometry into ``out``, without the GIL.
 
     Args:
         pixels: uint8 (h, w, 3), C-contiguous: at least ``geometry.reach[slot]`` of the image.
@@ -74,7 +74,7 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
 
 
 def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill: int = 0) -> None:
-    """Render a mask, integers (h, w), into ``out`` (H, W) by nearest-neighbor interpolation.
+    """Resample a mask, integers (h, w), into ``out`` (H, W) by nearest-neighbor interpolation.
 
     Raises:
         UsageError: a shape or dtype is wrong, the dtype cannot hold ``fill``, or the geometry is not finite.
@@ -112,7 +112,7 @@ def _with_border(
 
 
 def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int) -> tuple[U8, F64, I64]:
-    """Resample the visible part of an image to the output's scale; return its pixels, and matrix and clip for it."""
+    """Resample an image's visible part to the output's scale; return the pixels, and matrix and clip for them."""
     height, width = pixels.shape[:2]
     low, high = np.maximum(reach[:2], 0), np.minimum(reach[2:], (width, height))
     if (low >= high).any():
@@ -125,7 +125,7 @@ def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int
     resample(pixels, box, np.concatenate([low, high]), planes, interpolation=interpolation)
     scale = (high - low) / size
     matrix = (matrix - np.stack([np.zeros(2), np.zeros(2), low], axis=1)) / scale[:, None]
-    # A clip that ends beyond the resampled part ends beyond the image, or where the output does not reach.
+    # The clip may exceed the resampled part: there it is outside of the image, or the output does not reach it.
     left_top = np.floor((clip[:2] - low) / scale)
     right_bottom = np.ceil((clip[2:] - low) / scale)
     clip = np.concatenate([left_top, right_bottom]).astype(np.int64)

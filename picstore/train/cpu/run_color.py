@@ -37,7 +37,7 @@ _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
 def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: OutputDtype) -> None:
     """Run the steps of image ``slot``, without the GIL: a kernel for each run of pointwise steps and each other step.
 
-    Python's share is 2 µs, and 1 µs for each kernel.
+    Python takes 2 µs of the time, and 1 µs for each kernel.
 
     Args:
         program, slot: color program of the batch, and index of the image.
@@ -94,7 +94,7 @@ def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> Non
 
 
 def _erase(program: ColorProgram, slot: int, step: int, dtype: OutputDtype, out: Array) -> None:
-    """Overwrite a box with NumPy, which needs no kernel for each dtype and layout."""
+    """Overwrite a box by NumPy, because a kernel would be compiled for each dtype and layout."""
     left, top, right, bottom = program.operands[slot, step, :4].astype(np.int64).tolist()
     box = out[:, max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
     if program.opcode[slot, step] == opcodes.ERASE:

@@ -53,7 +53,7 @@ def add_targets(
         for group, parameters in zip(targets, params, strict=True):
             for number, view in enumerate(group):
                 row = number * len(records) + slot
-                # Each view has its own extra, because a training loop may change one.
+                # Each view gets a copy of the extra, because a training loop may change the extra of one view.
                 if not first and "extra" in names:
                     extra = parse_extra(records.extras[slot])
                 view[slot], first = make_target(names, extra, blobs, parameters.geometry, row), False

@@ -46,7 +46,7 @@ def visible_run(edges, y, width, least):
 
 @device_function
 def _narrow(start, step, low, high, first, last):
-    """Return the part of a run in which low ≤ start + step · x ≤ high."""
+    """Return first and last + 1 of the pixels x of a run for which low ≤ start + step · x ≤ high."""
     begin, end = float(first), last - 1.0
     if step > 0:
         begin, end = max(begin, (low - start) / step), min(end, (high - start) / step)
@@ -151,9 +151,9 @@ def _warp_border(source, matrix, clip, fill, line, y, run, axes):
 
 @device_function
 def _safe(start, step, low, high, begin, end):
-    """Return the part of a run in which the fixed-point positions start + step · x lie in pixels low … high.
+    """Return first and last + 1 of the pixels x of a run whose fixed-point positions lie in pixels low … high.
 
-    Positions are monotonic, so both ends move inwards until they fit, by a pixel or two at most, because of rounding.
+    The positions start + step · x are monotonic, so both ends move inwards until they fit: by two pixels at most.
     """
     first, last = begin, end
     while first < last and not low <= (start + first * step) >> 32 <= high:
@@ -178,7 +178,7 @@ def warp(source, matrix, clip, edges, fill, target):
     height, width = target[5], target[6]
     rows = np.empty((2, width), np.uint64)
     line = np.empty((3, width), np.uint8)
-    # Bounds of the left top neighbor. Two columns follow, so that 8 bytes can be read.
+    # Bounds of a pixel's top left neighbor; two columns follow it, so that 8 bytes can be read.
     low_x, high_x = max(clip[0], 0), min(clip[2] - 2, source.shape[1] - 3)
     low_y, high_y = max(clip[1], 0), min(clip[3] - 2, source.shape[0] - 2)
     for y in range(height):
@@ -255,7 +255,7 @@ def _copy_element(at, size, fill, to):
 
 @kernel("(Tuple((int64[::1], int64)), float64[:, ::1], int64[::1], float64[:, ::1], uint64, int64[::1])")
 def warp_nearest(mask, matrix, clip, edges, fill, target):
-    """Copy the mask's elements under the centers of output pixels; write ``fill`` outside of clip, mask or edges.
+    """Copy the mask's elements under the centers of output pixels, or ``fill`` outside of clip, mask or edges.
 
     Args:
         mask: ``strided_image`` of (h, w), and the bytes of an element: 1, 2, 4 or 8.

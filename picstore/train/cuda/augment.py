@@ -41,7 +41,7 @@ from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices
 
 _COUNTS = 3 * 256  # counters of an image: one for each level of each channel
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
-# Fusion is off, because colors would differ: a fused multiplication and addition rounds once, and the CPU rounds twice.
+# No fusion, because colors must equal the CPU's: a fused multiplication and addition rounds once, the CPU twice.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 # Options of the phase that resamples. With 80 registers a thread, 6 programs fit on a multiprocessor. Without a limit
 # the compiler takes 96, for bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
@@ -65,8 +65,8 @@ def augment(
 
     Args:
         images: n images, uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows: at least
-            ``geometry.reach`` of each. Memory of another stream must stay unchanged until the current stream has
-            reached the launch.
+            ``geometry.reach`` of each. Memory allocated on another stream must stay unchanged until the current stream
+            has reached the launch.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
         geometry, program: geometry and color program of the n images.
         dtype, channels_last: dtype (uint8, float16, bfloat16 or float32) and layout of the outputs.
@@ -182,7 +182,7 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     with launching():
         for (table, out, channels_last), words in zip(jobs, split, strict=True):
             _launch(table, words, out, channels_last)
-    held.clear()  # Only later work on this stream can get the memory.
+    held.clear()  # Only later work on this stream can reuse the memory.
 
 
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:

@@ -55,19 +55,19 @@ def run_phase(
     CANVAS: tl.constexpr,
     COUNTED: tl.constexpr,
 ):
-    """Run one phase of a batch.
+    """Run one phase: a step that needs the previous phase's whole images (in phase 0, resampling), and pointwise steps.
 
     Args:
         table: a table of descriptors, see ``augment_layout.py``.
         phase: number of the phase, from 0.
         out: pointer to an output, uint8, float16, bfloat16 or float32; descriptors hold the address of each output.
-        levels: uint8, two for each value of the outputs: planes written by even phases, planes written by odd phases.
+        levels: uint8, two for each value of the outputs: the planes that even phases write, then those of odd phases.
         rows: float32, one for each value of the outputs: results of ``blur_rows`` and ``displace_rows``.
         sums: int64 (phases, images), zero before phase 0: sums of grey levels.
         FIRST: whether this is phase 0, which resamples.
         CHANNELS_LAST: whether the channels of the output come last.
-        CANVAS: whether the phase begins with steps other than contrast and blur. Most lists have no such steps, and
-            keep a kernel of few registers.
+        CANVAS: whether the phase begins with steps other than contrast and blur. Most transforms have no such steps,
+            and need a kernel with fewer registers.
         COUNTED: whether the next phase begins with a step that needs the counts of levels.
     """
     descriptor = find_descriptor(table)
@@ -158,7 +158,7 @@ def displace_rows(table, phase, rows):
 
 @kernel
 def make_tables(table, phase):
-    """Make tables of new levels from the counts of levels, for images with a step of ``TABLE_STEPS`` in ``phase``."""
+    """Make tables of new levels from counts of levels, for images whose ``phase`` begins with one of TABLE_STEPS."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if begin == load_i32(descriptor, STEPS + 1):

@@ -29,7 +29,7 @@ PLANE = tl.constexpr(1)  # bytes from plane to plane, 0 for grey
 SOURCE = tl.constexpr(2)  # width, height
 CLIP = tl.constexpr(4)  # left, top, right, bottom
 SLANTED = tl.constexpr(8)  # 1 if the image is not upright
-FLIP = tl.constexpr(9)  # 0 or 1 for x, y
+FLIP = tl.constexpr(9)  # 1 to mirror along x, y
 WINDOW = tl.constexpr(11)  # number of source pixels that a filter reaches, along x, y
 # Six float64: start, scale and support of x and y for an upright image, the matrix for a slanted image.
 MAP = tl.constexpr(13)
@@ -40,7 +40,7 @@ TILES = tl.constexpr(25)  # number of tiles of the output
 EDGES = tl.constexpr(26)  # word offset of the edges, and their number
 STEPS = tl.constexpr(28)  # word offset of the steps, and their number
 PHASES = tl.constexpr(30)  # word offset of the phases' first steps
-FILTER = tl.constexpr(31)  # interpolation of kernels/filters.py; 1 for antialiasing
+FILTER = tl.constexpr(31)  # code of kernels/filters.py, and 1 for antialiasing
 PITCH = tl.constexpr(33)  # bytes from row to row of the source
 AXES = tl.constexpr(34)  # number of int32 in ``WEIGHTS`` before the weights along x, y
 OUTPUT = tl.constexpr(36)  # address of the output

@@ -31,7 +31,7 @@ _NO_SMOOTHING = np.zeros((0, 2), np.float32)
 
 @dataclass(frozen=True, eq=False)
 class ColorPhases:
-    """Steps of n images in p phases."""
+    """Steps of n images in p phases, each of which begins with a step that needs the previous phase's whole images."""
 
     words: I64  # (n, k, 14), see ``augment_layout.py``
     counts: I64  # (n,), number of steps of each image
@@ -47,7 +47,7 @@ class ColorPhases:
 
     @classmethod
     def from_program(cls, program: ColorProgram, size: I64, *, floats: bool) -> ColorPhases:
-        """Split a color program for outputs of ``size``, int64 (n, 2); drop ``NORMALIZE`` steps unless ``floats``."""
+        """Split a color program into phases for outputs of ``size`` (n, 2); drop ``NORMALIZE`` unless ``floats``."""
         if program.empty and not floats:
             return cls.empty(len(size))
         opcode, operands = program.opcode.copy(), program.operands.copy()
@@ -134,7 +134,7 @@ class DescriptorTable:
         self.rows[:, layout.OUTPUT.value] = addresses
 
     def write(self, words: I64) -> None:
-        """Write the table to ``size`` words."""
+        """Write the table to ``words``, int64 (size,)."""
         at = 0
         for part in (self.header, self.rows, self.smoothing):
             words[at : at + part.size].reshape(part.shape)[...] = part
@@ -142,7 +142,7 @@ class DescriptorTable:
 
 
 def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> DescriptorTable:
-    """Make the descriptors of a batch."""
+    """Make the descriptors of a batch, without the addresses of outputs."""
     n = len(params.size)
     values = 3 * params.size[:, 0] * params.size[:, 1]
     ends = values.cumsum()

@@ -37,7 +37,7 @@ from picstore.train.cuda.gpu_inverse_dct import inverse_dct
 from picstore.train.cuda.gpu_rgb import to_rgb
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
 
-# Reasons by bit of the status. Only the first is given: other errors follow from a wrong entry point, or are damage.
+# Reasons by bit of the status; the first that applies is given, because a wrong entry point causes other errors.
 REASONS = {
     WRONG_ENTRY_POINT: "an entry point where no MCU begins",
     BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
@@ -74,7 +74,7 @@ class DecodeStatus:
     _decoded: torch.cuda.Event | None
 
     def wait(self) -> I64:
-        """Wait for the kernels, which then have read the host's memory. The thread sleeps, and does not spin.
+        """Wait until the kernels have run, and so have read the host's memory; the thread sleeps meanwhile.
 
         Returns:
             int64 (n,): 0 for a sound image, otherwise the sum of some keys of ``REASONS``.
@@ -160,7 +160,7 @@ def explain(status: int) -> str:
 
 
 def _parts(blocks: I64) -> Iterator[slice]:
-    """Divide images into runs of at most _MOST_IMAGES images and MOST_BLOCKS blocks; a larger image is a run alone."""
+    """Divide images into runs of at most _MOST_IMAGES images and MOST_BLOCKS blocks, or of one larger image."""
     if blocks.sum() <= MOST_BLOCKS and len(blocks) <= _MOST_IMAGES:
         yield slice(0, len(blocks))
         return
@@ -174,7 +174,7 @@ def _parts(blocks: I64) -> Iterator[slice]:
 
 
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
-    """Write into each image's words the amounts of all previous images in ``rows``; return the sums of all amounts."""
+    """Write into each image's words its first block, entry, sample, pixel and part; return the numbers of all."""
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]
     amounts[:, 3] = 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]
@@ -234,7 +234,7 @@ def _decode_part(
 
 
 def _launch(arrays: dict[str, torch.Tensor], rows: I64, count: int) -> None:
-    """Launch the kernels; with the interpreter, which pays for each operation, programs are as large as possible."""
+    """Launch the kernels; in the interpreter, which is slow for each operation, programs are as large as possible."""
     images, segments, entries = arrays["images"], arrays["segments"], arrays["entries"]
     coefficients, planes = arrays["coefficients"], arrays["planes"]
     n, most = len(rows), int(rows[:, words.BLOCKS].max())

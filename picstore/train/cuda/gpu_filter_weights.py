@@ -29,9 +29,9 @@ from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 LANES = 256  # output pixels whose weights a program computes at once
 
-# The int32 of an axis of an image: the greatest number of weights of an output pixel; for each output pixel, the first
-# source pixel; for each output pixel, ``ONE`` less the sum of its weights; then the first weights of all output pixels,
-# the second weights of all output pixels, and so on.
+# Order of the int32 values of an image's axis: the greatest number of weights of an output pixel; the first source
+# pixel of each output pixel; ``ONE`` less the sum of the weights of each output pixel; the first weights of all output
+# pixels; their second weights; and so on.
 FIRSTS = tl.constexpr(1)
 
 _BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes: nearest, box

@@ -92,7 +92,7 @@ def decode_segments(
     ROUNDS: tl.constexpr,
     SYMBOLS: tl.constexpr,
 ):
-    """Decode the coefficients of parts of segments, LANES parts a program; DC coefficients stay differences.
+    """Decode the coefficients of parts of segments, each lane one part; DC coefficients are left as differences.
 
     Args:
         data: uint8, the streams, each of which begins at a multiple of 4 bytes.
@@ -101,8 +101,8 @@ def decode_segments(
         tables: int32, results of ``make_tables``.
         coefficients: int16 (blocks, 64), zeros, filled with each block's coefficients in zigzag order.
         status: int32 (n,), zeros, filled with the errors of each image's segments.
-        count, image_count: number of the images' parts, between whose rows other rows may lie, and n.
-        LANES, ROUNDS, SYMBOLS: parts a program, refills between checks whether all lanes are done, symbols a refill.
+        count, image_count: number of the images' parts, whose rows need not be adjacent in ``segments``; and n.
+        LANES, ROUNDS, SYMBOLS: parts per program; refills between checks that lanes are left; symbols per refill.
     """
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     exists = lane < count
@@ -158,7 +158,7 @@ def decode_segments(
                 block = tl.where(block == per_mcu, 0, block)
                 dc = tl.where(block < luma, dc0, tl.where(block == luma, dc1, dc2))
                 ac = tl.where(block < luma, ac0, tl.where(block == luma, ac1, ac2))
-            # A lane stands still if it lacks bits or meets an unknown code.
+            # A lane does not advance if it lacks bits or meets an unknown code.
             still = (at < stop) & (skip == 0)
             short = tl.where(still & (position == end), _TOO_SHORT, 0)
             problem |= tl.where(still & (valid >= _ENOUGH), _BAD_CODE, short)
@@ -173,7 +173,7 @@ def decode_segments(
 
 @kernel
 def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Replace the differences of DC by the sums of a component's differences up to each block (F.2.2.1).
+    """Replace DC differences by DC coefficients: the sums of a component's differences up to each block (F.2.2.1).
 
     Args:
         segments, images, coefficients, count, image_count: as in ``decode_segments``.
@@ -232,7 +232,7 @@ def _blocks_of_mcu(image):
 
 @device_function
 def _refill(stream, buffer, valid, position, end):
-    """Append up to 4 bytes, fewer before a stuffed zero; return buffer, valid, position, and whether no marker came."""
+    """Append up to 4 bytes to ``buffer``, fewer before a stuffed zero; return the state, and whether no marker came."""
     word_at = stream.to(tl.pointer_type(tl.uint32)) + (position >> 2)
     wanted = (valid <= 32) & (position < end)
     low = tl.load(word_at, wanted, 0).to(tl.uint64)

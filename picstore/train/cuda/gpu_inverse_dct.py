@@ -32,7 +32,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
         coefficients: int16 (blocks, 64), results of ``gpu_huffman.decode_segments``.
         quantization: int16 (tables, 64), in zigzag order.
         planes: uint8, filled with the samples of all components.
-        SIDE: 8, 4, 2 or 1 samples a side; blocks that become other sizes are left out.
+        SIDE: 8, 4, 2 or 1: blocks that become SIDE × SIDE samples are made, other blocks are left out.
         LANES: number of blocks a program.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
@@ -63,7 +63,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     if SIDE == 1:
         level = (tl.load(block, known, 0) << 48 >> 48) * (tl.load(table, known, 0) << 48 >> 48)
         level = (level.to(tl.int32) + 4) >> 3
-        # libjpeg's table of samples has a period of 1024.
+        # libjpeg takes samples from a table with a period of 1024.
         tl.store(out, _sample(((level + 512) & 1023) - 512).to(tl.uint8), known)
     else:
         c, q = _load_four_at_once(block, known), _load_four_at_once(table, known)
@@ -190,7 +190,7 @@ def _transform(x, SHIFT: tl.constexpr):
 
 @device_function
 def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
-    """Dequantize a column; ``flat`` marks blocks with one row of coefficients, which vectorized decoders wrap."""
+    """Dequantize a column; wrap to 14 bits, as vectorized decoders do, in blocks of one row (``flat``)."""
     first = _product(c, q, _ZIGZAG[I])
     column = (tl.where(flat, first << 18 >> 18, first),)
     for k in tl.static_range(1, 8):

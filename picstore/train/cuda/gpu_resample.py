@@ -118,7 +118,7 @@ def _filtered(table, descriptor, y, x):
 
 @device_function
 def _beside(fill, missing):
-    """Return the fill's contribution to rows, with 6 fractional bits."""
+    """Return the fill times the ``missing`` weight of source pixels above and below, with 6 fractional bits."""
     return (fill * missing + _HALF_ROW) >> _DROPPED
 
 
@@ -130,7 +130,7 @@ def _level(total):
 
 @device_function
 def _position(descriptor, y, x, axis: tl.constexpr):
-    """Return positions along an axis, float64, up to 2 pixels beyond the clip, and the clip's first and last pixel."""
+    """Return positions on an axis, float64, at most 2 pixels off the clip; and the clip's first and last pixel."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     matrix = descriptor + MAP + 3 * axis

@@ -16,7 +16,7 @@ _SIDE = tl.constexpr(words.SIDE)
 def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Make the pixels of ROWS rows and 4 · COLUMNS columns; the grid is (programs for the largest image, images).
 
-    A lane makes four pixels side by side, so that rows must begin at multiples of four bytes.
+    A lane makes four adjacent pixels, so rows must begin at multiples of four bytes.
 
     Args:
         images: int64 (n, IMAGE_WORDS), words.

@@ -58,7 +58,7 @@ def choose_decoder(name: str, device: torch.device) -> str:
 
 
 def load_decoder(name: str, device: torch.device) -> Decode:
-    """Load nvJPEG's decoder of lists for a device, ``"torchcodec"`` or ``"torchvision"``.
+    """Load nvJPEG's decoder of lists of streams for a device, from ``"torchcodec"`` or ``"torchvision"``.
 
     Raises:
         MissingDependency: the package is not installed, is too old, or does not load with this torch.
@@ -103,7 +103,7 @@ def check_decoder(decode: Decode, device: torch.device) -> None:
 
 
 def check_determinism() -> None:
-    """Refuse the setting of torch that may fill the memory of images after decoding.
+    """Refuse a setting of torch by which new memory of images may be filled after nvJPEG has decoded into it.
 
     Raises:
         UsageError: torch fills new memory on a stream for which nvJPEG's hardware does not wait.

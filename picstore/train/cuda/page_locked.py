@@ -27,7 +27,7 @@ def lock_pages(array: U8, device: torch.device) -> bool:
     """Page-lock the mapped memory of an array, at its first use, until the memory is unmapped.
 
     Args:
-        array: array of a batch, which no other thread has. The GPU's copies must end before the array is freed.
+        array: array of a batch that no other thread uses. The GPU's copies must end before the array is freed.
         device: a GPU; on the CPU, with Triton's interpreter, any memory will do.
 
     Returns:
@@ -78,7 +78,7 @@ def _register(mapping: Mapping, device: torch.device) -> str:
 
 
 def _unregister(address: int, device: torch.device, pid: int) -> None:
-    """Unlock memory whose copies have ended. Do nothing in a fork, where CUDA does not work."""
+    """Unlock memory whose copies to the GPU have ended. Do nothing in a fork, where CUDA does not work."""
     if pid != os.getpid():
         return
     cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -91,7 +91,7 @@ def make_resample_params(
         matrix[:, :, 2] -= origins
         if reduced:
             matrix /= factors[:, None, None]
-        # An empty clip hides all of the source, which upright resampling expresses as well.
+        # With an empty clip, no source pixel is visible, so upright resampling gives the same result.
         slanted &= (clip[:, :2] < clip[:, 2:]).all(axis=1)
     _check(box, matrix, clip, geometry.size)
     filters = geometry.interpolation, geometry.antialias
@@ -134,7 +134,7 @@ def minify_slanted(
     matrix = matrix.copy()
     matrix[:, :, 2] -= low
     matrix /= scale[:, :, None]
-    # A clip that ends beyond the resampled part ends beyond the image, or where the output does not reach.
+    # The clip may exceed the resampled part: there it is outside of the image, or the output does not reach it.
     left_top = np.floor((params.clip[indices, :2] - low) / scale)
     right_bottom = np.ceil((params.clip[indices, 2:] - low) / scale)
     changed = {name: getattr(params, name).copy() for name in ("source_size", "clip", "map")}

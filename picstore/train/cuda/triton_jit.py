@@ -30,7 +30,7 @@ _KERNELS: list[Any] = []  # all kernels that the host launches
 
 @contextlib.contextmanager
 def launching() -> Iterator[None]:
-    """Return a context for launches, of one thread at a time because two threads would compile the same kernel.
+    """Return a context for launches, held by one thread at a time, because two would compile the same kernel.
 
     Raises:
         MissingDependency: Triton finds no C compiler, with which it makes launchers.

@@ -73,7 +73,7 @@ class BatchForm(ABC):
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return the number of images to count for each record, for the sizes in ``task``."""
+        """Return the number of images that a record adds to the size of a task."""
         return output.view_count
 
 

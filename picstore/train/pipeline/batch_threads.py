@@ -76,7 +76,7 @@ class Pipeline:
         self._requests, self._spec, self._form = requests, spec, FORMS[spec.output.form]
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
-        # No method, because its reference cycle would keep the memory of a pipeline that is no longer used.
+        # A partial, because a method's reference cycle would keep a pipeline that is no longer used in memory.
         read = partial(read_containers, spec, self._buffers, self._counter)
         readers = max(source.dataset.containers.readers for source in spec.sources)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
@@ -140,7 +140,7 @@ class Pipeline:
         self._prefetcher.close()
         self._free_slots.release()
         if not is_own_thread():
-            with contextlib.suppress(RuntimeError):  # The thread was not started, or not wholly.
+            with contextlib.suppress(RuntimeError):  # The thread was not started, or its start was interrupted.
                 self._planner.join()
         self._decoders.close()
         with contextlib.suppress(Empty):  # Tracebacks of queued errors would keep this object alive.

@@ -41,7 +41,7 @@ _PIXELS_OF_BYTE = 12
 
 
 class RemoteSequence:
-    """Batches of an endless span, in order, from remote workers, which ``close`` ends if they are ``owned``."""
+    """Batches of an endless span, in order, made by remote workers, which ``close`` ends if they are ``owned``."""
 
     def __init__(self, workers: RemoteWorkers, span: Span, *, owned: bool = False) -> None:
         self._workers, self._cutter, self._owned = workers, SpanCutter(span), owned
