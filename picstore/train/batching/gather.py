@@ -43,7 +43,7 @@ class BatchRecords:
     # its bytes and of its segments. All are 0 for an empty slot.
     addresses: U64
     sizes: I64
-    layouts: I64  # (n, 6), ``layouts_of`` the held parts
+    layouts: I64  # (n, 6), result of ``layouts_of`` for the held parts
     image_sizes: I64  # (n, 2), width and height of stored images
     # (n,) each; −1 if nothing of the record's container can be read.
     labels: I64
@@ -54,7 +54,7 @@ class BatchRecords:
     points: I64  # (n, 2), entry points as ``describe_tiles`` takes them
     damage: list[Damage]  # damage of records that other records of their container replace
     problems: dict[int, Damage]  # for each slot without an image, the reason
-    weight: float = 1.0  # weight among all ranks' batches
+    weight: float = 1.0  # see ``Batch.weight``
 
     @classmethod
     def empty(cls, count: int, folders: Iterable[Root], *, weight: float = 1.0) -> BatchRecords:

@@ -58,7 +58,6 @@ class _SharedBlock:
     descriptor: int | None
 
     def close(self) -> None:
-        """Close the descriptor."""
         if self.descriptor is not None:
             os.close(self.descriptor)
         self.descriptor = None
@@ -253,8 +252,8 @@ def main() -> None:
 class SpanPipelines:
     """Makes the batches of spans, with one pipeline for each span.
 
-    A pipeline starts when the previous pipeline has requested all of its containers and still fills batches, because
-    a span's first batch needs a container of each lane. For a moment both hold containers, each within the budget.
+    A pipeline starts as soon as the previous pipeline has requested its last containers, because a span's first batch
+    has to wait for a container of each lane. For a moment both hold containers, each within the budget.
     """
 
     def __init__(

@@ -138,7 +138,7 @@ class FillingBatch:
 
     Attributes:
         finished: future of the batch, cancelled if a task was cancelled. Take the future before the tasks begin: a
-            finished batch drops the future, because an error in the future holds the batch by its traceback.
+            finished batch drops it, because the traceback of an error in the future would keep the batch alive.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ class Stats:
     """Sums since the loader was made. The difference of two Stats covers the time between them.
 
     Attributes:
-        batches, images: numbers handed to the consumer.
+        batches, images: numbers of batches and of images handed to the consumer.
         bytes: bytes of the containers that were read.
         damaged: number of samples replaced because their record was damaged.
         fallbacks: number of images that the decoder of a GPU left to the CPU.

@@ -94,8 +94,7 @@ class AheadStage:
     def __init__(self, source: HostSource, *, make: BatchMaker, device: torch.device) -> None:
         self._source, self._make = source, make
         self._streams, self._most_ahead = _rotate_streams(device), most_ahead(make)
-        # Three threads for the three loops, and two more to make single batches: while one waits for nvJPEG, the other
-        # prepares the next batch.
+        # Three threads for the three loops; for nvJPEG, two more, so that one prepares a batch while the other waits.
         self._pool = ThreadPool(3 + (STREAMS if make.together == 1 else 0), "device")
         self._changed = threading.Condition()  # Guards the next four attributes.
         self._received: deque[HostBatch | BaseException | None] = deque()
@@ -273,7 +272,6 @@ def _answer(error: BaseException | None) -> Any:
 
 @cache
 def _warn_of_memory() -> None:
-    """Log once that batches cannot be made together."""
     logger.warning("the GPU's memory does not suffice to decode batches together; each is decoded by itself")
 
 
