@@ -202,6 +202,7 @@ def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[to
 
 
 def _launch(table: DescriptorTable, words: torch.Tensor, out: torch.Tensor, channels_last: bool) -> None:
+    """Launch the kernels of all phases of a table."""
     device, several = out.device, len(table.starts) > 1
     passes = any(starts & ROW_STEPS for starts in table.starts)
     levels = torch.empty(2 * table.values if several else 0, dtype=torch.uint8, device=device)

@@ -58,6 +58,7 @@ class _SharedBlock:
     descriptor: int | None
 
     def close(self) -> None:
+        """Close the descriptor."""
         if self.descriptor is not None:
             os.close(self.descriptor)
         self.descriptor = None

@@ -272,6 +272,7 @@ def _answer(error: BaseException | None) -> Any:
 
 @cache
 def _warn_of_memory() -> None:
+    """Log once that batches cannot be made together."""
     logger.warning("the GPU's memory does not suffice to decode batches together; each is decoded by itself")
 
 
