@@ -67,7 +67,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy the bytes before 0xFF, or ``size`` bytes and up to _STEP - 1 more readable bytes; return their number."""
+    """Copy the bytes before the first 0xFF; stop after ``size`` to ``size`` + _STEP - 1 bytes. Return their number."""
     count = 0
     while count < size:
         if count + _STEP <= readable:
@@ -95,8 +95,8 @@ def unstuff(address, size, start, flat, segments):
         segments: int64, takes the offset of each restart segment in ``flat``, and the end of the last segment.
 
     Returns:
-        Number of segments, or negative for damage; number of bytes in ``flat``; offset of the marker that ends the
-        data, or of the marker's fill bytes, or the end of the JPEG.
+        Number of segments, or a negative code of damage; number of bytes in ``flat``; offset of the marker that ends
+        the data, or of the fill bytes before the marker, or the end of the JPEG.
     """
     source, n = array_at(address, size, np.uint8), size
     offset = start

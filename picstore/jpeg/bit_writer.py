@@ -19,7 +19,7 @@ _MASK32 = np.uint64(0xFFFFFFFF)
 
 @inlined
 def append_bits(accumulator, pending, value, bits, target):
-    """Append up to 32 bits, and write a word once 32 bits are pending; return (accumulator, pending, next address)."""
+    """Append up to 32 bits; write 4 bytes once 32 bits are pending. Return accumulator, pending bits, next address."""
     accumulator = (accumulator << _u64(bits)) | value
     pending += bits
     if pending >= 32:
@@ -47,7 +47,7 @@ def _write_byte(byte, target):
 
 @inlined
 def _copy_bits(address, first, end, accumulator, pending, target):
-    """Copy bits ``first`` to ``end - 1`` of the data at ``address``; return (accumulator, pending, next address)."""
+    """Copy bits ``first`` to ``end - 1`` of the data at ``address``; return accumulator, pending bits, next address."""
     while pending >= 8:
         pending -= 8
         target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
@@ -73,7 +73,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):
 
 @inlined
 def _append_dc(difference, table, codes, lengths, accumulator, pending, target):
-    """Append the code and the value of a DC difference (T.81, F.1.2.1); return (accumulator, pending, next address)."""
+    """Append the code and value of a DC difference (T.81, F.1.2.1); return accumulator, pending bits, next address."""
     size = bit_length(difference)
     if difference < 0:
         difference += (1 << size) - 1
@@ -95,7 +95,7 @@ def flush_bits(accumulator, pending, target):
 
 @device_function
 def _fill_codes(tables, codes, bits):
-    """Fill ``codes`` and ``bits``, the codes' lengths, by DC table and symbol (T.81, C.1 and C.2)."""
+    """Write each symbol's code to ``codes``, and the code's length to ``bits``, by DC table (T.81, C.1 and C.2)."""
     for k in range(tables.shape[0]):
         code = index = 0
         for length in range(1, MAX_CODE_BITS + 1):
@@ -116,7 +116,7 @@ def write_scan(flat, edits, columns, tables, out, lengths):
         edits: rows of edits, as ``restart_edits.find_edits`` fills them.
         columns: int64 (edited blocks of an MCU,), index in ``tables`` of each block's DC table.
         tables: uint8 (DC tables, 272), result of ``huffman.pack_tables``; symbols are at most 15.
-        out: uint8, long enough.
+        out: uint8, takes the new scan; the caller makes it long enough.
         lengths: int64 (new segments,), takes each segment's length in bytes, without the marker that ends the segment.
 
     Returns:

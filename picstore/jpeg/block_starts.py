@@ -12,12 +12,12 @@ from picstore.jpeg.bit_reader import BAD_CODE, BAD_DC, TOO_MANY_COEFFICIENTS, TO
 from picstore.jpeg.transcode_lookup import LOOKUP_BITS, SKIP_SHIFT
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
 
-# Columns of a scan's row, int64. DATA to STARTS are addresses of the data, followed by PADDING zeros; of the segments'
-# offsets in the data; of the blocks of an MCU, int64 (n, 4): component, DC table, AC table, whether the DC is edited;
-# of the arrays of ``transcode_lookup.make_lookups``; and of the notes, which the kernel fills. The last three columns
-# are the numbers of blocks in an MCU, in a segment and in the rest of the scan.
+# Columns of a scan's row, int64. Addresses: DATA of the unstuffed data, followed by PADDING zeros; SEGMENTS of the
+# segments' offsets in the data; BLOCKS of an MCU's blocks, int64 (n, 4): component, DC table, AC table, whether the DC
+# is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of the notes that the kernel
+# writes. PER_MCU, PER_SEGMENT and LEFT are the numbers of blocks in an MCU, in a segment and in the rest of the scan.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
-# Columns that the kernel fills: damage, blocks left in the segment, bit at the segment's end, plans of an MCU's blocks.
+# Columns that the kernel fills: code of damage, blocks left in the segment, the segment's end in bits, blocks' plans.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
 # Fields of a block's plan: addresses of the block's AC table, the next block's DC table and the next block's plan;
 # indices of the two tables; address of the scan's row. No branch predictor foresees where a block ends, so the plan
@@ -30,8 +30,8 @@ SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 # Fields of a block's note: bit at which the DC code begins, number of bits of code and difference, and the difference.
 POSITION_SHIFT, BITS_SHIFT, DIFFERENCE_BIAS = 20, 12, 2048
 
-# A lane reads one scan: a bit reader's state, with an address instead of an offset; the index of the next coefficient;
-# and the address of the block's plan, 0 if the lane is idle. Two lanes of six numbers would exceed the registers.
+# A lane is the state of reading one scan: accumulator, its valid bits, address of the next byte, index of the next
+# coefficient, address of the block's plan (0 if idle). With a sixth number, two lanes would not fit the registers.
 PLAN = 4
 
 _u64, _i64 = np.uint64, np.int64
@@ -85,10 +85,10 @@ def find_block_starts(scans):
 
 @inlined
 def _look_up(lane):
-    """Skip the AC codes and values of one lookup-table entry; return the lane."""
+    """Skip the AC codes and values that one lookup-table entry covers; return the lane."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    # Refill while the entry is loaded: the lookup needed only the 25 or more bits that were left.
+    # The load of the entry need not wait for this refill, because at least 25 valid bits were left.
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:
@@ -100,7 +100,7 @@ def _look_up(lane):
 
 @inlined
 def _end_lookup(lane, entry):
-    """Continue if a lookup-table entry ends the block, is missing, or goes beyond the last coefficient.
+    """Handle an entry that ends the block, is missing, or goes beyond the last coefficient; return the lane.
 
     The bits after a block's last coefficient belong to the next block, so the codes before them are read one by one.
     """
@@ -117,7 +117,7 @@ def _end_lookup(lane, entry):
 
 @device_function
 def _read_ac(plan, accumulator, k):
-    """Return the bits of an AC code and value, 0 for damage, and the next coefficient, 64 at the end, 0 if no code."""
+    """Return the bits of an AC code and value (0: damage), and the next coefficient (64: block's end, 0: no code)."""
     row = _row(plan)
     length, symbol = _look_up_code(accumulator, _load(plan, AC_NUMBER), row)
     if length == 0:
@@ -213,7 +213,7 @@ def _note(row, number):
 
 @inlined
 def _stop(lane, damage):
-    """Store the scan's damage, or 0, and return the lane idle."""
+    """Store the code of the scan's damage, or 0, and return the lane as idle."""
     accumulator, valid, byte, k, plan = lane
     _row(plan)[DAMAGE] = damage
     return accumulator, valid, byte, k, _u64(0)

@@ -23,10 +23,10 @@ from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel, 
 Buffer: TypeAlias = "bytes | memoryview"
 
 # Number of rows of tiles to prefetch ahead of the copied row. A row has a few KB, too few for the processor's own
-# prefetching. With 1, 2 or 4 rows, streams that are in no cache are cut 1.4 times as fast.
+# prefetching. With 1, 2 or 4 rows, streams that are in no processor cache are cut 1.4 times as fast.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
-# Least width in pixels of a cut from the last tile; libjpeg does not interpolate rows of at most 2 chroma samples.
+# Least width in pixels of a cut, because libjpeg does not interpolate rows of at most 2 chroma samples.
 MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8
@@ -89,7 +89,7 @@ class CutJpegs:
 def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpegs:
     """Cut a box out of each of several JPEGs, in one call without the GIL.
 
-    A stream is copied whole if its restart markers form no grid of tiles, or its segments have other lengths.
+    A stream is copied whole if its segments form no grid of tiles, or their lengths do not add up to its size.
 
     Args:
         tiled: the streams.
@@ -266,7 +266,7 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
 
 @device_function
 def tile_row_ranges(lengths, header, per_row, tiles):
-    """Return the offsets in the stream at which each of a box's rows of tiles begins, and those at which it ends."""
+    """Return the offsets in the stream at which the rows of tiles under a box begin, and the offsets of their ends."""
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)
     position = header
@@ -287,7 +287,7 @@ def tile_row_ranges(lengths, header, per_row, tiles):
 
 @device_function
 def prefetch_tile_row(source, ranges, row):
-    """Fetch a row of :func:`tile_row_ranges`, if the row exists, into the processor's cache."""
+    """Prefetch row ``row`` of the ``ranges`` of :func:`tile_row_ranges`, if there is such a row."""
     begins, ends = ranges
     address = np.uint64(source.ctypes.data)
     if row < begins.size:

@@ -16,7 +16,7 @@ from picstore.jpeg.decoder.decode_baseline import NotTrainingJpeg, decode, frame
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 
-# Progressive JPEGs have about ten scans. Every SOS marker is counted, even in a comment.
+# Progressive JPEGs have about ten scans. SOS markers are counted everywhere, even in a comment.
 _MAX_SCANS = 100
 
 
@@ -28,7 +28,7 @@ def decode_rgb(
     Args:
         jpeg: one whole stream.
         width, height: size in pixels, from an index or the headers.
-        factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side; the inverse DCT computes fewer samples.
+        factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side; the inverse DCT computes only those samples.
         buffer: contiguous uint8 of one dimension, at least as long as the pixels; a new one by default.
 
     Returns:
@@ -81,7 +81,7 @@ def _decode_by_pillow(jpeg: bytes | memoryview | U8, factor: int) -> U8:
     try:
         image = JpegImageFile(io.BytesIO(bytes(jpeg)))
         if factor > 1:
-            # draft chooses ``factor``, because a side has 1 to less than 2 times factor * requested pixels.
+            # Pillow then chooses ``factor``, because each side is 1 to less than 2 times factor * requested side.
             image.draft(None, (image.width // factor, image.height // factor))
         return np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, ZeroDivisionError) as error:

@@ -5,20 +5,20 @@ from __future__ import annotations
 # Words of an image, int64 (IMAGE_WORDS,): width and height of all tiles in decoded pixels; sampling factors of the
 # luma; number of components; number of MCUs in a segment; number of segments in a row of tiles.
 (WIDTH, HEIGHT, ACROSS, DOWN, COMPONENTS, INTERVAL, PER_ROW) = range(7)
-# For each of three components: DC and AC table, row of the quantization table, offset of the samples, and bytes between
-# rows of samples. For decoding, the offset is counted from the first image that is decoded together with this image.
+# First of three adjacent words, one for each component: DC table, AC table, row of the quantization table, offset of
+# the samples, bytes between rows of samples. For decoding, the offset counts from the batch's first sample.
 DC, AC, QUANTIZATION, PLANE, STRIDE = 7, 10, 13, 16, 19
 # Bytes between rows of pixels; offset of the stream's first byte; number of segments in the copied rows of tiles.
 PITCH, DATA, HELD = 22, 23, 24
 # Numbers of blocks, of lookup-table entries, and of bytes of samples.
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)
-# Blocks, entries, bytes of samples, bytes of pixels and parts of segments of the images before this image, from the
-# same first image on; and the index of the first word of this image's parts, less PART_WORDS for each part before.
+# Sums over the batch's previous images: blocks, lookup-table entries, bytes of samples, bytes of pixels, parts of
+# segments. PART_SHIFT: part p of the batch, if it belongs to this image, begins at word PART_WORDS · p + PART_SHIFT.
 FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34)
 # Samples per side of a decoded luma block, and of a chroma block; luma samples per chroma sample, across and down.
 SIDE, WIDER, TALLER = 34, 36, 37
-# Offsets of the Huffman tables in the memory that holds the tables of all images, written before decoding: first byte
-# of the codes, and first int32 of the words. QUANTIZATION and DATA then are offsets in this memory, too.
+# Offsets of the image's Huffman tables in the memory with the tables of all images, set before decoding: of the codes
+# in bytes, and of the words in int32. QUANTIZATION and DATA then become offsets in this memory, too.
 CODES, PLACES = 38, 39
 IMAGE_WORDS = 40
 
@@ -43,5 +43,5 @@ BIAS = (1 << (16 - LOOKUP_BITS)) - 1
 UNIT = 64
 
 # Fields of an entry, one byte each: bits of code and value, bits of the value, and coefficients from one symbol to the
-# next. A window without a code has the entry NO_CODE, more bits than a reader's buffer, so the reader never takes it.
+# next. A window that begins with no code has the entry NO_CODE, more bits than a reader holds, so it is never taken.
 SIZE_SHIFT, SKIP_SHIFT, END_OF_BLOCK, NO_CODE = 8, 16, 128, 127

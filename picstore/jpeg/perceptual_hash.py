@@ -53,7 +53,7 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape
     spectrum = _cosine_integrals(height, scale, rows) @ blocks @ _cosine_integrals(width, scale, columns).T
-    # In pHash, the mean's bit is 1 for any photograph.
+    # pHash sets the bit of the DC coefficient for practically any photograph; infinity always sets it.
     spectrum[0, 0] = np.inf
     bits = spectrum > np.sort(spectrum, axis=None)[spectrum.size // 2 - 1]
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
@@ -132,7 +132,7 @@ def _make_plan(frame, tables):
 def _read_segments(flat, segments, frame, tables, dc):
     """Read the DC coefficients of all segments into ``dc``; return 0, or negative for damage.
 
-    The kernels read ``tables`` by address. It is an argument because numba frees an array after its last mention.
+    ``plan`` has addresses in ``tables``, an argument only because numba frees an array after its last mention.
     """
     h, v, interval = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.INTERVAL]
     plan, address = _make_plan(frame, tables), _u64(flat.ctypes.data)

@@ -19,7 +19,7 @@ from picstore.kernels.resample import resample
 
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, width, height
 
-_MAX_SIZE = 1 << 15  # most pixels of a side of the result
+_MAX_SIZE = 1 << 15  # greatest side of the result, in pixels
 
 
 def decode(

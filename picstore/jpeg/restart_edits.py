@@ -42,8 +42,8 @@ def bit_length(difference):
 def find_edits(starts, blocks, intervals, edits, sizes):
     """Write the edits that new restart markers need.
 
-    Every MCU whose index is a multiple of the new or the old interval gets edits, one for each flagged block; if
-    ``every``, all MCUs get edits.
+    Every MCU whose index is a multiple of the new or the old interval gets an edit for each block whose DC is
+    edited; if ``every``, all MCUs get edits.
 
     Args:
         starts: int64, notes of ``block_starts.find_block_starts`` about the scan.
@@ -101,7 +101,7 @@ def find_edits(starts, blocks, intervals, edits, sizes):
 def bits_after_edits(
     starts: I64, edits: I64, columns: I64, tables: Sequence[HuffmanTable], *, mcus: tuple[int, int, int]
 ) -> I64:
-    """Compute the new entry points of a scan without old restart markers that ``bit_writer.write_scan`` edits.
+    """Compute the entry points of the scan that ``bit_writer.write_scan`` writes from a scan without restart markers.
 
     Args:
         starts: int64, notes of ``block_starts.find_block_starts`` about the old scan.
@@ -110,7 +110,7 @@ def bits_after_edits(
         mcus: MCUs of a new segment, MCUs from one entry point to the next, and blocks of an MCU.
 
     Returns:
-        int64 (segments, points), bits from the segment's beginning, without stuffing.
+        int64 (segments, points), bits from the segment's beginning to each entry point, without stuffing.
     """
     interval, step, per_mcu = mcus
     first = np.arange(len(edits) - 1) * interval

@@ -11,14 +11,14 @@ import numpy as np
 
 from picstore.arrays import I64
 
-# Most pixels of a byte: a block of 64 pixels takes at least one bit in any Huffman-coded JPEG, two in a baseline JPEG.
+# Greatest ratio of pixels to bytes: in a Huffman-coded JPEG, 64 pixels take at least one bit, in a baseline JPEG two.
 MAX_PIXELS_A_BYTE = 8 * 64
-# Preferred width in pixels. docs/archive/measurements.md has sizes and speeds of tiles from 1 MCU to one row.
+# Preferred width of a tile in pixels. docs/archive/measurements.md has sizes and speeds of tiles from 1 MCU to one row.
 TILE_WIDTH = 64
 
 # Columns of a tiling, which describes a JPEG and its tiles; see ``cut.TiledJpegs``.
 WIDTH, HEIGHT, MCU_WIDTH, MCU_HEIGHT, INTERVAL, HEADER = range(6)
-CUT_MARGIN = 1  # pixels that ``cut.py`` adds on each side
+CUT_MARGIN = 1  # pixels that ``cut.py`` adds to a box on each side
 
 
 def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:

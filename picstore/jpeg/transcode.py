@@ -324,7 +324,7 @@ class _ScanRewriter:
         return TranscodedJpeg(stream, header, lengths, points)
 
     def _find_entry_points(self) -> I64 | None:
-        """Compute the entry points of the new stream in 30 us; reading the new stream would take 350 us.
+        """Compute the new stream's entry points from the edits in 30 us; reading the stream would take 350 us.
 
         Return None if the new segments need no entry points or form no grid, or if the old stream has restart markers.
         """
@@ -365,7 +365,7 @@ class _ScanRewriter:
         return huffman
 
     def _rebuilt_tables(self) -> HuffmanTables:
-        """Return the Huffman tables, with optimal DC tables for this image; every DC code must be edited."""
+        """Return the Huffman tables, with the DC tables optimal for this image, so that every DC code must be edited."""
         optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 

@@ -12,8 +12,8 @@ from picstore.kernels.jit import device_function, kernel
 
 # Bits looked up at once. Longer codes are rare (with T.81's own tables 0.3 % of AC symbols) and are searched.
 LOOKUP_BITS = 11
-# Fields of an entry in ``several``: SKIP_SHIFT is the shift of the number of coefficients, END_OF_BLOCK adds 128 to
-# that number, and NO_ENTRY, a missing entry, has 64 coefficients.
+# Fields of an entry in ``several``: the number of coefficients is shifted by SKIP_SHIFT, above the number of bits;
+# END_OF_BLOCK adds 128 to the number of coefficients; NO_ENTRY, a missing entry, has 64 coefficients and no bits.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
 # The bit for END_OF_BLOCK while a table is built, above the sum of up to 12 symbols of 16 coefficients.
 _END = 1 << 14

@@ -124,7 +124,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
 
 @device_function
 def has_tiling(frame, tiling):
-    """Return whether the headers match a tiling; heights may differ, because rows have the whole image's headers."""
+    """Return whether headers match a tiling, except for the height: some rows of an image have the image's headers."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]
         and 8 * frame[parse.HORIZONTAL] == tiling[MCU_WIDTH]
@@ -138,7 +138,7 @@ def has_tiling(frame, tiling):
 def least_width(factor):
     """Return the least width in pixels of a box that is decoded at the scale 1 / factor, unless the image is narrower.
 
-    ``ycc_to_rgb`` does not interpolate rows of at most 2 chroma samples, but would interpolate the whole image's rows.
+    In a narrower box, a row could have 2 chroma samples, which ``ycc_to_rgb`` does not interpolate as in wider images.
     """
     return (MIN_CUT_WIDTH - 1) * factor + 1
 
@@ -160,7 +160,7 @@ def _set_rect(tiling, box, factor, rect):
 
 @device_function
 def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):
-    """Copy the tiles' segments without stuffing, after the planes; return the number of bytes, or BAD_MARKER."""
+    """Copy the tiles' segments without stuffing to ``scratch``, after the planes; return the bytes, or BAD_MARKER."""
     left, top, right, _ = tiles
     begins, _ = ranges
     begin, target, length, count = _u64(source.ctypes.data), _u64(scratch.ctypes.data), 0, 0

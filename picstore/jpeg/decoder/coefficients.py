@@ -15,7 +15,7 @@ from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import device_function, inlined, load_u16
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, store_i16, store_i32, store_native_u64
 
-# Bits looked up at once; longer codes are searched.
+# Number of bits that a lookup takes; longer codes are searched.
 LOOKUP_BITS = 10
 _u64, _i16 = np.uint64, np.int16
 _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
@@ -107,7 +107,7 @@ def fill_pairs(single, pairs):
     window = 0
     while window < 1 << LOOKUP_BITS:
         head = np.int64(load_u16(single + _u64(2 * window)))
-        # From here on, windows begin with a longer code or none.
+        # This window and all later windows begin with a code of more than LOOKUP_BITS bits, or with no code.
         if head == 0:
             store_native_u64(pairs + _u64(8 * window), _u64(0))
             window += 1
@@ -141,7 +141,7 @@ def _fill_second(single, entry, size, rest, pairs):
 
 @inlined
 def _value(bits, shift):
-    """Return the value that the first ``63 - shift`` bits of a word code (F.2.2.1, EXTEND), 0 for no bits."""
+    """Decode the first ``63 - shift`` bits of a word to a signed value (F.2.2.1, EXTEND); no bits give 0."""
     flip = ~(np.int64(bits) >> 63)
     return (np.int64((bits ^ _u64(flip)) >> _u64(1) >> (shift & _63)) ^ flip) - flip
 
@@ -153,7 +153,7 @@ def _search_code(accumulator, by_length):
 
 @inlined
 def read_dc(address, tables, accumulator, valid, byte):
-    """Read a DC difference; return (accumulator, valid, byte, difference, whether the code is valid)."""
+    """Read a DC difference; return accumulator, valid bits, next byte, difference, whether the code is valid."""
     single, by_length = tables
     entry = np.int64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     accumulator, valid, byte = refill(address, accumulator, valid, byte)
@@ -177,7 +177,7 @@ def _end_of_block(entry, first, index, last):
 
 @inlined
 def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
-    """Read AC coefficients into a block; return (accumulator, valid, byte, whether the codes are valid)."""
+    """Read AC coefficients into a block; return accumulator, valid bits, next byte, whether the codes are valid."""
     pairs, by_length = tables
     index, last = zigzag, zigzag + _63
     while True:
@@ -204,7 +204,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
 
 @inlined
 def skip_ac(address, tables, accumulator, valid, byte):
-    """Skip the AC coefficients of a block; return (accumulator, valid, byte, whether the codes are valid)."""
+    """Skip the AC coefficients of a block; return accumulator, valid bits, next byte, whether the codes are valid."""
     pairs, by_length = tables
     index, last = _u64(0), _63
     while True:

@@ -112,14 +112,14 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
 
 
 def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
-    """Return width and height of a training JPEG with at least the bytes that its blocks need, or None for others."""
+    """Return width and height of a training JPEG; None for other streams, and for fewer bytes than the blocks need."""
     source = np.frombuffer(jpeg, np.uint8)
     code = open_stream(_u64(source.ctypes.data), source.size, 1, (*WORKSPACE.arrays[:-2], _NO_PIXELS, _NO_SEGMENTS))
     return (int(WORKSPACE.frame[parse.WIDTH]), int(WORKSPACE.frame[parse.HEIGHT])) if code == BUFFER_TOO_SMALL else None
 
 
 def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
-    """Open a stream, enlarging the workspace if needed; return the stream's array, to be kept alive, and a code."""
+    """Open a stream, enlarging the workspace if needed; return the stream as an array to keep alive, and a code."""
     source = np.frombuffer(jpeg, np.uint8)
     address = _u64(source.ctypes.data)
     code = open_stream(address, source.size, factor, WORKSPACE.arrays)
@@ -170,7 +170,7 @@ def open_stream(address, size, factor, workspace):
 
 @device_function
 def has_room(frame, size, count, factor, scratch, segments):
-    """Set the scale and the array lengths that ``count`` segments of ``size`` bytes need; return whether they fit."""
+    """Write the scale and the lengths that arrays need for ``count`` segments; return whether the arrays suffice."""
     scan.set_scale(frame, factor)
     needed = scan.planes_length(frame) + size + bit_reader.PADDING
     pixels = 3 * frame[scan.PIXELS_WIDTH] * frame[scan.PIXELS_HEIGHT]
@@ -180,7 +180,7 @@ def has_room(frame, size, count, factor, scratch, segments):
 
 @device_function
 def begin(workspace, length):
-    """Begin the scan, whose ``length`` bytes lie after the planes, without stuffing and markers."""
+    """Begin the scan; its ``length`` bytes, without stuffing and markers, lie after the planes in the workspace."""
     frame, tables, plan, block, scratch, segments = workspace
     flat = scratch[scan.planes_length(frame) :]
     flat[length : length + bit_reader.PADDING] = 0
@@ -205,6 +205,6 @@ def decode_rows(state, rows):
         rows: number of rows of the image. Up to ``scan.MOST_SURPLUS_ROWS`` more rows are written.
 
     Returns:
-        0, or a negative code for damage; surplus bytes are found after the last row.
+        0, or a negative code for damage; surplus bytes of the scan are reported once the last row is decoded.
     """
     return scan.decode_scan(array_at(state, FRAME, np.int64), rows)

@@ -37,7 +37,7 @@ def measure_tiles(streams, starts, firsts):
     Args:
         streams: argument of ``describe_tiles``.
         starts: int64 (n + 1,), takes the images' offsets in bytes, multiples of 8, and the number of all bytes.
-        firsts: int64 (n + 1,), takes the images' first rows and the number of rows; each part of a segment has a row.
+        firsts: int64 (n + 1,), takes each image's first row, and the number of rows; each part of a segment has a row.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)
@@ -66,8 +66,8 @@ def describe_tiles(slots, streams, data, segments, images, tables):
         slots: the first image, and the last + 1.
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
             bottom in pixels, not empty, within the image; factors (n,): 1, 2, 4 or 8, by which decoding divides the
-            sides; entry points (n, 2): their address, and the MCUs between two, less than the interval, 0 if there are
-            no entry points, −1 if they are impossible.
+            sides; entry points (n, 2): their address, and the MCUs from one to the next, less than the interval; 0 if
+            there are no entry points, −1 if they are impossible.
         data: uint8, takes the bytes; ``starts`` of ``measure_tiles``.
         segments: int32 (m, PART_WORDS), takes words; uint16 (m,), takes the lengths of all copied segments; ``firsts``
             of ``measure_tiles``.
@@ -213,7 +213,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 def _describe_parts(source, segment, mcus, distances, described):
     """Describe the parts of a segment between its entry points; return whether all points are in the segment.
 
-    Neighboring parts share the byte in which a part ends and the next begins. The byte after FF is stuffed, not data.
+    Neighboring parts share the byte in which a part ends and the next begins. A zero byte after FF is stuffing.
     """
     offset, at, length, block = segment
     interval, step, per_mcu = mcus

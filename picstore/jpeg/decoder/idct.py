@@ -70,7 +70,7 @@ def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
     """Compute sixteen 1-D transforms in parallel, on 16-bit lanes, with saturation."""
-    # Half of the result's unit is added to round, as a multiple of 16, because factors have only 16 bits.
+    # Rounding adds half of the result's unit: 16 times a factor, because a factor of 16 bits is too small for it.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)
     rotated2, rotated6 = _summed(x[2], x[6], (A, A + C), (A + B, A))
@@ -119,7 +119,7 @@ def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, s
 
 
 def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int) -> list[_Wide]:
-    """Compute 1-D transforms to 4 samples; ``products`` takes the name of a pair of coefficients, and two factors."""
+    """Compute 1-D transforms to 4 samples; ``products`` sums the products of two named coefficients and two factors."""
     # Coefficient 0 is paired with the constant 16, whose product with the second factor rounds.
     first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))
     even = products("26", FOUR_EVEN)
@@ -162,7 +162,7 @@ def _inverse_dct_4(memory: VectorMemory, block: Any, quantization: Any, out: Any
 @vector_function(5)
 def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
     """Compute 2 × 2 samples of two blocks; arguments as for ``inverse_dct``."""
-    # Even rows of the coefficients are not used, except 0.
+    # Of the coefficients, only row 0 and the odd rows are used.
     used = 0, 1, 3, 5, 7
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
     for k in range(8):

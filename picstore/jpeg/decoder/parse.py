@@ -26,8 +26,8 @@ _u64 = np.uint64
 # Negative codes of streams that are not decoded: damage, or a kind that this decoder does not support.
 DAMAGED_HEADER, UNSUPPORTED = -10, -11
 
-# Indices in a frame, int64 (FRAME,): size in pixels, sampling factors of the luma, number of components, MCUs between
-# restart markers (0 for none), bytes before the entropy-coded data, and the tables of each component.
+# Indices in a frame, int64 (FRAME,), the values of a stream's headers: size in pixels, sampling factors of the luma,
+# number of components, MCUs between restart markers (0: none), bytes before the entropy-coded data, components' tables.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
 # Ids of the components; flags of defined tables; flags _JFIF and _ADOBE_RGB.
 _IDS, _DEFINED, _COLORS = 16, 19, 20
@@ -171,7 +171,7 @@ def _parse_huffman(body, length, frame, tables):
         if total > 256 or length < 1 + MAX_CODE_BITS + total:
             return DAMAGED_HEADER
         for k in range(1 + MAX_CODE_BITS, 1 + MAX_CODE_BITS + total):
-            # Only sizes for 8-bit samples are allowed (tables F.1 and F.2); a wider value could empty the accumulator.
+            # Allow only sizes for 8-bit samples (tables F.1 and F.2); longer values could exceed the valid bits.
             symbol = load_byte(body + _u64(k))
             if (kind == 0 and symbol > 11) or symbol & 15 > 10 + (kind == 0):
                 return UNSUPPORTED
@@ -200,7 +200,7 @@ def _count_codes(counts):
 
 @device_function
 def _has_codes(counts):
-    """Return whether codes of these lengths exist without the code of all ones (C.2), as libjpeg requires."""
+    """Return whether a prefix code of these lengths leaves the code of all ones free (C.2), as libjpeg requires."""
     code = 0
     for length in range(1, MAX_CODE_BITS + 1):
         code += load_byte(counts + _u64(length - 1))

@@ -50,7 +50,7 @@ MOST_SURPLUS_ROWS = 17
 # Error code: a segment has more bytes than its MCUs need.
 SURPLUS_BYTES = -12
 
-# Bytes before each row of samples, for the repeated first sample; as many and STEP more follow the row.
+# Padding in bytes before each row of samples, for a copy of its first sample; _EDGE + STEP bytes follow the row.
 _EDGE = 16
 _u64, _i16 = np.uint64, np.int16
 
@@ -104,7 +104,7 @@ def row_stride(frame):
 
 @device_function
 def planes_length(frame):
-    """Return the bytes of three planes of two rows of MCUs, of two rows of upsampled chroma, and of STEP pixels."""
+    """Return the bytes of three planes for two rows of MCUs, two rows of upsampled chroma, and STEP RGB pixels."""
     return (3 * 16 * frame[VERTICAL] + 2) * row_stride(frame) + 3 * STEP
 
 
@@ -201,9 +201,9 @@ def _clear_dc(last):
 
 @inlined
 def _read_mcu(flat, zigzag, plan, block, reader, skips):
-    """Read one of two MCUs, whose blocks lie side by side; return the reader, and whether all codes are valid.
+    """Read one of two MCUs, whose blocks lie side by side; return the reader's state, and whether all codes are valid.
 
-    If ``skips``, only the running DC matters, because the next MCU overwrites the stored DC.
+    If ``skips``, the MCU is read only for the DC values from which the next MCU's are predicted.
     """
     accumulator, valid, byte = reader
     entry = plan[0]
@@ -257,7 +257,7 @@ def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
 
 @device_function
 def _write_rows(start, frame, row):
-    """Write the rows of pixels that a decoded row of MCUs completes; the last may need the chroma of the next MCUs."""
+    """Write the rows of pixels that a decoded row of MCUs completes; its last may wait for the next MCUs' chroma."""
     width, height, v, stride = frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT], frame[VERTICAL], row_stride(frame)
     rows, out, ring = frame[LUMA] * v, _u64(frame[OUT]), frame[RING]
     if frame[COMPONENTS] == 1:

@@ -89,7 +89,7 @@ def upsample(row, aside, below, shape, out):
         row, aside: addresses of the nearest and the second nearest row of samples.
         below: whether ``aside`` lies below ``row``.
         shape: samples in a row; factors across and down; whether to interpolate.
-        out: address of the row, with 2 * STEP writable bytes after it.
+        out: address of the output row, with 2 * STEP writable bytes after the row.
     """
     count, across, down, smooth = shape
     # libjpeg does not interpolate rows of at most 2 samples, across or down.
@@ -119,7 +119,7 @@ def to_rgb(luma, blue, red, width, out, spare):
     for k in range(0, whole, STEP):
         offset = _u64(k)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))
-    # The last 16 pixels overlap the previous 16.
+    # The last step converts the last 16 pixels of the row, some of which are already converted.
     if whole < width and width >= STEP:
         offset = _u64(width - STEP)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))

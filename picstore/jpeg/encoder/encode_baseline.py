@@ -30,7 +30,7 @@ MAX_SIDE = 65_535  # pixels (T.81, B.2.2)
 _MCU_HEIGHT = 16
 # Pixels of a strip. The symbols of a strip take at most 6 MiB for 4:2:0, 12 MiB for 4:4:4.
 _STRIP_PIXELS = 1 << 20
-# Most bytes of a symbol: 16 + 11 bits, which stuffing may double.
+# Upper bound of a symbol's average bytes: 16 bits of code + 11 of value, doubled by stuffing, are 54 bits.
 _MAX_BYTES = 7
 _END = bytes([0xFF, EOI])
 _JFIF = b"JFIF\0\1\1\0\0\1\0\1\0\0"  # version 1.01, square pixels, no thumbnail
@@ -46,7 +46,7 @@ def encode(pixels: U8, *, quality: int, subsampling: str, interval: int | None =
             neither channels nor pixels are contiguous.
         quality: libjpeg's scale, 1 … 100.
         subsampling: chroma subsampling, "444", "422" or "420"; ignored for grey images.
-        interval: MCUs between markers, 1 … 65,535; by default one tile, see ``jpeg.tiles.restart_interval``.
+        interval: MCUs between markers, 1 … 65,535; by default those of a tile, see ``jpeg.tiles.restart_interval``.
 
     Raises:
         UsageError: the array or an argument is impossible.
@@ -177,7 +177,7 @@ class _Scan:
 
 @lru_cache(maxsize=16)
 def _quantization(quality: int) -> tuple[dict[int, bytes], U16]:
-    """Return the bodies of DQT by destination, and the results of ``make_divisors`` for luma and chroma, stacked."""
+    """Return the bodies of DQT segments by destination, and ``make_divisors`` of luma and chroma: uint16 (2, 3, 64)."""
     scaled = scale_tables(quality)
     bodies = {k: bytes([k, *(table[at] for at in ZIGZAG.tolist())]) for k, table in enumerate(scaled)}
     return bodies, np.stack([make_divisors(table) for table in scaled])

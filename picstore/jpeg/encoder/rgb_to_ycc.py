@@ -11,7 +11,7 @@ from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
 # Number of pixels or samples to process at a time. Up to STEP - 1 samples after the end of a row are written too.
 STEP = 16
-# Center of Cb and Cr, rounding halves down.
+# 128, the center of Cb and Cr, with 16 fractional bits, plus just less than 1/2, which rounds halves down.
 _CENTER = (128 << 16) + (1 << 15) - 1
 _u64 = np.uint64
 
@@ -103,7 +103,7 @@ def convert_row(source, steps, width, padded, out, plane, spare):
 
 @device_function
 def halve_row(row, below, count, out):
-    """Halve the width of a row, or of the mean of two different rows, to ``count`` samples; rows are addresses."""
+    """Write ``count`` means of 2 neighbors in a row, or of 2 × 2 samples if ``below`` is another row."""
     for k in range(0, count, STEP):
         if row == below:
             _halve_across(row + _u64(2 * k), out + _u64(k))

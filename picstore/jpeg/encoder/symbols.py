@@ -193,8 +193,8 @@ def write_symbols(symbols, ends, codes, before, out, starts):
     Args:
         symbols, ends: as ``find_symbols`` fills them.
         codes: uint32 (4, 256), codes of ``choose_codes``.
-        before: number of segments of the scan that have been written.
-        out: uint8, long enough.
+        before: number of the scan's segments that previous calls have written.
+        out: uint8, takes the segments; the caller makes it long enough.
         starts: int64 (segments + 1,), takes the offset of each segment in ``out``, and the end + 2, where a further
             segment would begin.
 
