@@ -123,8 +123,7 @@ class ImageFiller:
                     row, out = view.first + slot, images[slot - slots.start]
                     render(pixels, view.params.geometry, row, origin=origin, factor=factor, out=out)
             except ImageError as error:
-                # Only the text, because the error's traceback would keep the container in memory.
-                wrong[slot] = str(error)
+                wrong[slot] = str(error)  # Only text: the error's traceback would keep the container in memory.
             except MemoryError:
                 wrong[slot] = "takes more memory than there is"
         return wrong

@@ -64,8 +64,7 @@ AHEAD = 2  # Number of batches, of any size, that the child may send before the 
 _MAIN = "picstore.train.pipeline.loader_process_main:main"
 # By default, BLAS starts a thread for each core (45 ms on two cores), but the child multiplies only small matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
-# Seconds that the child has to end a sequence or to exit, before it is killed.
-EXIT_TIMEOUT = 5
+EXIT_TIMEOUT = 5  # Seconds for the child to end a sequence or to exit, before it is killed.
 _MAX_LAST_WORDS = 1 << 16  # greatest number of bytes read of a dead child's traceback
 
 

@@ -69,8 +69,7 @@ class _SharedBlocks:
 
     def __init__(self) -> None:
         self._blocks: dict[int, _SharedBlock] = {}  # Key: address of the block.
-        # Numbers of freed blocks that the parent has not been told about.
-        self._gone: list[int] = []
+        self._gone: list[int] = []  # Numbers of freed blocks that the parent has not been told about.
         self._next = 0
 
     def allocate(self, size: int) -> U8:

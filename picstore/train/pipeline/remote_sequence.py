@@ -32,8 +32,7 @@ from picstore.train.pipeline.batch_forms import FORMS
 from picstore.train.pipeline.remote_worker_main import RemoteMessage
 from picstore.train.pipeline.remote_workers import WINDOW, RemoteWorkers, Task, WorkerHandle
 
-# Number of batches that Ray brings to the trainer's node before the trainer asks for them.
-PULLED = 3
+PULLED = 3  # Number of batches that Ray brings to the trainer's node before the trainer asks for them.
 # Seconds to wait for a worker's answer before checking whether there has been no worker for too long.
 _WAIT_SECONDS = 1.0
 # Guessed bytes of pixels for each byte of a JPEG, if sizes of images differ and no batch has been made yet.
