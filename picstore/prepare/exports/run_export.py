@@ -41,7 +41,7 @@ from picstore.storage.location.resolve import map_concurrently
 
 _UNFINISHED = ".unfinished"  # begins with a dot, so no class folder has this name
 _TASKS_A_WORKER = 4  # number of tasks per worker that read indexes
-# Least size in bytes of a task's JPEGs, because a task reads its first and last container whole for any part of them.
+# Least size in bytes of a task's JPEGs, because two tasks whose records lie in one container both read it whole.
 _TASK_SIZE = 64 << 20
 _FORMATS: dict[str, type[ExportFormat]] = {
     "folder": FolderFormat,
@@ -329,7 +329,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Add a record's column values to its extra if that is an object or null; members that it already has are kept."""
+    """Return a record with its column values added to its extra, if that is an object or null; its members stay."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable
 
 _UNSAFE = re.compile(r"[^\w\-.+=@ ]+")
-# Largest number of characters of a name; of their up to 400 bytes, 200 are kept, because file systems allow 255.
+# Largest number of characters of a name. They may take 400 bytes, of which 200 are kept: file systems allow 255.
 _MAX_NAME = 100
 # Names that Windows reserves.
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)

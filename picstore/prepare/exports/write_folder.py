@@ -148,7 +148,7 @@ def _hidden_path(path: str, attachment: str) -> str:
 
 
 def _stem(extra: dict[str, Any], id_: int) -> str:
-    """Return the original file name without its extension, made safe; the id, padded, if the extra has no path."""
+    """Return the original file name without its extension, made safe; the id in nine digits if there is no path."""
     path = extra.get("path")
     if not isinstance(path, str):
         return f"{id_:09d}"

@@ -32,7 +32,7 @@ class _Shard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MdsFormat(ExportFormat):
-    """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. A process that writes holds one shard in memory.
+    """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. Each writing process holds one shard in memory.
 
     Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), attachments (bytes, empty if missing).
     """

@@ -36,7 +36,7 @@ class _Shard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParquetFormat(ExportFormat):
-    """OUT/data/train-00000.parquet, …, OUT/README.md (the card), OUT/classes.txt. 100 records are held in memory.
+    """OUT/data/train-00000.parquet, …, OUT/README.md (the card), OUT/classes.txt. A process holds 100 rows in memory.
 
     Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel if all class names differ,
     −1 for unknown), ``extra`` (a JSON object as string), and each attachment by its name (binary, null if missing).

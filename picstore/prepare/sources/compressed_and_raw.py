@@ -115,7 +115,7 @@ def netpbm(pixels: bytes, width: int, height: int, channels: int) -> bytes:
 
 
 def image_file(array: U8) -> bytes:
-    """Encode uint8 (H, W), (H, W, C) or (C, H, W), C of 1, 3 or 4, as an image file; else raise ImageError."""
+    """Encode uint8 (H, W), (H, W, C) or (C, H, W), C of 1, 3 or 4, as a file; raise ImageError for other arrays."""
     if array.dtype != np.uint8 or array.ndim not in (2, 3):
         raise ImageError(f"array of {array.dtype} {array.shape}; images are uint8 (H, W), (H, W, C) or (C, H, W)")
     if array.ndim == 2:
@@ -131,7 +131,7 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Return ``reader`` and ``key`` of an input in ``block``, or in a plain file; ``encoding`` pil is a PIL image."""
+    """Return (reader, key) of an input in ``block``, or in a plain file if None; ``encoding`` pil is a PIL image."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())

@@ -37,7 +37,7 @@ PATH_FIELDS = (
 # A CSV is divided into parts if its header has fewer bytes than this. ``csv`` rejects fields of twice that size.
 MAX_HEADER = 1 << 16
 CUT = "cut off, "  # begins the error message of a row that was cut off
-_MAX_TABLE = 1 << 32  # largest size in bytes
+_MAX_TABLE = 1 << 32  # largest size of a table in bytes
 # Usual names, in lower case, of the columns of a box's left, top, right and bottom.
 _CORNERS = (
     ("xmin", "ymin", "xmax", "ymax"),

@@ -177,7 +177,7 @@ class _Walk:
 
 
 def _remarks(source: Location, notes: Notes) -> Iterator[str]:
-    """Yield remarks on files that are not images, hidden files, and links out of the source."""
+    """Yield messages on files that are not images, hidden files, and links out of the source."""
     for key, one, several, outcome in (
         (_NO_IMAGE, "file that is not an image", "files that are not images", "left out"),
         (_HIDDEN, "hidden file or folder", "hidden files and folders", "left out; --hidden takes them"),

@@ -134,7 +134,7 @@ def _choose_image(images: list[str], found: dict[str, Any], given: str | None, p
 
 
 def _check_matlab(item: Any, name: str, path: Path) -> None:
-    """Raise UsageError if a MATLAB array of images counts them in its first dimension, the last one in the file."""
+    """Raise UsageError if images lie along the first dimension of a MATLAB array, which is the last one in the file."""
     channels = [size in (1, 3, 4) for size in item.shape]
     if _is_of_matlab(item) and item.ndim == 4 and channels[0] and not any(channels[1:]):
         shape = " × ".join(map(str, reversed(item.shape)))

@@ -1,4 +1,4 @@
-"""Index in place of picstore as a source: images are read from the files where they lie; ids and order are kept."""
+"""Picstore's index of images in place as a source: images are read where they lie; ids and order are kept."""
 
 from __future__ import annotations
 

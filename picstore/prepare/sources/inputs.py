@@ -113,7 +113,7 @@ class Listing:
     alike: dict[str, int] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Return a SHA-256 of names, labels, extras and attachments; a resumed job compares it to know its source."""
+        """Return a SHA-256 of names, labels, extras and attachments, by which a resumed job detects another source."""
         digest = hashlib.sha256()
         for source in self.inputs:
             digest.update(f"{source.label} {source.name}\n".encode())
@@ -125,7 +125,7 @@ class Listing:
 
 
 def relabel_input(source: Input, labels: Sequence[int]) -> Input:
-    """Return an input whose label and box labels k are replaced by ``labels[k]``; a k outside of ``labels`` stays."""
+    """Return an input with ``labels[k]`` in place of k as label and box label; numbers outside of ``labels`` stay."""
     extra = source.extra
     if source.targets and b'"box_labels"' in extra:
         fields = json.loads(extra)
@@ -137,7 +137,7 @@ def relabel_input(source: Input, labels: Sequence[int]) -> Input:
 
 
 def read_input(source: Input) -> bytes:
-    """Return an input's bytes; raise ImageError on failure or beyond MAX_INPUT, PicstoreError without a connection."""
+    """Read an input; raise ImageError on failure or beyond MAX_INPUT, PicstoreError if its store is unreachable."""
     if source.problem:
         raise ImageError(source.problem)
     read = _read_range if source.frame is None else _read_framed

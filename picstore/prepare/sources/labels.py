@@ -48,12 +48,12 @@ class InFolder:
     path: str
 
 
-# A sample's label; None if its value is missing. Whether strings are numbers or names, all labels together decide.
+# A sample's label; None if its value is missing. All labels of a listing decide whether strings are numbers or names.
 Label: TypeAlias = "int | str | NoLabel | InFolder | None"
 
 
 def to_label(value: Any) -> Label:
-    """Convert a value: integral floats and booleans to integers; null, NaN, blank strings and "nan" to None."""
+    """Return a value as a label: strings unchanged, 3.0 and true as integers, null, NaN and blank strings as None."""
     if isinstance(value, str):
         return None if value.strip().lower() in ("", "nan") else value
     if value is None or isinstance(value, bool):
@@ -129,7 +129,7 @@ class LabelFields:
         return next(filter(None, self._chosen), None)
 
     def remarks(self) -> Iterator[str]:
-        """Yield a remark if files differ in the label's field; raise UsageError if the user's field is in no file."""
+        """Yield a message if files differ in the label's field; raise UsageError if the user's field is in no file."""
         if self._given is not None and self._given not in self._chosen and self._chosen:
             listed = quoted(self._fields)
             raise UsageError(f"{self._where} has no field {self._given!r} that can be the label; it has {listed}")
@@ -285,7 +285,7 @@ def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]
 
 
 def _unlabelled(counts: Mapping[Label, int], numbers: Mapping[Label, int]) -> list[str]:
-    """Return remarks on values that are not labels, and on samples without a label if other samples have a label."""
+    """Return messages on values that are not labels, and on samples without a label if other samples have a label."""
     total = sum(counts.values())
     reasons = {label: count for label, count in counts.items() if isinstance(label, NoLabel) and count}
     remarks = [

@@ -51,7 +51,7 @@ def json_value(text: bytes, skipped: Counter[str] | None = None) -> Any:
 
     Bytes that are not UTF-8 become surrogates. NaN, infinities and integers of more than 4,300 digits become floats
     that are not finite. If an object has a key twice, the key's last value is taken, and ``skipped`` counts the key. In
-    a value that is too deep for the parser, lists and objects below level 100 become null; ``metadata`` keeps 64.
+    a value that is too deep for the parser, lists and objects nested more than 100 levels deep become null.
     """
     try:
         return _UNIQUE_DECODER.decode(text_of_file(text))
@@ -101,7 +101,7 @@ def _decode_odd(text: bytes, skipped: Counter[str]) -> Any:
 
 
 class JsonItems:
-    """Text of a JSON object with long lists, parsed item by item, because all items take 5 to 10 times the text's size.
+    """Text of a JSON object with long lists, parsed item by item, because the object would take 5 to 10 times its size.
 
     All methods raise ValueError or RecursionError if the text is not JSON. NaN and Infinity become floats.
     """

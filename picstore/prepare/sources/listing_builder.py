@@ -41,7 +41,7 @@ T = TypeVar("T")
 Notes = dict[str, tuple[int, str]]
 
 _SEEN = 64  # number of field names after which no more are noted
-_MAX_NAMED = 5  # largest number of files that a remark names
+_MAX_NAMED = 5  # largest number of files that a message names
 # Number of parts that are listed first, to predict the time for all other parts.
 _TRIED = 16
 # Use tasks if this process would take longer, because a process starts in 30 ms and its first task takes 0.3 s.
@@ -195,7 +195,7 @@ class ListingBuilder:
             classes: class names by label, if the source has them.
             remarks: messages for the user.
             labels: the choice of the label's field, or the name of the field if the user gave one.
-            no_label: remark if no sample has a label; by default a remark that lists the samples' fields.
+            no_label: message if no sample has a label; by default a message that lists the samples' fields.
 
         Raises:
             UsageError: no sample has a label in the field that the user named, or labels do not fit ``classes``.

@@ -93,7 +93,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
         raise UsageError(f"{location}: {what}")
     image = choose_image(image_field, images, location)
     labels = LabelFields(label_field, location)
-    # A tuple's fields have no usual names, so an integer is the label if it is the only integer.
+    # A tuple's fields are called 0, 1, …, so its only integer is the label.
     integers = [name for name, kind in fields if kind == "int" and fields[0][0] == "0"]
     label = labels.choose([name for name, _ in fields], only=integers)
     layout = _Layout(fields, image, label, SkippedFields())

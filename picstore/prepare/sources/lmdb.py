@@ -180,7 +180,7 @@ def _check_size(environment: Any, file: Path) -> None:
 
 
 def _samples(file: Path, version: str, *, with_texts: bool, counts: Counter[str]) -> Iterator[SourceSample]:
-    """Yield samples in key order; raise Corrupt at an entry that kills the reading process, so later ones are lost."""
+    """Yield samples in key order; raise Corrupt at an entry that kills the reading process; later ones are lost."""
     tasks = deque([_Chunk(str(file), version, _ENTRIES, with_texts=with_texts)])
     with closing(LocalEngine(1).run(list_entries, tasks)) as outcomes:
         for chunk, outcome in outcomes:

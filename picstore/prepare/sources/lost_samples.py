@@ -38,7 +38,7 @@ def end_at_damage(
         name: name of the file in the ledger; by default the file's own name.
         count: number of samples that the file or its index states; for each missing one, a failing sample is yielded.
             If None, one failing sample stands for all lost samples, and its ``lost`` is an estimate.
-        first: number of the file's first sample, from which the names of missing samples count.
+        first: number that the file's first sample has in names of samples.
         may_be_empty: whether a file without samples is undamaged.
         version: version of the file, if it was opened before; by default its current version.
     """
@@ -107,7 +107,7 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
 
 
 def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Estimate, by path, each damaged file's lost samples from the median count of undamaged files of its suffix."""
+    """Estimate each damaged file's number of lost samples, by path, from the median of intact files with its suffix."""
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}
     estimates: dict[str, int] = {}

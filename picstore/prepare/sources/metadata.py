@@ -37,8 +37,8 @@ _MAX_DEPTH = 64
 _ROOM = 1 << 10
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_MAX_NAMED = 5  # largest number of fields that a remark names
-_MAX_LINES = 20  # largest number of remarks on fields that are left out
+_MAX_NAMED = 5  # largest number of fields that a message names
+_MAX_LINES = 20  # largest number of messages on single fields that are left out
 _TOO_LARGE = 10**MAX_DIGITS
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
 
@@ -72,7 +72,7 @@ class SkippedFields(Counter[str]):
     def remarks(self) -> Iterator[str]:
         """Yield one line per field. Iterate only after all samples were read.
 
-        Only the 20 most frequent fields have a line, because file names with several dots may give many fields.
+        Only the 20 most frequent fields have a line of their own, because file names with dots may give many fields.
         """
         for what, count in sorted(self.most_common(_MAX_LINES)):
             yield f"{what}: left out of {count:,} samples"

@@ -160,7 +160,7 @@ def _check_rows(opened: Any, file: Location) -> None:
 
 
 def _present(opened: Any, group: int, column: str) -> list[bool] | None:
-    """Return, for each row of a group, whether a column of bytes has a value; None if statistics say that all have."""
+    """Return, for each row of a row group, whether ``column`` has bytes; None if statistics say that all rows have."""
     import pyarrow as pa
 
     stated = opened.metadata.row_group(group)
@@ -194,7 +194,7 @@ def _count_rows(file: Location) -> int | None:
 
 
 def _rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any] | Damage]:
-    """Yield each row of a group as values of ``columns``, by name; for each row from a damaged page on, the damage."""
+    """Yield each row of a row group as values by column; for each row from a damaged page on, yield the damage."""
     import pyarrow as pa
 
     count, found = opened.metadata.row_group(group).num_rows, 0

@@ -119,7 +119,7 @@ def _after_configuration(path: tuple[str, ...]) -> str:
 
 
 def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location) -> None:
-    """Raise UsageError if the folders of splits lie in different folders, except folders like ``column=value``."""
+    """Raise UsageError if a source's splits lie in different folders, apart from folders like ``column=value``."""
     configurations = {
         "/".join(part for part in path[:found] if "=" not in part)
         for path in paths

@@ -67,7 +67,7 @@ def _reader(file: SourceFile) -> ReadRecord:
 
 
 def _end(file: SourceFile, offset: int, part: int, length: int) -> int:
-    """Return the offset of the record that follows all parts of this record."""
+    """Return the offset at which a record ends, with all its parts."""
     while True:
         offset += _HEADER.size + (length + 3) // 4 * 4
         if part in (_WHOLE, _LAST):

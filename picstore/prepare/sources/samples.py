@@ -1,4 +1,4 @@
-"""SourceSample, a sample as formats store it; the choice of the image's field; and samples of damaged files."""
+"""SourceSample, a sample as formats store it; and the choice of the field that is the image."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def printable(name: str) -> str:
 
 
 def visible_entries(folder: Location) -> list[Entry]:
-    """Return a folder's visible entries by name; raise NotADataset or UsageError if the location is not a folder."""
+    """Return a folder's entries except hidden ones, by name; raise NotADataset or UsageError if it is not a folder."""
     return [entry for entry in folder.entries() if not entry.name.startswith(".")]
 
 

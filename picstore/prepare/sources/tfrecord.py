@@ -52,7 +52,7 @@ def list_tfrecord(
 
     Integers, floats and strings become the extra: a single value as itself, several values as a list. Other bytes are
     left out. Listing checks the CRC of each record's length; reading an image checks the CRC of its record's data. An
-    example without an image becomes an input that fails. Raise UsageError if all examples, or the first 1,000, do.
+    example without an image becomes an input that fails. Raise UsageError if none of the first 1,000 has an image.
     """
     files = _files(location, split)
     skipped, empty, unclear = SkippedFields(), list[str](), list[UsageError]()
@@ -155,7 +155,7 @@ def _sample(
 
 
 def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile) -> str:
-    """Return the feature that holds the image: by its name, or the only large feature if no name is usual."""
+    """Return the feature that holds the image: the user's, a usual name, or the only one of more than 1 KiB."""
     if given is None and not {name.lower() for name in binary} & set(_IMAGES):
         large = [name for name, field in binary.items() if field.size > _MAX_VALUE // 64]
         given = large[0] if len(large) == 1 else None

@@ -53,7 +53,7 @@ _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", 
 _PROBED_MEMBERS = 64  # number of members that are read to tell a WebDataset from a tar of images
 # Prefixes of keys in ``notes``; the name of a split or of a field follows.
 _SPLIT, _FURTHER = "split ", "further image "
-_MAX_NAMED = 5  # largest number of fields that a remark names
+_MAX_NAMED = 5  # largest number of fields that a message names
 # Largest size in bytes of a JSON object that is read; its largest fields are left out if the extra has no room.
 _MAX_JSON = 4 * MAX_EXTRA
 
@@ -148,7 +148,7 @@ def _list_tar(tar: _Tar) -> FoundPart:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return key and field of a member's name; the field is empty if the name has no dot."""
+    """Return (key, field) of a member's name; the field is empty if the name has no dot."""
     folder, slash, last = name.rpartition("/")
     base, _, field = last.partition(".")
     return folder + slash + base, field.lower()
@@ -198,7 +198,7 @@ def _sample(
     notes: Notes,
 ) -> SourceSample:
     tar = file.name
-    # Fields without a dot are first, such as jpg before seg.png; attachments that are not images are last.
+    # Sort fields without a dot first, such as jpg before seg.png; fields .bin, which are no images, are added last.
     images = sorted(filter(_is_image, fields), key=lambda field: "." in field)
     chosen = next(iter(images), None) if image_field is None else image_field
     images += [field for field in fields if field.endswith(".bin")]

@@ -103,7 +103,7 @@ def _clipped(value: float) -> float:
 
 
 def _point(values: Sequence[float]) -> list[float]:
-    """Return a keypoint (x, y, visibility); without visibility, 2, or 0 if x or y is negative, as in Ultralytics."""
+    """Return (x, y, visibility) of a keypoint; by default, visibility is 0 if x or y is negative, else 2."""
     x, y = values[:2]
     visible = values[2] if len(values) == 3 else 2.0 if min(x, y) >= 0 else 0.0
     if visible not in (0, 1, 2):
@@ -112,7 +112,7 @@ def _point(values: Sequence[float]) -> list[float]:
 
 
 def read_yaml(file: Location) -> Meaning:
-    """Read ``names`` and ``kpt_shape`` of a data.yaml; all scalars are strings, so a class may be named ``no``."""
+    """Read ``names`` and ``kpt_shape`` of a data.yaml; scalars are read as strings, so a class may be named ``no``."""
     yaml = import_library("yaml", "PyYAML", "yolo")
     try:
         loader = yaml.BaseLoader(text_of_file(read_whole(file, _MAX_YAML)))
