@@ -28,7 +28,7 @@ def decode_rgb(
     Args:
         jpeg: one whole stream.
         width, height: size in pixels, from an index or the headers.
-        factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side; the inverse DCT computes only those samples.
+        factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side; the inverse DCT computes fewer samples.
         buffer: contiguous uint8 of one dimension, at least as long as the pixels; a new one by default.
 
     Returns:

@@ -365,7 +365,7 @@ class _ScanRewriter:
         return huffman
 
     def _rebuilt_tables(self) -> HuffmanTables:
-        """Return the Huffman tables, with the DC tables optimal for this image, so that every DC code must be edited."""
+        """Return the Huffman tables, with optimal DC tables for this image; they require edits of all DC codes."""
         optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 
