@@ -36,9 +36,9 @@ _DECIMALS = 3
 def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     """List the images of an annotation file in file order, with label −1 and their objects in the extra.
 
-    The objects' fields are described in docs/formats.md. Boxes are clipped to their image. An object whose clipped box
-    has no area is left out, and a message to the user counts such objects. Listing needs about twice the annotation
-    file's size in memory; the returned inputs keep about that size once.
+    docs/formats.md describes the objects' fields. Boxes are clipped to their image; objects whose clipped box has no
+    area are left out, and counted in a message. Listing needs about twice the annotation file's size in memory; the
+    returned inputs keep about that size once.
     """
     # Raise an error if ``folder`` is not a folder.
     visible_entries(folder)

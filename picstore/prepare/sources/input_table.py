@@ -70,8 +70,7 @@ class _Inputs(Sequence[Input]):
 class InputTable(_Inputs):
     """Inputs in the order in which they are added; whole blocks of inputs are in a temporary file.
 
-    Labels are numbered by group. Inputs that are added one by one are group 0; each call of :meth:`add_packed` adds a
-    further group.
+    Labels are numbered by group. Inputs added one by one are group 0; each call of :meth:`add_packed` adds a group.
 
     Raises:
         PicstoreError: the disk has no room for the file.

@@ -231,11 +231,10 @@ _ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # size assumed for an object of un
 
 
 class ReadAhead:
-    """Reader of inputs in order, which requests up to 16 objects from a store before they are read.
+    """Reader of inputs in order, which requests objects from a store before they are read, 16 at a time.
 
-    A request to a store takes about 20 ms, in which a worker converts several images. Inputs with a reader are not
-    fetched ahead, because the reader may need sequential access. Call :meth:`read` in the order of ``inputs``, for an
-    input before its attachments; inputs may be skipped.
+    A request takes about 20 ms, in which a worker converts several images. Inputs with a reader are not fetched ahead,
+    because it may need sequential access. Read each input before its attachments, in order; inputs may be skipped.
     """
 
     def __init__(self, inputs: Iterable[Input]) -> None:

@@ -224,10 +224,7 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
 def _number_names(
     numbers: dict[Label, int], stated: Sequence[int | str], classes: Sequence[str], others: set[str], where: object
 ) -> tuple[list[str], list[str]]:
-    """Set ``numbers`` of labels that are class names; integers index ``classes``, or are names if it is empty.
-
-    Return the class names and messages for the user.
-    """
+    """Number labels as names, integers only if ``classes`` is empty, in ``numbers``; return names and messages."""
     names = [*classes]
     texts = {str(label) for label in stated if isinstance(label, str) or not classes}
     names += sorted(texts - set(classes))

@@ -39,9 +39,8 @@ def list_recordio(location: Location, *, split: str | None = None) -> Listing:
 
     An .idx file is needed only to read on after a damaged record, and to know the number of missing records.
 
-    A record's label is the label in its header, or the first of several labels; unless it is an integer, it stays in
-    the extra as ``label``. Several labels stay in the extra as ``labels``. If the labels describe objects, these become
-    boxes, and the record's label is −1.
+    A record's label is its header's label, or the first of several; unless it is an integer, it stays in the extra as
+    ``label``. Several labels stay as ``labels``. Labels that describe objects become boxes, and the label is −1.
     """
     files = shard_files(location, *_SUFFIXES, split=split)
     empty = list[str]()
