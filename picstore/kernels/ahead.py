@@ -26,10 +26,10 @@ from picstore.kernels.jit import compile_kernel, is_cached
 from picstore.kernels.kernel_cache import cache_folders
 from picstore.kernels.numba_names import CACHE, available
 
-# Kernels that take longest to compile, up to 3.5 s, come first, so that processes end together.
+# Kernels that take longest to compile, up to 3.5 s, are compiled first, so that processes end at about the same time.
 _LONGEST = ("open_stream", "decode_rows", "resample_box", "gather_nearest", "cut_all")
 _NOWHERE = "in each process, as no folder keeps them: set NUMBA_CACHE_DIR to a folder that can be written"
-# Seconds to wait for another process, more than all kernels take on one busy core.
+# Seconds to wait for another process that compiles: more than all kernels take on one busy core.
 _LOCK_SECONDS = 300.0
 Advance = Callable[[], None]
 
@@ -44,7 +44,7 @@ class Compiled:
 
 
 def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
-    """Compile the kernels that the cache lacks, announced on stderr; one of several processes compiles for all.
+    """Compile the kernels that the cache lacks, with a notice on stderr; of several callers, one compiles for all.
 
     If there is no folder for the cache, this process compiles the kernels for itself.
 
@@ -67,7 +67,7 @@ def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Co
 
 @contextlib.contextmanager
 def _locked(folder: Path | None) -> Iterator[None]:
-    """Hold a lock in the cache's folder, if its file system has locks.
+    """Hold a lock in the cache's folder, if its file system supports locks.
 
     Ranks of a training start at the same time, so the lock saves work; nothing else depends on the lock. If the holder
     hangs, perhaps on another machine, other processes continue without the lock.
@@ -140,7 +140,7 @@ def _compile(kernels: list[Any], processes: int, advance: Advance) -> None:
 
 
 class _Helper:
-    """A process that compiles one kernel after another."""
+    """Process that compiles one kernel after another."""
 
     def __init__(self) -> None:
         self._process = start_helper(
@@ -151,7 +151,7 @@ class _Helper:
             # If a kernel does not compile here, the error is raised when the kernel is called.
             stderr=subprocess.DEVNULL,
             text=True,
-            # Only the parent receives an interrupt from the keyboard.
+            # A separate session, so that Ctrl-C interrupts only the parent.
             start_new_session=True,
         )
 

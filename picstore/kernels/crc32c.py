@@ -109,7 +109,7 @@ end:
   ret i32 %result
 }
 """
-# By machine: LLVM's name of the CPU feature with the instruction, the feature to ask LLVM for, and the two functions.
+# By machine: name under which LLVM reports the instruction's CPU feature, name that enables it, and the two functions.
 _INSTRUCTIONS = {
     "x86_64": ("sse4.2", "+crc32", _X86),
     "aarch64": ("crc", "+crc", _ARM),
@@ -138,7 +138,7 @@ def compile_crc32c(*, instruction: bool = True) -> Callable[[int, int, int], int
 
 
 def _has(feature: str) -> bool:
-    """Return whether the CPU has a feature with LLVM's name; all Apple CPUs have ``crc``."""
+    """Return whether the CPU has a feature, named as LLVM reports it; all Apple CPUs have ``crc``."""
     try:
         return bool(llvm.get_host_cpu_features().get(feature)) or (sys.platform, feature) == ("darwin", "crc")
     except RuntimeError:  # LLVM cannot tell on this system

@@ -21,7 +21,7 @@ from picstore.kernels.filters import (
 )
 from picstore.kernels.jit import device_function
 
-# Sum of the weights of an output pixel.
+# Integer that stands for a weight of 1, and the sum of the weights of an output pixel.
 ONE = 1 << ONE_BITS
 
 
@@ -35,7 +35,7 @@ def cubic(distance, a):
 
 @device_function
 def _lanczos(distance):
-    """Return the value of the Lanczos filter at a distance below 1 half-width."""
+    """Return the value of the Lanczos filter at a distance in half-widths, less than 1."""
     angle = math.pi * distance
     if angle < 1e-5:
         return 1.0
@@ -51,7 +51,7 @@ def _lanczos(distance):
 
 @device_function
 def _filter_value(distance, interpolation, a):
-    """Return a filter's value, up to a factor, at a distance from the center in half-widths; ``a`` is for the cubic."""
+    """Return a filter's value, up to a constant factor, at a distance in half-widths; ``a`` is for the cubic."""
     # NEAREST and BOX choose pixels by their centers, and give each pixel the same weight.
     if interpolation < BILINEAR:
         return 1.0
@@ -64,7 +64,7 @@ def _filter_value(distance, interpolation, a):
 
 @device_function
 def _set_triangle(values, center, support, begin, end):
-    """Set the triangle's values at pixels ``begin`` to ``end - 1``; return the sum of the values."""
+    """Set the triangle filter's values at pixels ``begin`` to ``end - 1``; return the sum of the values."""
     total = 0.0
     for j in range(begin, end):
         values[j - begin] = max(1.0 - abs(j + 0.5 - center) / support, 0.0)
@@ -74,7 +74,7 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Set another filter's values; return their sum. Without antialiasing, border pixels stand for pixels beyond."""
+    """Set and sum the values of another filter. Without antialiasing, border pixels stand for all pixels beyond."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:
@@ -99,7 +99,7 @@ def _support(size, length, interpolation, antialias):
 
 @device_function
 def most_taps(size, length, interpolation, antialias):
-    """Return the greatest number of source pixels of an output pixel; arguments are those of ``axis_weights``."""
+    """Return the most source pixels that an output pixel is computed from; arguments are as for ``axis_weights``."""
     return 2 * math.ceil(_support(size, length, interpolation, antialias)) + 1
 
 
@@ -116,8 +116,8 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         length: number of pixels of the output.
 
     Returns:
-        For each output pixel the first source pixel, the number of source pixels, the weights, and the weight that is
-        missing to ``ONE``: the weight outside of the image, or all weight if the center lies outside of the clip.
+        For each output pixel the first source pixel, the number of source pixels, their weights, and ``ONE`` less the
+        sum of the weights: the weight outside of the image, or ``ONE`` if the pixel's center is outside of the clip.
     """
     scale = math.floor(size / length * GRID + 0.5) / GRID
     support = _support(size, length, interpolation, antialias)
@@ -127,7 +127,7 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
     missing = np.full(length, ONE, np.int32)
-    weights = np.zeros((length, taps + 2), np.int16)  # with zeros, because passes take pairs
+    weights = np.zeros((length, taps + 2), np.int16)  # plus zeros, because passes read pairs of weights
     values = np.empty(min(most, max(high - low, 1)))
     for i in range(length):
         center = start + (i + 0.5) * scale + tie

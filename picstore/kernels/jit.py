@@ -106,13 +106,13 @@ def caller(signature: str) -> Any:
 
 
 def _copying_caller(signature: str) -> Any:
-    """Return a function as :func:`caller`, by numba's public names; it copies the kernel, and ignores the address."""
+    """Do as :func:`caller`, with public names of numba only: callers copy the kernel, and ignore the address."""
 
     def call(address, packed): ...
 
     @overload(call)
     def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
-        # If the kernel's module is not imported, nobody has the kernel's address.
+        # If the kernel's module is not imported, nobody has the kernel's address, so the result 1 is never used.
         if (target := _kernels.get(signature)) is None:
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005
@@ -126,7 +126,7 @@ def device_function(function: Callable[..., Any]) -> Any:
 
 
 def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that compiles or loads a kernel without garbage collection, and by ``linked_only``.
+    """Return a function that compiles or loads a kernel without garbage collection, within ``linked_only``.
 
     Collections traverse all objects of torch and numba, which would take 0.1 of the 0.4 s in which a process loads its
     first kernel, and a fifth of the time to compile a kernel.
@@ -147,10 +147,9 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Decorate a device function that is as cheap as a call, and copy the function into its callers.
+    """Decorate a device function that costs no more than a call, so that LLVM copies it into its callers.
 
-    LLVM copies the function. numba's own inlining infers the types of each copy again, which took a tenth of the
-    decoder's compilation.
+    numba's own inlining would infer the types of each copy again, which took a tenth of the decoder's compilation.
     """
     return numba.njit(**inline_options())(function)
 
@@ -183,14 +182,14 @@ def array_at(address, size, dtype):
 
 
 def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
-    """Return a function for kernels; ``emit`` takes LLVM's builder and the arguments, and returns any result."""
+    """Return a function for kernels; ``emit`` takes LLVM's builder and the arguments, and returns the result."""
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         result = emit(builder, *arguments)
         return ir.Constant(_byte_pointer, None) if signature.return_type == types.void else result
 
     typed = signature, generate
-    typings: dict[int, Callable[..., Any]] = {  # numba counts the parameters
+    typings: dict[int, Callable[..., Any]] = {  # by the number of arguments, which numba checks
         1: lambda _context, _a: typed,
         2: lambda _context, _a, _b: typed,
         3: lambda _context, _a, _b, _c: typed,
@@ -253,7 +252,7 @@ prefetch = intrinsic_function(types.void(types.uint64), _emit_prefetch)
 
 @device_function
 def copy_bytes(out, to, source, begin, count):
-    """Run ``out[to : to + count] = source[begin : begin + count]`` 5 times as fast; raise IndexError out of bounds."""
+    """Do ``out[to : to + count] = source[begin : begin + count]``, 5 times as fast; raise IndexError out of bounds."""
     if count < 0 or to < 0 or begin < 0 or to + count > out.size or begin + count > source.size:
         raise IndexError("copy_bytes: range outside of its array")
     memcpy(out.ctypes.data + to, source.ctypes.data + begin, count)
@@ -270,7 +269,7 @@ def c_function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 # ``open`` takes the address of a path and flags; ``pread`` a descriptor, an address, a size and an offset. Errors are
-# negative results. There is no ``fstat``, because Linux exports it only since 2021.
+# negative results. There is no ``fstat``, because glibc exports that symbol only since 2.33 (2021).
 open_file = c_function("open", types.int32, types.uintp, types.int32)
 read_at = c_function("pread", types.intp, types.int32, types.uintp, types.uintp, types.int64)
 close_file = c_function("close", types.int32, types.int32)

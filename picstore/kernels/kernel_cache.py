@@ -31,9 +31,9 @@ from picstore.kernels.numba_names import CALLS, LINKING, available, find
 
 SUFFIX = ".kernel"
 _HEADER = b"picstore kernel 1\n"
-# Most bytes of a file; the largest kernel takes 200 KB.
+# Greatest size of a kernel's file in bytes; the largest kernel takes 200 KB.
 _MAX_BYTES = 1 << 26
-# Most files of a kernel besides the newest, for processors that share a folder, and for several installed versions.
+# Files to keep of a kernel besides the newest, because several processors or installed versions may share a folder.
 _KEPT = 8
 # Seconds after which the process that wrote a partial file is regarded as killed.
 _PARTIAL_SECONDS = 3600
@@ -68,20 +68,20 @@ class KernelCache:
             return None
         path, payload = found
         try:
-            # Add the symbols that machine code may refer to. numba's own cache would also fill the registries of all
-            # that numba can compile, in 70 of 135 ms for a first kernel; compiling fills the registries anyway.
+            # Add the symbols that machine code may refer to. numba's own cache would also register all that numba can
+            # compile, which takes 70 of the 135 ms for a process's first kernel, and which only compiling needs.
             find("numba.core.runtime.rtsys").initialize(context)
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)
         except Exception as error:
-            # Another version of numba may raise any error.
+            # These are private parts of numba, so another version may raise any error.
             _set_aside(path, f"numba cannot load it: {type(error).__name__}: {error}")
             return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Write numba's result of compiling to the cache."""
         folder = cache_folders()[0]
-        # Dynamic globals may be addresses of this process.
+        # Do not cache machine code with dynamic globals, which may be addresses in this process.
         if folder is None or getattr(compiled.library, "has_dynamic_globals", False):
             return
         payload = find("numba.core.serialize.dumps")(_reduce(compiled))
@@ -116,9 +116,9 @@ class KernelCache:
 
 
 def _reduce(compiled: Any) -> tuple[Any, ...]:
-    """Return the parts of a compiled kernel that the cache stores; of the environments, only picstore's.
+    """Return the parts of a compiled kernel to store; of the functions' environments, only those of picstore's.
 
-    Environments of numba's own functions would import numba's modules for NumPy's arrays, which takes 15 ms.
+    Loading environments of numba's functions would import its modules for NumPy's arrays, which takes 15 ms.
     """
     *kept, environments = compiled._reduce()
     return *kept, tuple(each for each in environments if each.globals["__name__"].startswith("picstore"))

@@ -99,9 +99,9 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Return the first source pixel with weight, the last + 1, and the most taps of an output pixel; 0, 0, 0 if none.
+    """Return the first and the last + 1 source pixel with a weight, and the most weights of an output pixel, or zeros.
 
-    ``first`` is changed to count from the first of these pixels.
+    The elements of ``first`` are changed to count from the first of these source pixels.
     """
     low = 0
     high = 0

@@ -28,9 +28,9 @@ _SAMPLES = 64
 
 # numba's integer constants are 64 bits wide, which would halve the vector width.
 _i16, _i32, _u64 = np.int16, np.int32, np.uint64
-# Half a unit of the vertical pass, which keeps 6 of 14 fractional bits.
+# Half a unit of the vertical pass's results, which keep 6 of 14 fractional bits; added to round.
 _HALF_ROW = 1 << 7
-# Half a level of the horizontal pass, which has 6 + 14 fractional bits.
+# Half a level in the horizontal pass's sums, which have 6 + 14 fractional bits; added to round.
 _HALF_PIXEL = np.int32(1 << 19)
 
 
@@ -88,7 +88,7 @@ def sum_output_row(source, low, first, count, weights, rows, line):
     n = line.size
     for at in range(0, n // _SAMPLES * _SAMPLES, _SAMPLES):
         _sum_rows(table, factors, _u64(pairs), _u64(at), _u64(out + 2 * at))
-    # The last _SAMPLES samples overlap the previous samples.
+    # The last step computes the last _SAMPLES samples of the row, some of which are already computed.
     if n % _SAMPLES and n >= _SAMPLES:
         _sum_rows(table, factors, _u64(pairs), _u64(n - _SAMPLES), _u64(out + 2 * (n - _SAMPLES)))
     elif n % _SAMPLES:

@@ -24,7 +24,7 @@ _SSE2 = {"pmadd.wd": "sse2.pmadd.wd", "packssdw": "sse2.packssdw.128", "packsswb
 
 
 def _has_avx2() -> bool:
-    """Return whether kernels are compiled for AVX2: if the machine has AVX2, unless NUMBA_CPU_NAME names another."""
+    """Return whether kernels are compiled for AVX2: if the CPU, or the CPU that NUMBA_CPU_NAME names, has AVX2."""
     features, of_host = getattr(config, "CPU_FEATURES", ""), find("numba.core.codegen.get_host_cpu_features")
     if features is None and of_host is not None:
         features = of_host()
@@ -253,7 +253,7 @@ class VectorMemory:
 def transposed(rows: list[Vector]) -> list[Vector]:
     """Transpose 8 × 8 numbers in each 128 bits of eight vectors of 16-bit elements, or of four vectors of bytes."""
     half = len(rows) // 2
-    # Three perfect shuffles transpose.
+    # Three perfect shuffles of 64 elements transpose them.
     for _ in range(3):
         rows = [mixed for a, b in zip(rows[:half], rows[half:], strict=True) for mixed in a.interleaved(b)]
     return rows

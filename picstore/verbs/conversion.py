@@ -58,7 +58,7 @@ def require_apart_from_source(out: Where, source: Where) -> None:
 
 
 def parse_limit(max_errors: int | str) -> Callable[[int], float]:
-    """Parse a number of inputs, ``10``, or a percentage, ``1%``, to a function of the number of all inputs.
+    """Parse a limit, ``10`` or ``1%``, to a function that returns the limit for a number of inputs.
 
     Raises:
         UsageError: the text is neither a number nor a percentage.

@@ -127,12 +127,12 @@ def convert(
         display.begin_stage("starting")
         stored = _stored_settings(source, out) if append else {}
         settings = encode_settings(given, stored.get("encode"))
-        start_fork_server(settings)  # It imports modules while this process does.
+        start_fork_server(settings)  # The server imports modules while this process continues.
         from picstore.prepare.convert import append_images, conversion_job, retry
         from picstore.prepare.convert.row_division import Shard
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
-        parse_limit(max_errors)  # Refuse a wrong limit before hours of work.
+        parse_limit(max_errors)  # Reject a wrong limit before hours of work.
         one_shard = None if shard is None else Shard.parse(shard)
         shape = dataset_shape(given, stored.get("shape"))
         conversion = Conversion(display, started)

@@ -89,7 +89,7 @@ def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset
 
 
 def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) -> RecordCounts:
-    """Count all records by label, in ``indexes`` if these are of all containers, else by reading all containers."""
+    """Count all records by label, in ``indexes`` if they cover all containers, else by reading all containers."""
     if len(indexes) == len(dataset.rows):
         return RecordCounts.of(Counter(label for index in indexes for label in index["label"].tolist()))
     why = "for a selection" if isinstance(dataset.live, SelectedRecords) else "here; `picstore repair` keeps them"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from picstore.results import DeleteResult
     from picstore.storage.location.resolve import Where
 
-# Most attempts if other edits keep changing the dataset.
+# Greatest number of attempts, if other processes keep editing the dataset.
 _MAX_ATTEMPTS = 100
 _MAX_FILE = 1 << 30  # bytes, a hundred million ids
 _MAX_ID = (1 << 63) - 1
@@ -46,7 +46,7 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
         raise UsageError(f"id {min(wrong)} is out of range; give 0 to 2**63 - 1")
     for _ in range(_MAX_ATTEMPTS):
         before = Dataset(dataset, root=root)
-        with contextlib.suppress(Conflict):  # Another edit, which changes no ids.
+        with contextlib.suppress(Conflict):  # Try again after another process's edit; ids are still valid.
             after = before.without(chosen).save()
             deleted = len(before) - len(after)
             return DeleteResult(dataset=str(locate(dataset)), uuid=after.uuid, images=len(after), deleted=deleted)

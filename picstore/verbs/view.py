@@ -87,7 +87,7 @@ def open_page(
     if recipe is not None:
         from picstore.viewer.drawn import Recipe
 
-        # Refuse a recipe that cannot be used here, not on the page.
+        # Reject a recipe that cannot be used here, not only on the page.
         Recipe.find(recipe)
     if isinstance(state, (str, os.PathLike)):
         from picstore.viewer.replay import read_state

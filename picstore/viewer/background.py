@@ -68,14 +68,14 @@ class Background(Generic[R]):
         self._cancel.set()
 
     def begin_stage(self, stage: str) -> None:
-        """Do nothing; called by the work."""
+        """Do nothing; the work calls this when a stage begins."""
 
     def set_total(self, total: int, done: int) -> None:
-        """Set the number of records, and the number done; called by the work."""
+        """Set the number of all records, and of those that are done; the work calls this."""
         self._set(total=total, done=done)
 
     def advance(self, count: int) -> None:
-        """Count records that are done, or end the work if it is cancelled; called by the work."""
+        """Count records that are done, or end the work if it is cancelled; the work calls this."""
         if self._cancel.is_set():
             raise _Cancelled("cancelled")
         self._set(done=self.report.done + count)

@@ -64,7 +64,7 @@ class Comparison(Background[Report]):
         return one.dataset, other.dataset
 
     def classes(self) -> dict[str, Any]:
-        """Return at most 1,000 classes, those whose shares differ most first, and counts of classes."""
+        """Return the 1,000 classes whose shares of the datasets differ most, and numbers of classes in one or both."""
         one, other = self.datasets
         counted = [each for each in compare_classes(one, other) if each.images or each.other_images]
 

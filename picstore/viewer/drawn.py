@@ -92,7 +92,7 @@ class Recipe:
 
     @classmethod
     def find(cls, given: str) -> Recipe:
-        """Return the recipe with a name, or the first list of a file; raise UsageError if there is no such recipe."""
+        """Return a recipe by name, or a file's first list of transforms; raise UsageError if there is none."""
         lists, options = recipes.find_recipe(given)
         return cls(given, lists[0], options)
 

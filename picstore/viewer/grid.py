@@ -100,7 +100,7 @@ def shortened(text: str, limit: int = _MAX_TEXT) -> str:
 
 
 def answer_records(session: Session, query: Query) -> dict[str, Any]:
-    """Return the number of records that a filter leaves, and the items of some of these records."""
+    """Return the number of records that match a filter, and the items of some of these records."""
     chosen = parse_filter(query.text("filter"))
     count = query.integer("count", 100, least=1, most=_MAX_PAGE)
     positions = session.records.positions(chosen, query.integer("start", 0), count, query.gone)
@@ -109,7 +109,7 @@ def answer_records(session: Session, query: Query) -> dict[str, Any]:
 
 
 def answer_histograms(session: Session, query: Query) -> Any:
-    """Return histograms of all records, and of the records that a filter leaves."""
+    """Return histograms of all records, and of the records that match a filter."""
     return session.records.histograms(parse_filter(query.text("filter")), query.gone)
 
 

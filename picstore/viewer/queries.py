@@ -25,7 +25,7 @@ class Query:
     """Parameters of a request by name; methods raise UsageError if a value has another type or is out of range.
 
     Attributes:
-        gone: set when the client has disconnected, so that nobody waits for the answer.
+        gone: set when the client disconnects, because nobody then waits for the answer.
     """
 
     def __init__(self, values: Mapping[str, str], gone: threading.Event | None = None) -> None:

@@ -24,13 +24,13 @@ from picstore.storage.record_table import RecordTable
 from picstore.viewer.queries import Filter
 from picstore.viewer.text_search import ExtraTexts, texts_with
 
-# Event that is never set, for callers that never go.
+# Event that is never set, for callers that never disconnect.
 STAYS = threading.Event()
-_KEPT_FILTERS = 4  # results, of 4 bytes a record
+_KEPT_FILTERS = 4  # filters whose results are kept, each of 4 bytes a record
 # Seconds that an evaluation may take; a million records take less than 1.
 SECONDS = 30.0
-_POLL = 0.05  # seconds between checks of the client
-# Seconds for which DuckDB is interrupted again and again, because it forgets an interruption before its evaluation.
+_POLL = 0.05  # seconds between checks whether the client has disconnected
+# Seconds during which DuckDB is interrupted repeatedly, because it ignores interruptions before an evaluation begins.
 _GRACE = 1.0
 # At most four evaluations run at a time, including evaluations that do not end.
 _running = threading.BoundedSemaphore(4)
@@ -67,11 +67,11 @@ class Records:
             self._table.where("id = 0")
 
     def count(self, chosen: Filter, gone: threading.Event = STAYS) -> int:
-        """Return the number of records that a filter leaves; raise Interrupted if ``gone`` is set meanwhile."""
+        """Return the number of records that match a filter; raise Interrupted if ``gone`` is set meanwhile."""
         return len(self._positions(chosen, gone)) if chosen else len(self.dataset)
 
     def positions(self, chosen: Filter, start: int, count: int, gone: threading.Event = STAYS) -> I64:
-        """Return the positions of ``count`` of the records that a filter leaves, from index ``start`` on."""
+        """Return the positions of ``count`` of the records that match a filter, from index ``start`` of them on."""
         if not chosen:
             return np.arange(min(start, len(self.dataset)), min(start + count, len(self.dataset)))
         return self._positions(chosen, gone)[start : start + count].astype(np.int64)
@@ -143,9 +143,9 @@ class Records:
         return self._samplings
 
     def _positions(self, chosen: Filter, gone: threading.Event) -> Array:
-        """Return the positions that a filter leaves; the filter's first request finds them, other requests wait."""
+        """Return the matching records' positions; the filter's first request finds them, and other requests wait."""
         while True:
-            # A filter with a text finds more records once more extras have been read.
+            # A text may match more records once more extras have been read.
             key = (chosen, self.extras.read.done if chosen.text else 0)
             with self._lock:
                 found = self._found.get(key)
@@ -159,7 +159,7 @@ class Records:
                 try:
                     return found.result()
                 except Interrupted:
-                    # The client of the first request has disconnected.
+                    # The first request's client has disconnected, so this request may have to find the records.
                     continue
             try:
                 marks = self._mark(chosen, gone)
@@ -174,7 +174,7 @@ class Records:
                 raise
 
     def _mark(self, chosen: Filter, gone: threading.Event) -> Bools:
-        """Return which records a filter leaves; the lock is not held while a condition in SQL is evaluated."""
+        """Return which records match a filter; the lock is not held while a condition in SQL is evaluated."""
         with self._lock:
             marks = self._mark_columns(chosen)
             # Read the indexes while the lock is held.
@@ -184,7 +184,7 @@ class Records:
         return marks
 
     def _mark_columns(self, chosen: Filter) -> Bools:
-        """Return which records a filter leaves without its condition in SQL."""
+        """Return which records match a filter, apart from its condition in SQL."""
         marks = np.ones(len(self.dataset), dtype=np.bool_)
         if chosen.labels:
             marks &= np.isin(self._numbers("label"), chosen.labels)

@@ -79,7 +79,7 @@ def _routes(session: Session) -> list[BaseRoute]:
 
 def bind(port: int) -> socket.socket:
     """Listen on a port of the loopback interface, 0 for any free port; raise UsageError if the port is taken."""
-    # asyncio turns off Nagle's algorithm, which costs 40 ms an answer, only if the protocol is given.
+    # asyncio turns off Nagle's algorithm, which delays answers by 40 ms, only for sockets with an explicit protocol.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -15,7 +15,7 @@ from picstore.storage.dataset import Dataset
 MAX_BYTES = 1 << 29  # bytes of extras in memory
 _BLOCK_BYTES = 1 << 20  # bytes of extras in a block
 _CHUNK = 8 << 20  # bytes searched at a time
-# The byte to compare instead of each byte: capital letters of ASCII become small letters.
+# For each byte the byte to compare: ASCII's capital letters become small letters.
 _CAPITALS = np.arange(256, dtype=np.uint8)
 _CAPITALS[ord("A") : ord("Z") + 1] += 32
 IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
@@ -23,7 +23,7 @@ IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
 
 @dataclass(frozen=True, slots=True)
 class ExtrasRead:
-    """Number of containers whose extras can be searched; ``full`` if the others would take too much memory."""
+    """Number of containers whose extras can be searched; ``full`` if the rest would take too much memory."""
 
     state: str
     done: int

@@ -18,7 +18,7 @@ Answer = Callable[[Session, Query], Any]
 
 
 def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
-    """Return the recipes to choose from, the first to show, options in the recipe's file, and the given state."""
+    """Return the recipes to choose from, the recipe to show first, the options in its file, and the given state."""
     from picstore.viewer.drawn import DEFAULT_RECIPE, Recipe, offered_recipes
 
     options = Recipe.find(session.recipe).options if session.recipe is not None else {}
