@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-# Names of both `picstore.transforms` and `picstore`.
+# Names that both `picstore.transforms` and `picstore` export, by the module that defines them.
 TRANSFORMS = {
     "train.transforms.crops": "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip",
     "train.transforms.resizing": "RandomResize RandomShortestSize Resize ResizeToCover ResizeToSequence ScaleJitter",
@@ -31,7 +31,7 @@ TRANSFORMS = {
     "train.transforms.views": "Views",
     "train.transforms.mixup_cutmix": "CutMix MixUp",
 }
-# Names of `picstore` alone.
+# Names that only `picstore` exports, by the module that defines them.
 NAMES = {
     "_version": "__version__",
     "verbs.compare": "compare",
@@ -69,7 +69,7 @@ EXTRA_MODULES = ("lightning",)
 
 
 def modules_by_name(*tables: dict[str, str]) -> dict[str, str]:
-    """Map each name of some tables to its module."""
+    """Map each name in some tables of names by module to the name's module."""
     return {name: module for table in tables for module, names in table.items() for name in names.split()}
 
 

@@ -11,7 +11,7 @@ _PROC = Path("/proc/self")
 
 
 def count_cores() -> int:
-    """Count the cores that this process may use, by CPU affinity and by the CPU quotas of control groups.
+    """Return the number of cores that this process may use by its CPU affinity and its control groups' CPU quotas.
 
     A quota of 1.5 cores counts as 2, half a core as 1. From Python 3.13 on, ``PYTHON_CPU_COUNT`` replaces the affinity.
     """
@@ -23,13 +23,13 @@ def count_cores() -> int:
 
 
 def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
-    """Yield the quotas, in cores, of the control group of a process and of all groups above it.
+    """Yield the CPU quotas, in cores, of a process's control group and of all groups above it.
 
-    Both versions of control groups are read; other systems than Linux have no quotas. See docs.kernel.org, "Control
-    Group v2", "CPU Interface Files", and "CFS Bandwidth Control".
+    Both versions of control groups are supported; systems other than Linux have no quotas. See docs.kernel.org,
+    "Control Group v2", "CPU Interface Files", and "CFS Bandwidth Control".
 
     Args:
-        proc: folder of the process in /proc.
+        proc: the process's folder in /proc.
     """
     try:
         groups = [line.split(":", 2) for line in (proc / "cgroup").read_text("utf-8", "replace").splitlines()]
@@ -48,14 +48,14 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
 
 
 def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
-    """Yield the quotas of a group and of all groups above it, up to the mounted group.
+    """Yield the CPU quotas, in cores, of a group and of all groups above it, up to the mounted group.
 
-    In a container, ``group`` may be the path outside of it; the mounted group is then the container's own.
+    In a container, ``group`` may be a path of the host; then only the mounted group, the container's own, is read.
 
     Args:
-        root: path of the mounted group in the hierarchy.
-        mounted: folder where that group is mounted.
-        group: path of the group in the hierarchy.
+        root: path of the mounted group in the hierarchy of groups.
+        mounted: folder at which that group is mounted.
+        group: path of the group in the hierarchy of groups.
     """
     path = PurePosixPath(group)
     below = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()
@@ -70,5 +70,5 @@ def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
             if quota != "max" and int(quota) > 0 and int(period) > 0:
                 yield int(quota) / int(period)
         except (OSError, ValueError):
-            # The root of a hierarchy and groups without the controller have no quota.
+            # The root group of a hierarchy, and groups without the CPU controller, have no files of quotas.
             continue

@@ -35,7 +35,7 @@ class NotADataset(PicstoreError):
 
 
 class Unfinished(NotADataset):
-    """The directory holds a conversion or shuffle that has not ended, and no manifest yet."""
+    """The directory holds an unfinished conversion or shuffle, and so no manifest."""
 
 
 class UnsupportedVersion(PicstoreError):
@@ -43,11 +43,11 @@ class UnsupportedVersion(PicstoreError):
 
 
 class Damage(PicstoreError):
-    """Stored bytes contradict docs/format.md.
+    """A dataset's stored bytes contradict docs/format.md.
 
     Attributes:
         what: the problem.
-        file: name of the file in messages.
+        file: path or URL of the damaged file, for messages.
         offset: byte offset of the damage in the file.
     """
 
@@ -68,17 +68,17 @@ class Truncated(Damage):
 
 
 class Corrupt(Damage):
-    """Bytes are wrong: a checksum, a magic number or a field does not match."""
+    """Stored bytes are wrong: a checksum, a magic number or a field does not match."""
 
 
 class Changed(Damage):
-    """A file has changed since the source was listed, so that the listed offsets no longer hold."""
+    """A source file has changed since the source was listed, so that the listed byte offsets are no longer right."""
 
     WHAT = "it has changed since it was listed, so nothing more of it is taken"
 
 
 class TooLarge(Damage):
-    """A length field is beyond the limit of the format; no memory was allocated."""
+    """A length exceeds the format's limit; the error is raised before memory of this length is allocated."""
 
 
 class ImageError(PicstoreError):
@@ -86,14 +86,14 @@ class ImageError(PicstoreError):
 
 
 class NotTranscodable(ImageError):
-    """Restart markers cannot be added to a JPEG without loss; the message names the reason."""
+    """A JPEG cannot be given restart markers without loss; the message names the reason."""
 
 
 class TooManyFailures(PicstoreError):
-    """The conversion ended, and more inputs failed than ``max_errors`` allows.
+    """More inputs of a conversion failed than ``max_errors`` allows; the dataset of all other inputs was written.
 
     Attributes:
-        result: the ``picstore.results.ConvertResult`` of the dataset; None if no image, and so no dataset, was made.
+        result: the ``picstore.results.ConvertResult`` of the dataset; None if no image, and so no dataset, was written.
     """
 
     exit_code = 3
@@ -104,17 +104,17 @@ class TooManyFailures(PicstoreError):
 
 
 def missing_extra(need: str, extra: str) -> MissingDependency:
-    """Return the error for a library that is not installed, with the command that installs its extra.
+    """Return the error for a library that is not installed, with the command that installs it.
 
     Args:
         need: the first half of the message, such as ``"an Arrow table needs pyarrow"``.
-        extra: the extra of picstore that has the library.
+        extra: the extra (optional dependencies) of picstore that includes the library.
     """
     return MissingDependency(f"{need}: {install_command(extra)}")
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra; if picstore runs from a clone, the extra of that clone."""
+    """Return the command that installs an extra of picstore, from the repository's clone if picstore runs from one."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path

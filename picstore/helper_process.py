@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 # Modules that numba imports if they are installed, for functions that no kernel calls and for colors in numba's errors.
-# These modules take half of the time that importing numba takes.
+# Without these modules, importing numba takes half of the time.
 NUMBA_EXTRAS = ("scipy", "cffi", "yaml", "colorama")
 _MAIN = Path(__file__).with_name("helper_main.py")
 
@@ -29,15 +29,16 @@ def start_helper(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> subprocess.Popen[Any]:
-    """Start a Python that runs a function, with garbage collection off until the function switches it on.
+    """Start a Python process that runs a function, with garbage collection off until the function turns it on.
 
     Args:
         main: ``module:function``, a function without parameters.
-        arguments: arguments that the function finds in ``sys.argv[1:]``.
+        arguments: strings that the function finds in ``sys.argv[1:]``.
         descriptors: file descriptors that the process inherits.
-        last_words: descriptor of a file for the traceback of a fatal error or the stacks at a crash; None for stderr.
+        last_words: descriptor of the file to which the process writes the traceback of an uncaught exception, or the
+            stacks at a crash; None for stderr.
         without: modules that the process cannot import until it calls :func:`allow_imports`.
-        environment: variables to add to those of this process.
+        environment: environment variables to add to those of this process.
         options: options of ``subprocess.Popen``.
     """
     kept = [] if last_words is None else [last_words]
@@ -51,22 +52,22 @@ def start_helper(
 
 
 def allow_imports(names: Sequence[str] = NUMBA_EXTRAS) -> None:
-    """Let this process import modules that it was started without."""
+    """Allow this process to import modules again that ``without`` of :func:`start_helper` forbade."""
     for name in names:
         if sys.modules.get(name) is None:
             sys.modules.pop(name, None)
 
 
 def _flags() -> list[str]:
-    """Return the options of this interpreter that make it ignore the environment or the user's site-packages."""
+    """Return the command-line options -E and -s if they are in effect in this interpreter."""
     return [*["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
 
 
 def module_folders() -> list[str]:
-    """Return the folders in which helpers look for modules: those of this process, as absolute paths.
+    """Return the folders in which started processes look for modules: this process's ``sys.path``, absolute.
 
-    The working directory comes last, and only if this process looks into it, as notebooks and ``python -c`` do. The
-    user's modules may lie there, but cannot hide a module of Python or of a package.
+    The working directory is included only if ``sys.path`` has it, as in notebooks and ``python -c``. It comes last, so
+    that the user's modules are found there but cannot hide modules of Python or of packages.
     """
     here = [each for each in sys.path if each in ("", ".")]
     others = [os.path.abspath(each) for each in sys.path if isinstance(each, str) and each not in ("", ".")]  # noqa: PTH100

@@ -19,21 +19,21 @@ MakeLoader: TypeAlias = Callable[..., Loader | DataMux]
 
 
 class DataModule(LightningDataModule):
-    """Loaders for a Lightning trainer, which each process of the trainer makes with its rank and device.
+    """Loaders for a Lightning trainer; each process of the trainer creates its own, for its rank and device.
 
-    Checkpoints of Lightning hold the position of the loader for training; ``trainer.fit(..., ckpt_path=...)`` resumes
-    with the next batch, also on another number of processes (see :meth:`picstore.Loader.load_state_dict`). Without a
+    Lightning's checkpoints hold the position of the loader for training; ``trainer.fit(..., ckpt_path=...)`` resumes
+    with the next batch, also with another number of processes (see :meth:`picstore.Loader.load_state_dict`). Without a
     checkpoint, the epochs of the loaders are those of the trainer.
 
     Args:
-        train, val, test, predict: functions that make a loader, given ``rank``, ``world_size`` and ``device``, such as
-            ``functools.partial(picstore.Loader, "train", batch_size=256)``, whose own arguments have precedence.
+        train, val, test, predict: functions that return a loader, given ``rank``, ``world_size`` and ``device``, such
+            as ``functools.partial(picstore.Loader, "train", batch_size=256)``, whose own arguments have precedence.
 
     Attributes:
-        loaders: the newest loaders by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
+        loaders: the loaders that were created last, by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
 
     Raises:
-        UsageError: a loader that the trainer asks for has no length.
+        UsageError: a loader that the trainer requests has no length.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class DataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.loaders: dict[str, Loader | DataMux] = {}
-        # State of the next loader for training.
+        # State of a checkpoint, to be loaded into the next loader for training.
         self._to_load: Mapping[str, Any] | None = None
         for stage, make in (("train", train), ("val", val), ("test", test), ("predict", predict)):
             if make is not None:
-                # Set only for given loaders, because Lightning warns of methods that the model does not use.
+                # Set only for stages with a loader, because Lightning warns of dataloader methods without use.
                 setattr(self, f"{stage}_dataloader", partial(self._make_loader, stage, make))
 
     def _make_loader(self, stage: str, make: MakeLoader) -> Loader | DataMux:
@@ -72,7 +72,7 @@ class DataModule(LightningDataModule):
         return loader
 
     def _placement(self) -> dict[str, Any]:
-        """Return rank, world size and device of this process, as arguments of a loader; {} without a trainer."""
+        """Return this process's ``rank``, ``world_size`` and ``device``, for a loader; {} without a trainer."""
         if self.trainer is None:
             return {}
         shard = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
@@ -84,12 +84,12 @@ class DataModule(LightningDataModule):
         return {"train": self.loaders["train"].state_dict()} if "train" in self.loaders else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Make the next loader for training resume at the position of a checkpoint."""
+        """Take the state in a checkpoint, at whose position the next loader for training will resume."""
         self._to_load = state_dict.get("train")
 
     def teardown(self, stage: str) -> None:
         """End the threads and processes of the loaders. Positions stay, and the loaders can be iterated again."""
-        # A state that is still to be loaded belongs to a checkpoint that was loaded for a test.
+        # A state that no loader has taken is of a checkpoint loaded for a test, not for training.
         self._to_load = None
         for loader in self.loaders.values():
             loader.close()

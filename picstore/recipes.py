@@ -26,7 +26,7 @@ Transforms: TypeAlias = list[Any]
 
 IMAGENET_MEAN: Channels = (0.485, 0.456, 0.406)
 IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
-# Statistics of the images that CLIP was trained on.
+# Mean of the images, by channel, on which CLIP was trained; the standard deviation follows.
 OPENAI_MEAN: Channels = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD: Channels = (0.26862954, 0.26130258, 0.27577711)
 DETR_SIZES = tuple(range(480, 801, 32))
@@ -40,7 +40,7 @@ def evaluation(
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Transforms:
-    """Usual evaluation on ImageNet: resize the shorter side, crop the center."""
+    """Usual transforms for evaluation on ImageNet: resize the shorter side, crop the center."""
     return [Resize(resize, interpolation=interpolation), CenterCrop(size), Normalize(mean, std)]
 
 
@@ -193,10 +193,10 @@ NAMED: Mapping[str, Callable[[], Transforms | Views]] = MappingProxyType(
 
 
 def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
-    """Find a recipe by its name in this module, or read a recipe from a TOML file, the configuration of a mux.
+    """Return the recipe of this name in this module, or the recipes in the TOML configuration of a mux.
 
     Returns:
-        A list of transforms, or one for each dataset of a configuration; and the options of the loader.
+        The recipe in a list, or the recipe of each dataset of the mux; and the loader's options from the file, or {}.
 
     Raises:
         UsageError: there is no such recipe, or the file cannot be used.

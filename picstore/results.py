@@ -72,8 +72,8 @@ class ConvertResult(Result):
         images: number of images in the whole dataset, or in the shard.
         classes, bytes: number of classes, and size of the dataset's files; None for a shard.
         seconds: duration of the verb.
-        stages: seconds of each stage.
-        outcome: number of inputs by status, ``source_bytes`` and ``jpeg_bytes``.
+        stages: duration of each stage in seconds.
+        outcome: number of inputs by status, and total ``source_bytes`` and ``jpeg_bytes``.
         status: number of inputs by status.
         formats, reasons: number of inputs by file format, and by status and reason; the most frequent first.
         remarks: remarks on the source, such as files that were left out.
@@ -99,14 +99,14 @@ class QualityResult(Result):
     """Result of ``measure_quality``.
 
     Attributes:
-        images: number of encoded images, whose means ``qualities`` holds.
+        images: number of encoded images, over which ``qualities`` holds means.
         lossless: number of images that convert keeps without loss, whatever the quality.
         failed: number of images that cannot be read.
-        reencode: whether JPEGs that could be kept were encoded too: on request, or because all could be kept.
+        reencode: whether JPEGs that convert would keep were encoded too: on request, or because it would keep all.
         source_bytes: size of the files of ``images``.
         encoder, subsampling, resize, quality: settings of the planned conversion.
-        qualities: a row for each subsampling and quality: ``bytes``, ``saved`` against the files, ``psnr`` in dB,
-            ``ssim``, and ``ssim_low``, the fifth percentile.
+        qualities: for each subsampling and quality the means of ``bytes``, ``saved`` relative to the files, ``psnr`` in
+            dB and ``ssim``; and ``ssim_low``, the fifth percentile of SSIM.
     """
 
     images: int
@@ -129,7 +129,7 @@ class QualityResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleResult(Result):
-    """Result of ``shuffle``: the copy, and the last entry in the shuffle history of its manifest."""
+    """Result of ``shuffle``: facts of the copy; ``shuffle`` is the last entry in its manifest's shuffle history."""
 
     dataset: str
     uuid: str
@@ -154,7 +154,7 @@ class VerifyResult(Result):
     Attributes:
         images, files: numbers of images and files in the dataset.
         ok: True if there is no damage.
-        records_lost: number of records that are lost by all damage.
+        records_lost: number of records that cannot be read because of the damage.
         remarks: remarks on faults that are not damage, such as a missing copy of the manifest.
         damage: all damaged places, in the order of the manifest's files.
     """
@@ -184,7 +184,7 @@ class DeleteResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Place of damage in a container, and number of its records that were deleted because they cannot be read."""
+    """Place of damage in a container, and number of the container's records deleted because they cannot be read."""
 
     file: str
     offset: int
@@ -203,7 +203,7 @@ class RepairResult(Result):
         index: whether the index was rebuilt.
         counts: whether the counts of labels were written.
         records_lost: number of records deleted now, because they cannot be read.
-        losses: containers of the deleted records.
+        losses: damage in the containers of the records deleted now.
     """
 
     dataset: str
@@ -251,7 +251,7 @@ class InfoResult(Result):
         format_version, read_by: version of the format, and the first picstore that reads it.
         images: number of images that a loader reads; those of the selection, if there is one.
         stored_images, deleted: number of records in the files, and number of deleted records.
-        read_bytes, copy_bytes: number of bytes that an epoch reads, and an estimate for a shuffled copy.
+        read_bytes, copy_bytes: number of bytes that an epoch reads, and an estimate of it for a shuffled copy.
         bytes: size of the files.
         encode, references, provenance, outcome: from the manifest: settings of the JPEGs, folder of an index's images,
             origin, and outcome of the conversion.
@@ -293,7 +293,7 @@ class InfoResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Near-duplicate: an id, and the number of bits in which its hash differs from the hash of the group's image."""
+    """Near-duplicate: an image's id, and the number of bits in which its hash differs from the group image's hash."""
 
     id: int
     distance: int

@@ -22,20 +22,20 @@ from picstore.arrays import F64, I64, U64
 
 Words: TypeAlias = "int | U64"
 
-# Uses of random numbers.
-DEAL = 1  # convert: streams to which the records of a group are dealt
-SHUFFLE = 2  # shuffle: order in a file, and file of each record
+# Uses of random numbers; the first word of a key.
+DEAL = 1  # convert: assignment of a group's records to streams
+SHUFFLE = 2  # shuffle: order of records in a file, and file of each record
 PLAN = 3  # loader: order of containers, and of records in them
 AUGMENT = 4  # loader: parameters of transforms
 MUX = 5  # mux: order inside a batch
-MEASURE = 6  # convert --measure: sample of inputs
+MEASURE = 6  # convert --measure: inputs in the sample
 SPLIT = 7  # split: part of each record
-WEIGHT = 8  # loader: records whose share an epoch rounds up
-BUCKET = 9  # loader: length of sequences in each batch
+WEIGHT = 8  # loader with weights: records whose fractional number of repeats is rounded up in an epoch
+BUCKET = 9  # loader with buckets: bucket of each batch
 
-# Numbers drawn at a time, so that they stay in the cache; drawing 10**7 at once takes five times as long.
+# Number of random numbers to draw at a time, few enough for the cache; drawing 10**7 at once takes five times as long.
 _IN_CACHE = 1 << 14
-# Length from which it pays that ``stable_argsort`` packs indices into values.
+# Array length from which packing indices into values makes ``stable_argsort`` faster.
 _LONG = 512
 _MASK = (1 << 64) - 1
 # Constants of SplitMix64, which kernels use too.
@@ -58,7 +58,7 @@ def _mix(z: U64) -> U64:
 
 
 def key(*words: int) -> int:
-    """Fold integers, modulo 2**64, into one 64-bit key."""
+    """Hash a sequence of integers, each modulo 2**64, to a 64-bit key."""
     k = 0
     for word in words:
         k = _mix_int(((k + GOLDEN) & _MASK) ^ (word & _MASK))
@@ -66,7 +66,7 @@ def key(*words: int) -> int:
 
 
 def keys(k: Words, words: U64) -> U64:
-    """Fold each word into ``k``, one key or a key per word: ``keys(key(a), [b])[0] == key(a, b)``."""
+    """Extend ``k``, one key or a key per word, by each word: ``keys(key(a), [b])[0] == key(a, b)``."""
     with np.errstate(over="ignore"):
         return _mix(np.bitwise_xor(words, np.asarray(k, np.uint64) + np.uint64(GOLDEN)))
 
@@ -102,7 +102,7 @@ def permutation(k: int, n: int) -> I64:
 
 
 def permutations(k: U64, counts: I64) -> list[I64]:
-    """Draw a :func:`permutation` for each key and count at once."""
+    """Draw a :func:`permutation` for each pair of a key and a count, all at once."""
     ends = np.cumsum(counts)
     owner = np.repeat(np.arange(len(counts)), counts)
     counters = np.arange(len(owner)) - (ends - counts)[owner]
@@ -113,8 +113,8 @@ def permutations(k: U64, counts: I64) -> list[I64]:
 def stable_argsort(values: U64) -> I64:
     """Return ``np.argsort(values, kind="stable")``, for long arrays of random bits in an eighth of the time.
 
-    NumPy sorts numbers with SIMD, but not their indices. So the index replaces the low bits of each number, and the few
-    numbers with equal high bits are sorted again.
+    NumPy uses SIMD to sort numbers, but not in argsort. So each number's low bits are replaced by its index before
+    sorting; then the few numbers with equal high bits are sorted again.
     """
     n = len(values)
     if n < _LONG:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Figure
 
-_CELL = 1.9  # width of a cell in inches
-_TALLEST = 1.1  # largest ratio of height to width of a cell
+_CELL = 1.9  # width in inches of the cell of a tile
+_TALLEST = 1.1  # largest ratio of a cell's height to its width
 _TITLE = 0.25  # inches above a row of images
 _MARGIN = 0.1  # inches around an image
 _MAX_TITLE = 28  # characters
@@ -31,8 +31,8 @@ _COLORS = ("#f3c13a", "#3fc1c9", "#ff6b6b", "#7bd389", "#b892ff", "#ff9f5a", "#5
 _TITLES = {"width": "width, pixels", "height": "height, pixels", "bytes": "bytes of the JPEG", "label": "class"}
 _QUALITY_COLORS = {"420": "#1f6fb4", "444": "#c8553d", "422": "#3f8f4f"}
 _SVG_SETTINGS: Any = {
-    "svg.fonttype": "none",  # text stays text, not outlines
-    "svg.hashsalt": "picstore",  # makes the file reproducible
+    "svg.fonttype": "none",  # write text as text, not as outlines
+    "svg.hashsalt": "picstore",  # fixed ids, for reproducible files
     "font.size": 9,
     "axes.grid": True,
     "grid.color": "#dddddd",
@@ -41,17 +41,17 @@ _SVG_SETTINGS: Any = {
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Image of a figure, with annotations that are drawn over the image.
+    """Image in a figure, with annotations to draw over it.
 
     Attributes:
         pixels: uint8 (h, w, 3), at full or reduced size.
         title: text above the image.
-        size: width and height at full size, by default those of ``pixels``; coordinates refer to this size.
+        size: width and height of the full-size image, in whose pixels coordinates are; by default those of ``pixels``.
         boxes: float64 (k, 4), left, top, right, bottom.
         names: names of boxes, k strings or an empty sequence.
         outlines: polygons, x and y of corners, float64 (p, 2).
         points: keypoints, x and y, float64 (m, 2).
-        mask: integers (h, w); 0 is drawn transparent.
+        mask: integers (h, w), each drawn in its color; 0 is transparent.
     """
 
     pixels: U8
@@ -65,7 +65,7 @@ class Tile:
 
 
 def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] = ()) -> Figure:
-    """Draw images in rows, each as high as its highest image; ``rows`` are names to the left of the rows."""
+    """Draw images in rows, each row as high as its highest image; ``rows`` are names to write left of the rows."""
     columns = max(1, min(columns, len(tiles)))
     listed = [tiles[k : k + columns] for k in range(0, len(tiles), columns)]
     heights = [max(min(_ratio(tile), _TALLEST) for tile in row) * _CELL for row in listed]
@@ -88,7 +88,7 @@ def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] =
 
 
 def draw_histograms(histograms: Mapping[str, Histogram], *, title: str) -> Figure:
-    """Draw bars of counts: on the left charts of named values, on the right charts of numbers, one above the other."""
+    """Draw bar charts: on the left histograms of named values, on the right histograms of numbers, stacked."""
     named = [name for name, each in histograms.items() if not each.edges and each.counts]
     binned = [name for name, each in histograms.items() if each.edges]
     figure = _make_figure(9, 1 + 1.6 * max(1, len(binned)), layout="constrained")
@@ -114,9 +114,9 @@ def require_matplotlib() -> None:
 
 
 def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
-    """Draw PSNR and SSIM over the mean bytes of an image, as SVG: a line per subsampling, a point per quality.
+    """Draw PSNR and SSIM by mean bytes per image, as SVG: a line per chroma subsampling, a point per JPEG quality.
 
-    The axis of bytes is logarithmic, so that qualities are about evenly spaced and equal savings are equal distances.
+    The axis of bytes is logarithmic, so that qualities are about evenly spaced, and equal ratios equal distances.
     ``rows`` are ``QualityReport.rows``, at least one.
     """
     from matplotlib import rc_context
@@ -148,7 +148,7 @@ def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
 
 
 def shorten(text: str, limit: int = _MAX_TITLE) -> str:
-    """Shorten text to a title: one line without control characters."""
+    """Shorten text to ``limit`` characters, and replace control characters and line ends by "·"."""
     visible = "".join(each if each.isprintable() else "·" for each in text)
     return visible if len(visible) <= limit else visible[: limit - 1] + "…"
 
@@ -160,7 +160,7 @@ def _make_figure(width: float, height: float, **options: Any) -> Figure:
         raise missing_extra("show and summary need matplotlib", "plot") from error
 
     class PngFigure(Figure):
-        """Figure that notebooks show as a picture, with any backend."""
+        """Figure that notebooks show as a PNG, with any backend of matplotlib."""
 
         def _repr_png_(self) -> bytes:
             out = io.BytesIO()
@@ -171,7 +171,7 @@ def _make_figure(width: float, height: float, **options: Any) -> Figure:
 
 
 def _ratio(tile: Tile) -> float:
-    """Return the ratio of height to width of an image."""
+    """Return the ratio of an image's height to its width."""
     width, height = tile.size or (tile.pixels.shape[1], tile.pixels.shape[0])
     return height / width
 
@@ -199,7 +199,7 @@ def _draw_tile(axes: Axes, tile: Tile) -> None:
 
 
 def _colored(mask: Array) -> U8:
-    """Return the mask in half-transparent colors, uint8 RGBA (h, w, 4)."""
+    """Convert a mask to half-transparent colors, uint8 RGBA (h, w, 4)."""
     palette = np.array([tuple(bytes.fromhex(color[1:])) for color in _COLORS], np.uint8)
     codes = mask.astype(np.int64)
     alpha = np.where(codes != 0, 128, 0).astype(np.uint8)

@@ -13,15 +13,15 @@ import numpy as np
 from picstore.arrays import F64, Array, Bools
 
 _BINS = 40
-# If the greatest value is at least this many times the least, the widths of bins grow in proportion to the values.
+# If the largest value is at least this many times the smallest, bins are evenly spaced on a logarithmic scale.
 _WIDE = 12.0
 # Columns that ``summarize`` counts.
 SUMMARIZED = ("label", "width", "height", "bytes")
-_MAX_VALUES = 200  # number of most frequent values to list
+_MAX_VALUES = 200  # largest number of named values to list, the most frequent ones
 _TITLES = {"label": "images by class", "width": "by width", "height": "by height", "bytes": "by bytes of the JPEG"}
-_CLASSES = 12  # largest number of bars of classes
-_WIDEST = 60  # characters of a bar
-_NAME = 24  # characters of a name
+_CLASSES = 12  # largest number of classes to print
+_WIDEST = 60  # largest width of a bar, in characters
+_NAME = 24  # largest number of characters of a name
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -33,9 +33,9 @@ class Histogram:
         name: name of the column.
         edges: edges of the bins; a bin includes its lower edge, the last also its upper edge. Empty for named values.
         values, names: counted values and their names; empty for bins.
-        counts: number of records that the filter leaves, by bin or value.
-        totals: number of all records, by bin or value.
-        others: number of distinct values that are not listed.
+        counts: number of counted records by bin or value, such as those that a filter of the viewer leaves.
+        totals: number of all records by bin or value.
+        others: number of distinct values that ``values`` leaves out.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """Bins of a column's values.
+    """Division of a column's values into bins, so that selections of records can be counted fast.
 
     Attributes:
-        numbers: index of the bin of each record, −1 for no bin, (n,).
-        shown: indices of the listed bins, in their order.
-        empty: histogram without counts.
+        numbers: (n,), index of each record's bin; −1 for no bin.
+        shown: indices of the bins to list, in the order of the histogram.
+        empty: the histogram to return, without counts.
     """
 
     numbers: Array
@@ -62,13 +62,13 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Return the bins of ``len(marks)`` records: marked records have this column's bins in order, others no bin."""
+        """Return the bins of ``len(marks)`` records: the i-th marked record gets bin ``numbers[i]``, others no bin."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)
 
     def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
-        """Count the records at ``positions``, or all records; ``whole`` is the histogram of all, for the totals."""
+        """Count the records at ``positions``, by default all; the totals are from ``whole``, which counts all."""
         chosen = self.numbers if positions is None else self.numbers[positions]
         size = int(self.shown.max(initial=-1)) + 1
         counts = np.bincount(chosen[chosen >= 0], minlength=size)[self.shown]
@@ -77,7 +77,7 @@ class Binned:
 
 
 def bin_values(name: str, values: Array, names: Sequence[str] | None = None, *, bins: int = _BINS) -> Binned:
-    """Sort a column into at most ``bins`` bins, or, if values have ``names``, into one bin for each value."""
+    """Divide a column's values into at most ``bins`` bins; if ``names`` of values are given, into a bin per value."""
     if names is not None:
         return _by_value(name, values, names)
     known = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), dtype=np.bool_)
@@ -89,7 +89,7 @@ def bin_values(name: str, values: Array, names: Sequence[str] | None = None, *, 
 
 
 def bin_edges(values: Array, bins: int = _BINS) -> F64:
-    """Return the edges of at most ``bins`` bins that hold all values; edges of integers are integers."""
+    """Return the edges of at most ``bins`` bins that hold all values; for integers, edges are integers."""
     if not len(values):
         return np.zeros(0)
     low, high = float(values.min()), float(values.max())
@@ -102,7 +102,7 @@ def bin_edges(values: Array, bins: int = _BINS) -> F64:
 
 
 def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
-    """Give each distinct value a bin of its own, the most frequent values listed first."""
+    """Return bins with one distinct value each; only the most frequent values are listed, in this order."""
     distinct, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
     order, counted = _most_frequent(name, distinct, counts, names)
     smallest = np.int16 if len(distinct) < 1 << 15 else np.int32
@@ -110,7 +110,7 @@ def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
 
 
 def _most_frequent(name: str, distinct: Array, counts: Array, names: Sequence[str]) -> tuple[Array, Histogram]:
-    """Return the indices of the most frequent values in ``distinct``, and a histogram of these values."""
+    """Return the indices in ``distinct`` of the most frequent values, and the histogram of these values."""
     order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
     codes = distinct[order].tolist()
     listed = tuple(names[code] if 0 <= code < len(names) else "" for code in codes)
@@ -120,7 +120,7 @@ def _most_frequent(name: str, distinct: Array, counts: Array, names: Sequence[st
 
 
 def count_labels(labels: Array, counts: Array, classes: Sequence[str]) -> Histogram:
-    """Build the histogram of classes from distinct labels and the number of records of each, both (n,)."""
+    """Build the histogram of classes from distinct labels, (n,), and each label's number of records, (n,)."""
     return _most_frequent("label", labels, counts, classes)[1]
 
 
@@ -155,7 +155,7 @@ def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: 
 
 
 def sample_note(counted: int, containers: int) -> str:
-    """Return a note on the number of containers counted; an empty string if all were counted."""
+    """Return a note that only ``counted`` of all ``containers`` were counted; an empty string if all were."""
     return "" if counted == containers else f", in a sample of {counted:,} of {containers:,} containers"
 
 

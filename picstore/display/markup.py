@@ -11,13 +11,13 @@ from PIL import Image
 
 from picstore.arrays import U8
 
-_SIDE = 96  # pixels of the longer side of a thumbnail
+_SIDE = 96  # longer side of a thumbnail, in pixels
 _CELL = "padding: 2px 12px 2px 0; text-align: left; vertical-align: top"
-_MAX_TEXT = 300  # characters of a fact
+_MAX_TEXT = 300  # largest number of characters of a fact
 
 
 def format_facts(title: str, facts: Mapping[str, object], thumbnails: Iterable[tuple[U8, str]] = ()) -> str:
-    """Format as HTML: a title, a table of facts, and images with captions, in the notebook's colors."""
+    """Return the HTML of a title, a table of facts by name, and images with captions, in the notebook's own colors."""
     rows = "".join(
         f'<tr><th style="{_CELL}; font-weight: normal; opacity: 0.65">{_shown(name)}</th>'
         f'<td style="{_CELL}">{_shown(value)}</td></tr>'

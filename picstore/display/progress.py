@@ -15,8 +15,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from picstore.display.terminal import ascii_json, say
 from picstore.results import ProgressReport
 
-INTERVAL = 60.0  # seconds between lines
-CALLBACK_INTERVAL = 0.1  # seconds between calls within a stage
+INTERVAL = 60.0  # seconds between two lines of progress
+CALLBACK_INTERVAL = 0.1  # least seconds between two calls of the user's function within a stage
 
 
 # Function that is called with the number of items done since the previous call.
@@ -24,28 +24,28 @@ ProgressCallback: TypeAlias = Callable[[int], None]
 
 
 class Progress(Protocol):
-    """Receiver of the stages of some work, and of the number of items that are done."""
+    """Receiver of a verb's reports on its work: which stage begins, and how many of the stage's items are done."""
 
     def begin_stage(self, stage: str) -> None:
-        """Announce the stage that begins, such as ``"rows"``; :meth:`set_total` may follow."""
+        """Report that a stage begins, such as ``"rows"``; :meth:`set_total` follows if its items are counted."""
 
     def set_total(self, total: int, done: int) -> None:
-        """Announce ``total`` items, of which an earlier run finished ``done``."""
+        """Report that the stage has ``total`` items, of which an earlier run has finished ``done``."""
 
     def advance(self, count: int) -> None:
-        """Count ``count`` more items as done."""
+        """Report that ``count`` more items of the stage are done."""
 
 
 @runtime_checkable
 class Display(Progress, Protocol):
-    """Display of a verb's progress, and of remarks."""
+    """Display of a verb's progress, and of remarks on the verb's input."""
 
     def remark(self, text: str) -> None:
-        """Show a remark about the input, which does not stop the verb."""
+        """Show a remark on the verb's input, which does not stop the verb."""
 
 
 def begin_stage(progress: Progress | None, stage: str, total: int | None = None, done: int = 0) -> None:
-    """Announce the stage that begins, and its items if they are counted; do nothing if ``progress`` is None."""
+    """Report a stage that begins, and its number of items if that is known; do nothing if ``progress`` is None."""
     if progress is not None:
         progress.begin_stage(stage)
         if total is not None:
@@ -75,7 +75,7 @@ def open_display(verb: str, progress: ProgressOption, *, as_json: bool = False) 
 
 
 def has_bar() -> bool:
-    """Return whether stderr is a terminal, or this is a notebook."""
+    """Return whether a bar can be drawn: stderr is a terminal, or Python runs in a notebook."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -83,7 +83,7 @@ def has_bar() -> bool:
 
 
 class Silence:
-    """Display without progress; remarks on the input are printed if ``remarks`` is set."""
+    """Display that shows no progress, and remarks on the input only if ``remarks`` is set."""
 
     def __init__(self, *, remarks: bool = False) -> None:
         self._remarks = remarks
@@ -125,7 +125,7 @@ class Bar:
         self._progress.update(self._task, description=f"{self._verb}: {stage}")
 
     def set_total(self, total: int, done: int) -> None:
-        # Started only here, because the compilation of kernels has its own bar.
+        # Not started earlier, because compiling kernels, which may come before the first stage, shows its own bar.
         self._progress.start()
         self._progress.update(self._task, total=total, completed=done)
 
@@ -155,8 +155,8 @@ class Meter:
         self._verb, self._clock = verb, clock
         self._began = clock()
         self._stage = ""
-        self._since = self._began  # start of the stage
-        self._done = self._earlier = 0  # items of the stage done in total, and by an earlier run
+        self._since = self._began  # when the stage began
+        self._done = self._earlier = 0  # numbers of the stage's items: all that are done, and those of an earlier run
         self._total: int | None = None
 
     def begin_stage(self, stage: str) -> None:
@@ -175,7 +175,7 @@ class Meter:
         return self._done == self._total
 
     def report(self) -> ProgressReport:
-        """Return counts, rate and seconds left of the stage, and seconds of the verb; unknown values are None."""
+        """Return the stage's counts, rate and seconds left, and the verb's seconds so far; None for unknown values."""
         now, made = self._clock(), self._done - self._earlier
         rate = made / (now - self._since) if made and now > self._since else None
         left = (self._total - self._done) / rate if rate and self._total is not None else None
@@ -191,7 +191,7 @@ class Meter:
 
 
 class Callback:
-    """Display that repeatedly calls a function with a :class:`ProgressReport`, in the verb's thread.
+    """Display that calls a function with a :class:`ProgressReport` at each change of the stage and regularly within it.
 
     An exception that the function raises ends the verb.
     """
@@ -214,7 +214,7 @@ class Callback:
             self._call()
 
     def remark(self, text: str) -> None:
-        pass  # The result of the verb has the remark.
+        pass  # Nothing to show: the verb's result includes the remark.
 
     def _call(self) -> None:
         self._last = time.monotonic()
@@ -262,7 +262,7 @@ class Lines:
 
     def _print(self) -> None:
         report = self._meter.report()
-        # The reader of the lines may be gone, or the disk of a log may be full.
+        # Printing fails if stderr is a closed pipe, or a file on a full disk; the verb must go on.
         with suppress(OSError):
             say(ascii_json(report.to_json()) if self._as_json else _line(report))
 

@@ -13,12 +13,12 @@ def say(text: str) -> None:
 
 
 def ascii_json(value: Any) -> str:
-    """Write a value as one line of JSON, in ASCII."""
+    """Serialize a value as one line of printable ASCII JSON."""
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def visible(text: str) -> str:
-    """Escape control characters, marks that change the direction of text, and halves of UTF-16 pairs."""
+    """Escape characters that are not printable: control characters, marks of text direction, lone surrogates."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from picstore.arrays import I64
 
 PARTIAL = ".partial"  # suffix of a file that is being written
-MAX_LINE = 1 << 24  # bytes; longer lines of text come in parts
+MAX_LINE = 1 << 24  # bytes; longer lines of text are read in several parts
 
 Range: TypeAlias = "tuple[int, int]"  # offsets of the first byte, and of the last byte + 1
 Buffer: TypeAlias = bytes | bytearray | memoryview
-# An offset in a file, and writable memory for the bytes from that offset on.
+# An offset in a file, and writable memory to fill with the file's bytes from that offset on.
 Piece: TypeAlias = "tuple[int, memoryview]"
 Allocate: TypeAlias = "Callable[[int], memoryview]"  # number of bytes → writable memory
 
@@ -31,17 +31,17 @@ def fresh(size: int) -> memoryview:
 
 
 def first_of_runs(begins: I64, ends: I64, near: int) -> I64:
-    """Return the indices of the byte ranges of a file that begin a run; the ranges of a run are read at once.
+    """Group byte ranges of a file into runs, each read at once; return the index of each run's first range.
 
-    ``begins`` ascend. A range that begins at most ``near`` bytes after all previous ranges belongs to their run.
+    ``begins`` ascend. A range that begins at most ``near`` bytes after the end of all previous ranges continues a run.
     """
-    import numpy as np  # locations must load without NumPy
+    import numpy as np  # imported only here, because locations must load without NumPy
 
     return np.flatnonzero(np.append(True, begins[1:] - np.maximum.accumulate(ends)[:-1] > near)[: len(begins)])
 
 
 class Entry(NamedTuple):
-    """Entry of a folder: its name, and whether the entry is a folder itself."""
+    """Entry of a folder: name of the file or subfolder, and whether it is a subfolder."""
 
     name: str
     is_folder: bool
@@ -58,7 +58,7 @@ class AtomicWriter(Protocol):
 
 
 class Root(ABC):
-    """Place of files: ``root / "name"`` is a file or folder there, ``str(root)`` the place's name in messages.
+    """Place that holds files, or several such places: ``root / "name"`` is a file there, ``str(root)`` is for messages.
 
     Roots are values: comparable, picklable, and without open files.
     """
@@ -76,11 +76,11 @@ class Root(ABC):
 
     @abstractmethod
     def absolute(self) -> Self:
-        """Return the same root for a process with another working directory."""
+        """Return the same root with an absolute path, for a process with another working directory."""
 
 
 class Location(Root):
-    """A folder or file that is read.
+    """A folder or file, local or remote, to read.
 
     Raises:
         NotADataset: a missing file is read, or its ``size`` requested.
@@ -105,14 +105,14 @@ class Location(Root):
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
         """Read parts of the file, each into its own memory; from an object store, concurrently.
 
-        Parts of an object that are at most ``near`` bytes apart take one request. Messages call the file ``file``.
-        Raise Truncated if the file ends before the end of a part.
+        Parts of an object that are at most ``near`` bytes apart are read by one request. ``file`` is the file's name in
+        messages. Raise Truncated if the file ends before the end of a part.
         """
 
     def read_cached(self, pieces: Sequence[Piece]) -> bool:
-        """Read parts of the file, as :meth:`read_pieces` does, if the system holds all parts in memory.
+        """Read parts of the file, as :meth:`read_pieces` does, if all parts are in the system's page cache.
 
-        Otherwise the disk begins to fetch the parts, so that later reads of several files wait for all files at once.
+        Otherwise ask the disk to fetch the parts, so that a caller can first ask for parts of several files, then wait.
 
         Returns:
             Whether the parts were read; if not, their memory may have any content. Always False in a store.
@@ -127,7 +127,7 @@ class Location(Root):
     def lines(self) -> Iterator[bytes]:
         """Iterate over the lines of the file, line ends included, without holding the whole file.
 
-        A line of more than MAX_LINE bytes comes in parts.
+        A line of more than MAX_LINE bytes is yielded in parts.
         """
 
     @abstractmethod
@@ -156,18 +156,18 @@ class Location(Root):
 
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:
-        """Iterate over all files below this folder, in any order: relative name with slashes, and size in bytes."""
+        """Iterate over all files below this folder, in any order: relative path with slashes, and size in bytes."""
 
     def is_odd(self, name: str) -> bool:
-        """Return whether the store's client refuses the name of a file that was listed below this folder."""
+        """Return whether the store's client rejects the name of a file below this folder, so that it cannot be read."""
         return False
 
     def link_to(self, target: WritableLocation) -> bool:
-        """Make the target a second name of the file; return False, and do nothing, if that is not possible."""
+        """Make the target a hard link to the file; return False, and do nothing, if that is not possible."""
         return False
 
     def copy_to(self, target: WritableLocation) -> None:
-        """Copy the file; the target appears when it is whole."""
+        """Copy the file; the target appears only once it is complete."""
         size = self.size()
         out = target.create()
         try:
@@ -179,17 +179,17 @@ class Location(Root):
 
 
 class WritableLocation(Location):
-    """A folder or file that is read and written; files appear whole."""
+    """A folder or file to read and write; a file appears only once it is complete."""
 
     __slots__ = ()
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Write the file; after a crash it holds all of ``data``, or is as it was before."""
+        """Write the file; after a crash, it either holds all of ``data`` or is unchanged."""
 
     @abstractmethod
     def write_new(self, data: bytes) -> bool:
-        """Write the whole file unless it exists; of several concurrent callers, one gets True, all others False."""
+        """Write the file and return True, or return False if it exists; of concurrent calls, only one returns True."""
 
     @abstractmethod
     def replace(self, data: bytes, *, expected: bytes) -> bool:
@@ -204,23 +204,24 @@ class WritableLocation(Location):
 
     @abstractmethod
     def remove(self, *, keep: Collection[str] = ()) -> None:
-        """Remove the file, or the folder and its content; entries named in ``keep`` stay, and the folder with them."""
+        """Remove the file, or the folder with its content; if ``keep`` names entries, they and the folder stay."""
 
     @abstractmethod
     def sweep(self) -> None:
-        """Remove incomplete files that killed processes left in this folder and in its direct subfolders."""
+        """Remove incomplete files that killed processes left in this folder and in its immediate subfolders."""
 
     @abstractmethod
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Lock this file, at most until the process ends; a store locks nothing.
+        """Return a context that holds a lock on this file, which ends with the process; in a store, it does nothing.
 
-        With ``create``, a missing file is created. Raise UsageError with the message ``busy`` if another process holds
-        the lock for ``wait`` seconds, UsageError if there are no locks, Conflict if the file was removed meanwhile.
+        With ``create``, a missing file is created. Raise UsageError with the message ``busy`` if another process still
+        holds the lock after ``wait`` seconds, UsageError if the file system does not support locks, and Conflict if
+        another process has removed the file.
         """
 
 
 class _Reader(io.RawIOBase):
-    """Raw file of the standard library that reads a location; each read is one request."""
+    """Raw file object, of the standard library's ``io``, that reads a location; each read is one request."""
 
     def __init__(self, location: Location) -> None:
         self._location, self._size, self._at = location, location.size(), 0

@@ -21,8 +21,8 @@ def partial_path(path: Path) -> Path:
 class AtomicFile:
     """Writer of a file under a unique temporary name; ``close`` syncs and renames the file.
 
-    Two processes that write the same file, because one was taken for dead, thus do not write into each other's file.
-    The temporary file is locked until it has its final name, so that ``sweep`` removes only files of dead processes.
+    The name is unique because two processes may write the same file, if one was taken for dead and replaced. The
+    temporary file is locked until it is renamed, so that ``sweep`` removes only files of dead processes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,18 +31,18 @@ class AtomicFile:
         while True:
             self._partial = partial_path(path)
             self._out: BinaryIO = self._partial.open("wb")
-            with contextlib.suppress(OSError):  # a file system without locks
+            with contextlib.suppress(OSError):  # the file system may not support locks
                 fcntl.flock(self._out, fcntl.LOCK_SH)
             if self._partial.exists():
                 _open_files.add(self)
                 return
-            self._out.close()  # swept before it was locked
+            self._out.close()  # removed by ``sweep`` before it was locked
 
     def write(self, data: Buffer) -> None:
         self._out.write(data)
 
     def flush(self) -> None:
-        """Write the buffered bytes, because a forked process would otherwise write them a second time when it ends."""
+        """Write the buffered bytes before a fork; otherwise the forked process would write them again when it ends."""
         if not self._ended and not self._out.closed:
             with contextlib.suppress(OSError):  # the next write raises the error
                 self._out.flush()
@@ -58,7 +58,7 @@ class AtomicFile:
         """Publish the file unless a file of its name exists; return whether the file was published."""
         self._sync()
         try:
-            os.link(self._partial, self._path)  # unlike renaming, fails if the name is taken
+            os.link(self._partial, self._path)  # unlike a rename, fails if the file exists
         except FileExistsError:
             return False
         except OSError:  # the file system has no hard links
@@ -88,7 +88,7 @@ class AtomicFile:
             return
         self._ended = True
         try:
-            with contextlib.suppress(OSError):  # a full disk refuses the buffered bytes
+            with contextlib.suppress(OSError):  # closing writes buffered bytes, which fails if the disk is full
                 self._out.close()
         finally:
             self._partial.unlink(missing_ok=True)
@@ -114,7 +114,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make renames in a folder durable."""
+    """Make creations and renames of files in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         sync(descriptor)

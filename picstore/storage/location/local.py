@@ -101,7 +101,7 @@ class Folder(WritableLocation):
                         return False
             finally:
                 os.close(descriptor)
-        except OSError:  # the read that follows raises the error
+        except OSError:  # the caller then calls read_pieces, which raises the error
             return False
         return True
 
@@ -179,7 +179,7 @@ class Folder(WritableLocation):
         return AtomicFile(self.path)
 
     def copy_to(self, target: WritableLocation) -> None:
-        """Link the file if the file system can, because files of datasets are never modified; else copy the file."""
+        """Make the target a hard link, because files of datasets are never modified; if impossible, copy the file."""
         if not self.link_to(target):
             WritableLocation.copy_to(self, target)
 
@@ -190,7 +190,7 @@ class Folder(WritableLocation):
                 partial = partial_path(target.path)
                 os.link(self.path, partial)
                 partial.replace(target.path)
-                # replace() does nothing if both names are links to one file.
+                # Still there if the target was a link to the same file already, because replace() then does nothing.
                 partial.unlink(missing_ok=True)
                 sync_folder(target.path.parent)
                 return True
@@ -210,7 +210,7 @@ class Folder(WritableLocation):
 
     def sweep(self) -> None:
         for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"*/*{PARTIAL}")):
-            # Errors mean that the file's writer has locked or renamed it, or that picstore did not write the file.
+            # Files that raise errors stay: a living process has locked or renamed them, or picstore did not write them.
             with contextlib.suppress(OSError), os.fdopen(open_regular(path)[0], "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
@@ -220,7 +220,7 @@ class Folder(WritableLocation):
         if create:
             make_folder(self.path.parent)
         try:
-            # The file is opened for writing, because NFS turns flock into a lock of bytes, which needs a writable file.
+            # Opened for writing, because NFS implements flock by a byte-range lock, which needs a writable file.
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o666)
         except FileNotFoundError as error:
             raise Conflict(f"{self} was removed by another process; run the command again") from error
@@ -228,7 +228,7 @@ class Folder(WritableLocation):
             raise UsageError(f"{self} cannot be locked, {error.strerror}; make it writable") from error
         try:
             self._flock(descriptor, busy, time.monotonic() + wait)
-            # The lock's previous holder may have removed the file. A lock on a removed file excludes nobody.
+            # The lock's previous holder may have removed the file; other processes would then lock a new file.
             if not self.path.exists() or not os.path.samestat(os.fstat(descriptor), self.path.stat()):
                 raise Conflict(f"{self} was removed by another process; run the command again")
             yield
@@ -236,7 +236,7 @@ class Folder(WritableLocation):
             os.close(descriptor)
 
     def _flock(self, descriptor: int, busy: str, deadline: float) -> None:
-        """Lock an open file; raise UsageError(busy) if it is still locked at ``deadline``, of time.monotonic()."""
+        """Lock an open file; raise UsageError(busy) if it is still locked when time.monotonic() is ``deadline``."""
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -254,7 +254,7 @@ class Folder(WritableLocation):
 
 
 def _read_without_waiting(descriptor: int, memory: memoryview, offset: int) -> bool:
-    """Read bytes of a file if the system has them in memory; return whether it has, False if it cannot tell."""
+    """Fill ``memory`` from a file if all bytes are in the page cache; return whether it did, False if unsupported."""
     try:
         return os.preadv(descriptor, [memory], offset, os.RWF_NOWAIT) == len(memory)
     except OSError:

@@ -32,24 +32,24 @@ from picstore.storage.location.redact import has_credentials, redact
 from picstore.storage.location.resumed_download import Retries, Unreachable, persist, wait
 from picstore.storage.location.s3_listing import Page, is_odd, list_s3
 
-# Bytes of a part of an upload. S3 allows 10,000 parts, so an object may have 78 GiB.
+# Size in bytes of a part of a multipart upload. S3 allows 10,000 parts, so an object can have 78 GiB.
 PART_SIZE = 8 << 20
-# Number of parts of an object to send at once. A worker of convert writes 16 objects at once: 32 parts, 256 MiB.
+# Number of parts of an object to send at once. As a worker of `convert` writes 16 objects at once, it holds 256 MiB.
 _CONCURRENT_PARTS = 2
-# Most bytes of an object that is written on a condition: a manifest or a job.
+# Largest size in bytes of an object that is written conditionally, such as a manifest or a job.
 _MAX_CONDITIONAL = 1 << 30
-# Environment variables that name another endpoint. obstore reads the variables of "s3" and "az". Google's libraries use
-# the variable of "gs" for an emulator, which needs no signing in.
+# Environment variables with the URL of another endpoint. obstore itself reads those of "s3" and "az". That of "gs" is
+# Google's libraries' variable for an emulator, for which picstore leaves out credentials.
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 
 
 class _Abandoned(Exception):
-    """Error that the iterator of parts raises to abort the upload."""
+    """Error that the iterator over an object's parts raises to abort the upload."""
 
 
 class SentParts:
-    """Parts of an object during an upload: ``size`` and ``crc`` of the parts so far; ``ended`` after the last part."""
+    """Iterable of an object's parts for an upload: size and CRC-32 of parts taken so far, ``ended`` after the last."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
@@ -75,9 +75,9 @@ class SentParts:
 
 
 class MultipartUpload:
-    """Writer that uploads each full part in a thread; an object of less than one part takes one request.
+    """Writer of an object that uploads full parts in a thread; an object of less than one part takes one request.
 
-    ``put`` writes the object from its bytes, or from an iterator of parts, whose error must abort the upload.
+    ``put`` uploads an object given as bytes or as an iterator of parts; if the iterator raises, it aborts the upload.
     """
 
     def __init__(self, put: Callable[[bytes | Iterator[bytes]], None]) -> None:
@@ -117,7 +117,7 @@ class MultipartUpload:
             self._thread.join()
 
     def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
-        """Queue a part, waiting while the queue is full; if the thread has failed, raise its error if ``report``."""
+        """Queue a part, waiting while the queue is full; if the thread has failed, raise its error or just return."""
         while True:
             if self._error is not None:
                 if report:
@@ -134,7 +134,7 @@ class MultipartUpload:
     def _upload(self) -> None:
         try:
             self._put(self._queued_parts())
-        except BaseException as error:  # the next call raises the error in the writing thread
+        except BaseException as error:  # the writer's next call raises it
             self._error = error
 
     def _queued_parts(self) -> Iterator[bytes]:
@@ -186,9 +186,10 @@ class Bucket(RemoteFile, WritableLocation):
         return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
 
     def files(self) -> Iterator[tuple[str, int]]:
-        """Iterate over the objects below this location; if an answer is cut short, go on after the greatest key."""
+        """Iterate over the objects below this location; if an answer is cut short, resume after the greatest key."""
         last = ""  # the greatest key so far
-        # Keys of empty objects. Objects that mark folders have keys with a further slash, so they may be listed again.
+        # Keys of empty objects so far. Objects that mark folders are listed without the slash at the end of their keys,
+        # so that listing after the greatest key may list them again.
         empty: set[str] = set()
         rule = obstore_file.retries(patient=False)
         waits, alive = rule.waits(rule.deadline()), time.monotonic()
@@ -202,7 +203,7 @@ class Bucket(RemoteFile, WritableLocation):
                             continue
                         if not size:
                             empty.add(key)
-                        if name := self._relative_name(key):  # empty for an object that marks this folder
+                        if name := self._relative_name(key):  # empty name: the object marks this folder
                             yield name, size
                     waits, alive = rule.waits(rule.deadline()), time.monotonic()
                 break
@@ -213,16 +214,16 @@ class Bucket(RemoteFile, WritableLocation):
                 pages = self._pages(last)
 
     def _pages(self, after: str) -> Iterator[list[tuple[str, int]]]:
-        """Yield pages of the keys after ``after`` and their sizes, without retries."""
+        """Yield pages of a listing, without retries: key and size of each object with a key greater than ``after``."""
         client = self._client_of(NO_RETRIES)
         with self._translated(str(self)):
-            if is_odd(self.key):  # obstore would list another folder
+            if is_odd(self.key):  # obstore would change the key and list another folder
                 raise OddKey(f"{self} cannot be listed")
             for page in library().list(client, prefix=self.key or None, offset=after or None, chunk_size=1000):
                 yield [(found["path"], int(found["size"])) for found in page]
 
     def _pages_with_odd_keys(self, error: OddKey, *, after: str = "", delimiter: str = "") -> Iterator[Page]:
-        """List a folder of S3 by botocore, because obstore cannot; raise ``error`` if the store is not S3."""
+        """List a folder with keys that obstore rejects, by botocore; raise ``error`` if the store is not S3."""
         if self.scheme != "s3":
             raise error
         prefix = f"{self.key}/" if self.key else ""
@@ -233,7 +234,7 @@ class Bucket(RemoteFile, WritableLocation):
         return is_odd(name)
 
     def write(self, data: bytes | Iterator[bytes]) -> None:
-        """Write the object from bytes, or from parts, several at a time; an error of the iterator aborts the upload."""
+        """Write the object from bytes, or from an iterator of parts, whose error aborts the upload."""
         if isinstance(data, bytes):
             self._ask(lambda client: library().put(client, self.key, data), patient=True)
             return
@@ -241,9 +242,9 @@ class Bucket(RemoteFile, WritableLocation):
         try:
             self._upload(parts)
         except (Unreachable, NotADataset):
-            if parts.all_unsent():  # the answer to the first request was cut short
+            if parts.all_unsent():  # the request that begins the upload failed
                 self._upload(parts)
-            # Perhaps only the answer to the final request was cut short, and the upload is complete.
+            # If only the answer to the last request was lost, the upload is complete.
             elif not (parts.ended and self._holds(parts)):
                 raise
 
@@ -274,11 +275,11 @@ class Bucket(RemoteFile, WritableLocation):
         return self._put_if(data, {name: value for name, value in version.items() if value is not None})
 
     def _put_if(self, data: bytes, mode: Any) -> bool:
-        """Write the object on a condition; return whether the object holds ``data`` now."""
+        """Write the object if the condition ``mode`` of obstore holds; return whether the object holds ``data`` now."""
         try:
             self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:
-            # If the answer was lost, the repeated request fails because the first request succeeded.
+            # If a request succeeded but its answer was lost, the condition of the repeated request does not hold.
             with contextlib.suppress(NotADataset):
                 return self.read_all(_MAX_CONDITIONAL) == data
             return False
@@ -305,7 +306,7 @@ class Bucket(RemoteFile, WritableLocation):
                     self._delete([key])
 
     def _delete(self, keys: list[str]) -> None:
-        """Delete objects, in some stores a thousand per request; other stores raise NotADataset if one is missing."""
+        """Delete objects, in some stores 1,000 per request; in other stores, a missing object raises NotADataset."""
         if keys:
             self._ask(lambda client: library().delete(client, keys))
 

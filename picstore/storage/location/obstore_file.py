@@ -53,17 +53,17 @@ _ENDPOINT_HINTS = {
     **dict.fromkeys(("http", "https"), "the URL"),
 }
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-# Failures that another attempt does not mend: answers of 4xx except for a timeout and too many requests, answers that
-# contradict HTTP, and TLS (names of rustls' errors, with the reason for refusing a certificate).
+# Messages of errors for which a retry is useless: statuses 4xx except 408 (timeout) and 429 (too many requests), and
+# answers that violate HTTP. Below, TLS errors: rustls' names, and the reason why a certificate is rejected.
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
 _ODD_KEY = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"', re.DOTALL)
 _TLS = re.compile(
     r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
 )
-# Codings that change the bytes of an answer; "identity" does not, nor does "aws-chunked", which some clients store.
+# Content encodings that change an answer's bytes. "identity" does not, nor "aws-chunked", which some clients store.
 _COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress"})
 NO_RETRIES = Retries(0)
-# Clients by process, bucket and rule. A forked process does not use its parent's clients.
+# Clients by process id, bucket and rule of retries. A forked process must not use its parent's clients.
 _clients: dict[tuple[int, str, Retries], Any] = {}
 
 
@@ -73,9 +73,9 @@ class RemoteFile(Location):
 
     Attributes:
         scheme: scheme of the URL, such as "s3".
-        bucket: a bucket, a container of Azure, a host and port, or a repository of the hub.
+        bucket: a bucket, a container of Azure, a host and port, or a repository of the Hugging Face hub.
         key: the path in the bucket, without a slash at its end.
-        expected: version that the file must have whenever it is read, set by :meth:`pin`; empty for any version.
+        expected: version, set by :meth:`pin`, that the file must have whenever it is read; empty if any version may be.
     """
 
     scheme: str
@@ -124,7 +124,7 @@ class RemoteFile(Location):
                 pass
 
     def _read_run(self, run: Sequence[Piece], file: str) -> None:
-        """Read pieces, which are sorted by offset, with one request."""
+        """Read pieces, sorted by offset, and the bytes between them with one request."""
         begin, end = run[0][0], max(offset + len(memory) for offset, memory in run)
         download = self._download_all_of(begin, end - begin, file=file)
         if len(run) == 1:
@@ -136,7 +136,7 @@ class RemoteFile(Location):
             memory[:] = buffer[offset - begin :][: len(memory)]
 
     def _download_all_of(self, offset: int, size: int, *, file: str) -> Download:
-        """Begin to read ``size`` bytes at ``offset``; raise Truncated if the object ends before the last byte."""
+        """Begin a download of ``size`` bytes at ``offset``; raise Truncated if the object ends before the last byte."""
         try:
             download = self._download(file, offset, offset + size, patient=True)
             there = download.end - offset
@@ -148,7 +148,7 @@ class RemoteFile(Location):
         return download
 
     def _download(self, file: str, begin: int = 0, end: int | None = None, *, patient: bool = False) -> Download:
-        """Begin to read the object or a part of it; raise Changed if the object does not have the expected version."""
+        """Begin a download of the object or a part of it; raise Changed if the object's version is not ``expected``."""
 
         def get(range_: Range | None) -> Any:
             with self._translated(file):
@@ -193,7 +193,7 @@ class RemoteFile(Location):
         return int(self._meta()["size"])
 
     def pin(self) -> tuple[Self, int]:
-        """Return the file tied to its present version, and its size; reading another version raises Changed."""
+        """Return the file and its size; reading the returned file raises Changed if its version has changed."""
         meta = self._meta()
         return replace(self, expected=_version_of(meta)), int(meta["size"])
 
@@ -203,9 +203,9 @@ class RemoteFile(Location):
         return meta
 
     def _ask(self, request: Callable[[Any], T], *, patient: bool = False) -> T:
-        """Send a request; send it again if the store fails or an answer is cut short.
+        """Send a request, with retries if the store fails or an answer is cut short.
 
-        obstore can repeat requests too, but not if the body of an answer is cut short, so its client sends once.
+        obstore's own retries, which do not cover answers with a body cut short, are switched off.
         """
         client, rule = self._client_of(NO_RETRIES), retries(patient=patient)
 
@@ -228,7 +228,7 @@ class RemoteFile(Location):
         return path[len(self.key) + 1 :] if self.key else path
 
     def _client_of(self, rule: Retries) -> Any:
-        """Return this process's client that repeats requests by a rule; create the client on first use."""
+        """Return this process's client of the bucket, with a rule of retries; create the client on first use."""
         bucket = f"{self.scheme}://{self.bucket}"
         client = _clients.get((os.getpid(), bucket, rule))
         if client is None:
@@ -239,11 +239,11 @@ class RemoteFile(Location):
 
     @abstractmethod
     def _connect(self, rule: Retries) -> Any:
-        """Return a new client that repeats requests by a rule."""
+        """Return a new client of the bucket, with a rule of retries."""
 
     @contextlib.contextmanager
     def _translated(self, file: str) -> Iterator[None]:
-        """Translate errors of the library to picstore's errors."""
+        """Return a context that translates errors of obstore to picstore's errors; messages name ``file``."""
         errors = library().exceptions
         try:
             yield
@@ -282,7 +282,7 @@ class RemoteFile(Location):
                 f"{file}: the server's {refused}; check {_ENDPOINT_HINTS[self.scheme]}, the clock of this machine, and "
                 "the authorities that it trusts (SSL_CERT_FILE)"
             )
-        # Without credentials, obstore asks this address for credentials, as a cloud's machines do.
+        # Without credentials, obstore requests some from this address, where a cloud's virtual machines get them.
         if "169.254.169.254" in text:
             return Unreachable(f"{file}: there are no credentials; {self._credentials}")
         if "Content-Length Header missing" in text:
@@ -297,11 +297,11 @@ class RemoteFile(Location):
 
     @abstractmethod
     def _missing(self, file: str, text: str) -> NotADataset:
-        """Return the error for a missing file; ``text`` is the library's message."""
+        """Return the error for a missing file; ``text`` is obstore's message."""
 
     @abstractmethod
     def _unconditional(self, file: str) -> PicstoreError:
-        """Return the error for a server without conditional requests or ranges."""
+        """Return the error for a server that does not support conditional requests or byte ranges."""
 
 
 class OddKey(UsageError):
@@ -313,9 +313,9 @@ class ConditionFailed(PicstoreError):
 
 
 def retries(*, patient: bool) -> Retries:
-    """Return the rule of retries: 10 retries; if ``patient``, as many as 3 minutes allow, so that a store may restart.
+    """Return the rule of retries: 10 in about 3 s; if ``patient``, for 3 minutes, in which a store may restart.
 
-    Work begins with requests that are not patient, so that a wrong setting fails soon: 10 retries are over after 3 s.
+    The first requests of a command are not patient, so that a wrong setting fails soon.
     """
     return Retries(1000, base=3) if patient else Retries(10)
 
@@ -326,7 +326,7 @@ def _version_of(meta: Mapping[str, Any]) -> str:
 
 
 def _runs(pieces: Sequence[Piece], near: int) -> list[list[Piece]]:
-    """Group pieces that are at most ``near`` bytes apart, in order of their offsets."""
+    """Sort pieces by offset, and group those that are at most ``near`` bytes apart."""
     import numpy as np
 
     ordered = sorted(pieces, key=lambda piece: piece[0])

@@ -22,16 +22,16 @@ from types import ModuleType
 from picstore.errors import missing_extra
 
 _PACKAGE, _COMPILED = "obstore", "obstore._obstore"
-# The imported package, by process id.
+# The package ``obstore`` as imported by each process, by process id.
 _loaded: dict[int, ModuleType] = {}
-# A lock for each process, because a thread may hold the parent's lock while another thread forks.
+# A lock for each process, by process id, because the parent's lock may be held by another thread during a fork.
 _locks: dict[int, threading.Lock] = {}
-# File from which the compiled module was first loaded; empty before.
+# The file from which the compiled module was first loaded; an empty list until then.
 _files: list[Path] = []
 
 
 def library() -> ModuleType:
-    """Import the package ``obstore`` for this process; raise MissingDependency if it is not installed."""
+    """Return ``obstore``, imported anew in a forked process; raise MissingDependency if it is not installed."""
     process = os.getpid()
     if process not in _loaded:
         with _locks.setdefault(process, threading.Lock()):
@@ -54,7 +54,7 @@ def _load() -> ModuleType:
 
 
 def _replace_compiled(file: Path) -> None:
-    """Load the compiled module from a copy, for the next import of the package."""
+    """Load the compiled module anew, from a copy of its file, so that the next import of the package finds it."""
     for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
         del sys.modules[name]
     with _copied(file) as path:
@@ -69,7 +69,7 @@ def _replace_compiled(file: Path) -> None:
 
 @contextlib.contextmanager
 def _copied(file: Path) -> Iterator[str]:
-    """Yield the path of a file's copy, in memory if possible, because temporary folders may forbid running code."""
+    """Yield the path of a copy of a file, in memory if possible, because temporary folders may be mounted noexec."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile(suffix=file.suffix) as copy:
             copy.write(file.read_bytes())

@@ -15,10 +15,10 @@ from picstore.storage.location.resolve import Location, Where, locate
 def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal: bool = False) -> None:
     """Raise UsageError if the destination is a source, lies in a source, or holds a source.
 
-    A dataset in a folder of images would be a class of the next conversion, and move the labels of all classes that
-    sort after that class. Local folders are compared by device and inode too, so that links, ``..``, bind mounts and
-    another spelling on a case-insensitive file system are the same folder. Folders behind links directly in a source
-    are part of the source. ``may_be_equal`` allows the destination to be a source itself.
+    In a folder of images, the next conversion would take a dataset for a class, and change the labels of all classes
+    that sort after it. Local folders are compared by device and inode too, which finds the same folder behind links,
+    ``..``, bind mounts and other spellings on a case-insensitive file system. A source includes the folders that links
+    directly in it lead to. ``may_be_equal`` allows the destination to be a source itself.
     """
     out = locate(destination)
     for source in map(locate, sources):
@@ -66,7 +66,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _linked_folders(source: Location) -> Iterator[Location]:
-    """Yield the folders behind links directly in a local source, such as classes that lie elsewhere."""
+    """Yield the folders that links directly in a local source lead to, such as class folders stored elsewhere."""
     if isinstance(source, Folder) and source.is_folder():
         with os.scandir(source.path) as found:
             yield from (Folder(Path(entry.path)) for entry in found if entry.is_symlink() and Path(entry.path).is_dir())

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 
-# Servers choose the messages of errors, so each expression must take linear time for any message.
+# Servers may send any text as an error message, so these expressions must take linear time for any text.
 _USER = re.compile(r"(://)[^/\s@\"']*@")
 _QUERY = re.compile(r"\?[^\s\"'<>)]*")
 _SIGNED = re.compile(r"(sig|signature|token|credential)=", re.IGNORECASE)
-# Names of environment variables with secret values, as the tools of all clouds use them.
+# Names of environment variables in which tools of the clouds expect secrets.
 _SECRET = re.compile(r"(AWS|AZURE|GOOGLE|GCP|HF)_.*(SECRET|TOKEN|KEY|PASSWORD|SAS)|GOOGLE_SERVICE_ACCOUNT_KEY")
-_PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")  # variables with names of keys, or of files that hold keys
-_MIN_SECRET = 8  # characters; shorter values occur in messages as words
+_PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")  # not secret: names of keys, or files with keys
+_MIN_SECRET = 8  # characters; shorter values might be ordinary words of a message
 
 
 def redact(text: str) -> str:
@@ -25,10 +25,10 @@ def redact(text: str) -> str:
 
 
 def has_credentials(url: str) -> bool:
-    """Return whether a URL holds a user, or a query that signs requests."""
+    """Return whether a URL holds a user name or password, or a query that signs requests."""
     return _USER.search(url) is not None or _SIGNED.search(url.partition("?")[2]) is not None
 
 
 def _without_query(found: re.Match[str]) -> str:
-    """Remove a query with a parameter, because it may sign a request and so grant access; other question marks stay."""
+    """Replace a URL's query, whose parameters may grant access, by ``?…``; leave question marks without parameters."""
     return "?…" if "=" in found[0] else found[0]

@@ -13,7 +13,7 @@ class NotRegular(OSError):
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder or a link to a folder; False if links form a circle."""
+    """Return whether a directory entry is a folder or a link to a folder; False if links form a cycle."""
     try:
         return entry.is_dir()
     except OSError:
@@ -30,8 +30,8 @@ def kind_of(mode: int) -> str:
 def version_of(status: os.stat_result) -> str:
     """Describe the version of a local file: size, modification time, change time, and the name of this machine.
 
-    The change time (ctime) reveals changes that keep size and modification time, such as a file that ``mv`` or
-    ``cp -p`` put in its place. Inode numbers would too, but several FUSE file systems change a file's number later.
+    The change time (ctime) reveals changes that keep size and modification time, such as replacement of the file by
+    ``mv`` or ``cp -p``. Inode numbers would too, but several FUSE file systems change a file's inode number later.
     """
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {platform.node()}"
 
@@ -39,7 +39,7 @@ def version_of(status: os.stat_result) -> str:
 def is_version(status: os.stat_result, version: str) -> bool:
     """Return whether a file still has the version that :func:`version_of` described.
 
-    On another machine, whose copy of the file may have another change time, only size and modification time count.
+    On another machine, whose copy of the file may have another change time, only size and modification time must agree.
     """
     size, modified, changed, machine = version.split(" ", 3)
     same = (status.st_size, status.st_mtime_ns) == (int(size), int(modified))
@@ -49,7 +49,7 @@ def is_version(status: os.stat_result, version: str) -> bool:
 def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
     """Return descriptor and size of a regular file, opened for reading; raise OSError at once if it is not regular.
 
-    Opening a named pipe would wait forever for its writer, and devices have no end.
+    Otherwise opening a named pipe might wait forever for a writer, and reading a device might never end.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

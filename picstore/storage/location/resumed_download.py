@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 logger = logging.getLogger("picstore")
 
-# Seconds without an answer of a store before the user is told.
+# Seconds without bytes from a store after which a message is logged.
 TELL_AFTER = 10.0
-# Seconds between two messages of a process, because all its readers wait for the same store.
+# Least seconds between two such messages of a process, because all its threads may wait for the same store.
 _TELL_AGAIN = 60.0
 _told = -math.inf  # time.monotonic() of the previous message
 
-# Bytes to take from an answer at once. Pieces arrive with 8 KiB, and 8 MiB of such pieces take 10 ms of Python.
+# Bytes to take from an answer at once. Pieces arrive with 8 KiB each, which would take Python 10 ms for 8 MiB.
 _PIECE = 1 << 20
 
 
@@ -45,8 +45,8 @@ class Retries:
     """Rule of retries after random waits; each wait lies between ``first`` and ``base`` times the previous wait.
 
     Attributes:
-        most: number of retries.
-        seconds: time after which failures are no longer retried.
+        most: largest number of retries.
+        seconds: seconds after the first request from which failures are no longer retried.
         first, longest: bounds of a wait, in seconds.
     """
 
@@ -57,11 +57,11 @@ class Retries:
     longest: float = 15
 
     def deadline(self) -> float:
-        """Return the time of ``time.monotonic()`` after which nothing is retried."""
+        """Return the ``time.monotonic()`` after which failures of requests that begin now are no longer retried."""
         return time.monotonic() + self.seconds
 
     def waits(self, until: float) -> Iterator[float]:
-        """Yield the seconds to wait before each retry until a time of ``time.monotonic()``."""
+        """Yield the seconds to wait before each retry, as long as ``time.monotonic()`` is less than ``until``."""
         wait = self.first
         for _ in range(self.most):
             if time.monotonic() >= until:
@@ -80,9 +80,10 @@ class Retries:
 
 
 def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | None = None) -> T:
-    """Call ``request`` until it does not raise Unreachable; between calls, wait the seconds of ``waits``.
+    """Call ``request`` until it does not raise Unreachable, and return its result; raise if ``waits`` is exhausted.
 
-    ``since`` is ``time.monotonic()`` of the store's last sign of life; now by default.
+    ``waits`` yields the seconds between calls. ``since`` is the ``time.monotonic()`` at which the store last gave
+    bytes, by default now.
     """
     began = time.monotonic() if since is None else since
     while True:
@@ -93,9 +94,9 @@ def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | 
 
 
 def wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
-    """Wait before a retry; raise ``failure`` if it is too late for a retry.
+    """Wait before a retry for the next of ``waits``; raise ``failure`` if there is none.
 
-    Log that a store gave no bytes for :data:`TELL_AFTER` seconds, at most once a minute per process.
+    If the store has given no bytes for :data:`TELL_AFTER` seconds, log that, at most once a minute per process.
     """
     global _told
     seconds = next(waits, None)
@@ -113,12 +114,12 @@ class Download:
 
     Args:
         get: sends one request, for a range or the whole object, and returns obstore's answer.
-        stream: iterates over the body of an answer in pieces of a least size.
+        stream: iterates over the body of an answer, in pieces of at least a given number of bytes.
         file: name of the object in messages.
 
     Attributes:
         meta: ``size``, ``e_tag``, ``last_modified`` and ``version`` of the object.
-        end: offset of the last byte + 1; less than requested if the object ends before.
+        end: offset of the last byte + 1; the object's size if the object ends before the requested end.
 
     Raises:
         OutOfRange: the object has no byte at ``begin``.
@@ -139,7 +140,7 @@ class Download:
         self._get, self._stream, self._retries, self._file = get, stream, retries, file
         self._until = retries.deadline()
         self._waits = retries.waits(self._until)
-        # Time at which the store last gave bytes, or was first asked.
+        # ``time.monotonic()`` at which the store last gave bytes, or was sent the first request.
         self._alive = time.monotonic()
         self._at = begin
         whole = None if end is None else (begin, end)
@@ -162,11 +163,11 @@ class Download:
                 failure = error
             if self._at == self.end:
                 return
-            if self._at > before:  # waits are for stores that give no bytes
+            if self._at > before:  # bytes have come: begin again with short waits
                 self._waits = self._retries.waits(self._until)
                 self._alive = time.monotonic()
             self._resume(failure)
-            # Take single bytes too, so that each further answer brings the end nearer, however early the answer is cut.
+            # Pieces may now be of any size, so that even an answer that is cut short early makes progress.
             least = 1
 
     def fill(self, memory: memoryview) -> None:
@@ -177,7 +178,7 @@ class Download:
             at += len(piece)
 
     def _resume(self, failure: Unreachable) -> None:
-        """Request the rest of the bytes; raise ``failure`` if it is too late for a retry."""
+        """Request the bytes that are still missing; raise ``failure`` if no retry is left."""
         wait(self._waits, failure, self._alive)
         try:
             self._answer = persist(lambda: self._get((self._at, self.end)), self._waits, since=self._alive)

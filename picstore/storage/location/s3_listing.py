@@ -16,13 +16,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def is_odd(key: str) -> bool:
-    """Return whether obstore refuses a key: the key has an empty part, ".", ".." or a control character."""
+    """Return whether obstore rejects a key, because of an empty part, a part "." or "..", or a control character."""
     return bool(key) and (not {"", ".", ".."}.isdisjoint(key.split("/")) or _CONTROL.search(key) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a listing: keys and sizes of objects, and prefixes of folders without slashes at the end."""
+    """A page of a listing: key and size of each object, and prefix of each folder without the slash at its end."""
 
     objects: list[tuple[str, int]]
     folders: list[str]
@@ -55,7 +55,7 @@ def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
 
 
 def _client(where: str) -> Any:
-    """Return a client with obstore's settings, from the same variables; neither client reads files in ``~/.aws``."""
+    """Return a botocore client with obstore's settings, from the same environment variables, not from ``~/.aws``."""
     try:
         from botocore import UNSIGNED
         from botocore.config import Config

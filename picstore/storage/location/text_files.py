@@ -9,9 +9,9 @@ from picstore.errors import UsageError
 from picstore.storage.location.abstract_location import Buffer
 from picstore.storage.location.resolve import Location
 
-# Most bytes of a file in UTF-16 or UTF-32, because such a file is read whole.
+# Largest size in bytes of a file in UTF-16 or UTF-32, because such a file is read whole.
 MAX_WIDE = 1 << 30
-# Encodings by byte order mark. UTF-32 comes first, because its little-endian mark begins with UTF-16's mark.
+# Encodings by byte order mark. UTF-32 comes first, because UTF-16's little-endian mark is the beginning of UTF-32's.
 _WIDE = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -21,9 +21,9 @@ _WIDE = {
 
 
 def text_of_file(data: Buffer, errors: str = "strict") -> str:
-    """Decode the bytes of a text file, without the byte order mark that editors of Windows write.
+    """Decode the bytes of a text file, in UTF-8 or by its byte order mark, which editors on Windows write.
 
-    ``errors`` is as for ``bytes.decode``; except for "strict", invalid bytes of UTF-16 and UTF-32 are replaced.
+    ``errors`` is that of ``bytes.decode``; for UTF-16 and UTF-32, any value but "strict" means "replace".
     """
     start = bytes(memoryview(data)[:4])
     for mark, encoding in _WIDE.items():
@@ -33,7 +33,7 @@ def text_of_file(data: Buffer, errors: str = "strict") -> str:
 
 
 def is_wide(data: bytes) -> bool:
-    """Return whether bytes begin with the mark of UTF-16 or UTF-32."""
+    """Return whether bytes begin with the byte order mark of UTF-16 or UTF-32."""
     return data.startswith(tuple(_WIDE))
 
 

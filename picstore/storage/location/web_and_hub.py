@@ -52,7 +52,7 @@ class WebFile(RemoteFile):
         return cls(scheme, bucket, "/".join(names))
 
     def _meta(self) -> Mapping[str, Any]:
-        """Request the file's first byte, because servers that redirect may answer HEAD differently."""
+        """Return size, ETag and date by requesting the first byte, as servers that redirect may handle HEAD wrongly."""
         try:
             return self._download(str(self), 0, 1).meta
         except OutOfRange:
@@ -122,7 +122,7 @@ class HubFile(WebFile):
         return match[1], match[2] or "main"
 
     def _list(self, *, recursive: bool = False) -> list[Any]:
-        """List files and folders here with the hub's client; retry if the hub fails or an answer is cut short."""
+        """List this folder by the hub's client; retry if the hub fails or an answer is cut short."""
         rule = retries(patient=False)
         return persist(lambda: self._list_once(recursive=recursive), rule.waits(rule.deadline()))
 
@@ -150,13 +150,13 @@ class HubFile(WebFile):
 
 
 def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
-    headers = {**headers, "accept-encoding": "identity"}  # ranges of compressed bytes are useless
+    headers = {**headers, "accept-encoding": "identity"}  # else byte ranges may be of compressed bytes
     options = {"timeout": "120s", "allow_http": url.startswith("http://"), "default_headers": headers}
     return library().store.HTTPStore(url, client_options=options, retry_config=rule.config())
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that the hub's client raises if no server answers; its releases use three HTTP libraries."""
+    """Return the types of errors by which the hub's client, with any of three HTTP libraries, tells of no answer."""
     found = [sys.modules[name].TransportError for name in ("httpx", "httpx2") if name in sys.modules]
     # Errors of ``requests`` are OSErrors. An answer that is cut short is not JSON, which raises a ValueError.
     return (OSError, ValueError, *found)
