@@ -45,7 +45,7 @@ class ViewImages(dict[str, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Batch of a loader, which unpacks, counts and is indexed as the tuple ``(images, labels)``.
+    """Batch of a loader; unpacking, ``len`` and integer indices treat a batch as the tuple ``(images, labels)``.
 
     The class is not a tuple, because a DataLoader converts a tuple to a list, which loses ids, targets and columns.
     ``tuple(batch)`` is the pair, for libraries that need a tuple, and ``batch["ids"]`` is a field by name.
@@ -56,10 +56,10 @@ class Batch:
         labels: int64 (N,); after ``MixUp`` or ``CutMix`` float32 (N, classes).
         ids: int64 (N,), ids of the records.
         targets: with the loader's ``targets``, a dict for each image, see docs/targets.md; with ``Views``, by name of
-            the group, a list of such dicts for each view.
+            the group, a list for each view of such dicts.
         columns: values of the columns that ``targets`` names: tensors (N, …), or lists of strings. A missing value is
             None among strings, NaN among floats and −1 among integers.
-        weight: float32 (), the samples of this batch times the world size, divided by the samples of the global batch:
+        weight: float32 (), samples in this batch times the world size, divided by the samples in the global batch:
             1 if ranks have equal shares. DDP averages the ranks' gradients; ``(loss * batch.weight).backward()`` of a
             mean loss makes that average the gradient of the global batch's mean.
     """
@@ -131,7 +131,7 @@ class Batch:
 
     @staticmethod
     def as_inputs(items: Sequence[Batch | tuple[torch.Tensor, int]]) -> dict[str, Any]:
-        """Return the inputs of a model of transformers: the ``data_collator`` of a Trainer.
+        """Return the inputs of a model of Hugging Face's transformers; serves as the ``data_collator`` of a Trainer.
 
         The Trainer's datasets may be loaders, if its arguments have a batch size of 1, and :class:`MapDataset` without
         targets.
@@ -238,7 +238,7 @@ class Batch:
         return Batch(images, labels, ids, self.targets, columns, weight)
 
 
-# torch's pytree maps functions over batches.
+# So that functions of torch's pytree can map over the tensors of batches and of views.
 register_dataclass(Batch, serialized_type_name="picstore.Batch")
 register_pytree_node(
     ViewImages,
@@ -283,7 +283,7 @@ def _describe(value: Any) -> str:
 
 
 def _join_views(views: Any) -> Any:
-    """Join the views of a group along the slots."""
+    """Join a group's views, a tensor (count, N, …) or count lists of N, to a tensor (count · N, …) or one list."""
     return list(chain.from_iterable(views)) if isinstance(views, list) else views.flatten(0, 1)
 
 
@@ -314,7 +314,7 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
 
 
 def image_tensors(images: Any, dtype: torch.dtype) -> Any:
-    """Return tensors in the memory of images, in the same lists; an image that occurs again is copied."""
+    """Convert arrays in nested lists to tensors in the same memory and nesting; a repeated array becomes a copy."""
     tensors: dict[int, torch.Tensor] = {}
 
     def make(array: Array) -> torch.Tensor:
@@ -326,7 +326,7 @@ def image_tensors(images: Any, dtype: torch.dtype) -> Any:
 
 
 def _tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    if array.dtype == np.uint16:  # The 16 bits of a float16 or bfloat16.
+    if array.dtype == np.uint16:  # Holds the bits of float16 or bfloat16 values.
         return torch.from_numpy(array.view(np.int16)).view(dtype)
     return torch.from_numpy(array)
 

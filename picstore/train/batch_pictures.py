@@ -28,7 +28,7 @@ def make_tiles(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
 ) -> list[Tile]:
-    """Return a tile of each image, with label, id and target; see :func:`levels_of` for ``mean`` and ``std``."""
+    """Return a ``Tile`` for each image, with label, id and target; see :func:`levels_of` for ``mean`` and ``std``."""
     to_levels, captions = levels_of(images, mean, std), make_captions(labels, ids, classes, count=len(images))
     return [
         Tile(to_levels(image), caption, **({} if targets is None else _marks_of(targets[k], classes)))
@@ -90,7 +90,7 @@ def _shown_label(label: torch.Tensor, classes: Sequence[str]) -> str:
 
 
 def _marks_of(target: Any, classes: Sequence[str]) -> dict[str, Any]:
-    """Return the marks that a target draws over its image, as arguments of ``Tile``."""
+    """Return boxes, points, outlines and mask of a target, to draw over its image, as arguments of ``Tile``."""
     marks: dict[str, Any] = {}
     if target.get("boxes") is not None:
         marks["boxes"] = np.asarray(target["boxes"], np.float64)

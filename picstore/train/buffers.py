@@ -21,10 +21,10 @@ import numpy as np
 
 from picstore.arrays import U8, Array
 
-# Block sizes are multiples of this many bytes. Containers differ by a few images, so most blocks fit most containers.
+# Block sizes are multiples of this number of bytes, so that a block fits most containers, which differ by few images.
 _GRANULE = 1 << 16
 _MIN_BYTES = 1 << 20  # Least size of a thread's buffer.
-# Number of free blocks to keep: for the batches ahead, two batches of the consumer, and those a GPU takes at once.
+# Number of free blocks to keep: for batches made ahead, two batches of the consumer, and batches on the way to a GPU.
 KEPT_BATCHES = 9
 
 
@@ -34,7 +34,7 @@ def allocate_private(size: int) -> U8:
 
 
 def anonymous_memory(size: int) -> int:
-    """Return the file descriptor of ``size`` bytes of memory without a name."""
+    """Return a file descriptor of ``size`` bytes of new memory, to be shared by mapping; no file name refers to it."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("picstore")
     else:
@@ -45,10 +45,10 @@ def anonymous_memory(size: int) -> int:
 
 
 class Mapping:
-    """Mapped memory. ``np.asarray`` returns a uint8 array in the memory, which stays mapped while any array exists.
+    """Mapped memory. ``np.asarray`` returns a uint8 array of the memory, which stays mapped while any array exists.
 
     Attributes:
-        locked: whether CUDA has page-locked it.
+        locked: whether CUDA has page-locked the memory.
     """
 
     locked = False
@@ -78,8 +78,8 @@ _MAP_FIXED = 0x10
 def map_memory(descriptor: int, size: int) -> Mapping:
     """Map shared memory until its last array is freed, without holding a file descriptor.
 
-    Before Python 3.13, ``mmap.mmap`` holds a descriptor of its own, so that 500 batches in a user's hands reached the
-    limit of a process.
+    Before Python 3.13, each ``mmap.mmap`` holds a descriptor, so that a user who kept 500 batches reached the limit of
+    a process.
 
     Raises:
         OSError: the system has no more memory or mappings (65,530 on Linux).
@@ -98,8 +98,8 @@ def map_memory(descriptor: int, size: int) -> Mapping:
 def make_private(mapping: Mapping) -> None:
     """Replace shared memory by private memory with the same content at the same address.
 
-    mremap moves all pages at once, so that other threads read either memory. Writes of other threads in the meantime
-    may be lost.
+    mremap replaces all pages at once, so that other threads can read at any time. Writes of other threads in the
+    meantime may be lost.
 
     Raises:
         OSError: the system has no more memory.
@@ -132,7 +132,7 @@ def allocate_mapped(size: int) -> U8:
 def round_coarsely(size: int) -> int:
     """Round a size up by at most a quarter, so that blocks of a few sizes fit batches of any size.
 
-    CUDA page-locks each new block. Of 280 batches of 26 to 38 MB, 35 needed a new block, or 17 with rounded sizes.
+    A new block costs time, as CUDA page-locks it. Of 280 batches of 26 to 38 MB, 35 needed one, 17 with rounded sizes.
     """
     step = 1 << max(size.bit_length() - 3, 0)
     return -(-size // step) * step
@@ -179,7 +179,7 @@ class BufferPool:
         return borrowed.data
 
     def retire(self, address: int) -> None:
-        """Drop the borrowed block at an address as soon as it comes back."""
+        """Free the borrowed block at an address, instead of keeping it for reuse, when its borrower returns it."""
         self._retired.add(address)
 
     def _give_back(self, block: U8) -> None:
@@ -195,13 +195,13 @@ class BufferPool:
 class BufferPools:
     """Pools that all epochs of a loader use: for containers, and for the images of batches."""
 
-    # As good as unlimited, because the loader's budget limits the containers.
+    # In effect unlimited, because the loader's budget limits the containers.
     containers: BufferPool = field(default_factory=lambda: BufferPool(1 << 20))
     batches: BufferPool = field(default_factory=lambda: BufferPool(KEPT_BATCHES))
 
     @classmethod
     def for_batches(cls, *, mapped: bool) -> BufferPools:
-        """Return pools. If ``mapped``, the memory of batches can be page-locked."""
+        """Return pools; if ``mapped``, blocks of batches are in mapped memory, which CUDA can page-lock."""
         return cls(batches=BufferPool(KEPT_BATCHES, allocate=allocate_mapped)) if mapped else cls()
 
 
@@ -218,13 +218,13 @@ class ThreadBuffer(threading.local):
         return self._buffer
 
 
-# For cut streams, decoded images, and resampled images before the color pass.
+# For JPEG streams cut to the tiles needed, decoded pixels, and resampled pixels before the color pass.
 CUTS, PIXELS, PLAIN = ThreadBuffer(), ThreadBuffer(), ThreadBuffer()
 
 
 @dataclass(frozen=True, slots=True)
 class SharedArray:
-    """Description of an array in shared memory: offset, shape, strides in bytes, and dtype."""
+    """Description of an array in shared memory: offset in the block, shape, strides in bytes, and dtype."""
 
     offset: int
     shape: tuple[int, ...]
@@ -282,6 +282,6 @@ def receive_descriptor(connection: Connection) -> int:
         data, descriptors, *_ = socket.recv_fds(line, 1, 1)
     if not data:
         raise EOFError
-    if not descriptors:  # The kernel had no number left.
+    if not descriptors:  # This process had no descriptor number left.
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return descriptors[0]

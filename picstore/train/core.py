@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Default number of loader processes: one for each four cores, at most eight. On the only GPU host that was measured,
 # with 16 cores, four processes are fastest (docs/benchmarks.md); more than eight were never tried.
 CORES_OF_A_PROCESS, MOST_PROCESSES = 4, 8
-_GAP = "reducing_gap"  # Field of a state, missing if pixels are exact.
+_GAP = "reducing_gap"  # Field of a loader's state, missing if the option is None.
 
 OrderT = TypeVar("OrderT", bound=Order)
 
@@ -44,7 +44,7 @@ OrderT = TypeVar("OrderT", bound=Order)
 def make_output(
     plans: Sequence[TransformPlan], dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None
 ) -> OutputSpec:
-    """Return the output of plans with a loader's options; raise UsageError if an option cannot be used."""
+    """Return groups, dtype and layout of the images of plans; raise UsageError if an option cannot be used."""
     if memory_format not in (None, torch.contiguous_format, torch.channels_last):
         raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
     name = None if dtype is None else str(dtype).removeprefix("torch.")
@@ -52,7 +52,7 @@ def make_output(
 
 
 class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
-    """Base of loaders: the batches of an order from ``sources``. Raise UsageError if options do not fit together.
+    """Base of loaders, which iterate over the batches of an order. Raise UsageError if options do not fit together.
 
     Args:
         options: options of a Loader; the options of the order may be missing.
@@ -139,7 +139,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         lanes = int(self._lanes.values[0])
         if lanes != self._order.lanes:
             self._order = self._order.with_lanes(lanes)
-            self._runner.drop_begun()  # The next epoch has begun with other lanes.
+            self._runner.drop_begun()  # The next epoch was begun ahead, with the previous lanes.
             if not self._own_budget:
                 self._runner.set_budget(self._default_budget())
         return self._order
@@ -180,14 +180,14 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     def __iter__(self) -> Iterator[Batch]:
         worker = Worker.current()
-        # A DataLoader's worker begins its epoch at once. It may be ended before it is asked for a batch, and must not
-        # be an epoch behind the other workers the next time.
+        # A DataLoader's worker begins its epoch here, not at the first request for a batch: a worker that ends before
+        # that request would otherwise be an epoch behind the other workers in the next iteration.
         return self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None)
 
     def make_batch(self, epoch: int, batch: int) -> tuple[Batch, SingleBatch]:
         """Make one batch of this rank by itself, on the CPU and in this thread, as training gets it at that step.
 
-        The position stays, and no other batch is made. Records are read alone; damaged records are replaced as usual.
+        The loader's position stays, and no other batch is made. Damaged records are replaced as usual.
 
         Returns:
             The batch, and a description of how its images were made.
@@ -239,7 +239,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return length - batch
 
     def close(self) -> None:
-        """End threads and child processes now rather than when the loader is garbage; iterating starts new ones."""
+        """End threads and child processes now, not when the loader is garbage-collected; iterating starts new ones."""
         self._runner.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         yield from self._batches(*(position or self._cursor.start_iteration(worker)), worker)
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
-        """Yield the batches of an epoch from ``first`` on, and begin those of the next epoch at the end."""
+        """Yield the batches of an epoch from ``first`` on; keep the next epoch, begun ahead, for the next iteration."""
         batches = self._runner.batches(Span(self.order, epoch, first, worker.count))
         finished = False
         try:
@@ -320,11 +320,11 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return self.order if self._own_lanes else self.order.with_lanes(read_lanes(state))
 
     def _default_budget(self) -> int:
-        """Return the number of bytes for the containers that all processes read at a time."""
+        """Return the default ``budget``: bytes of the containers that all processes read at a time."""
         return self._processes * default_budget([source.dataset for source in self.sources], self._order.lanes_read)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Move to a batch, which follows the batch that is handed over now."""
+        """Move the position to a batch, whose predecessor is about to be yielded."""
         self._cursor.advance(epoch, batch, worker)
 
 
@@ -358,7 +358,7 @@ def _processes_of(options: LoaderOptions) -> int:
 
 
 def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
-    """Return the number of loader processes for ``threads``, by default for a rank's share of this machine's cores.
+    """Return a rank's number of loader processes: a quarter of its cores or of fewer ``threads``, 1 to 8.
 
     Python's lock limits a process. On 16 cores, one process for each four cores was fastest, with and without a GPU.
     """

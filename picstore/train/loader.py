@@ -61,10 +61,10 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     epoch, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the next batch.
 
     Training scripts written for a DataLoader find ``batch_size``, ``drop_last``, ``num_workers``, which is 0, and
-    ``sampler``, which has ``set_epoch``. Arguments that a loader does not have are refused with what to write instead.
+    ``sampler``, which has ``set_epoch``. The error for its other arguments says what to write instead.
 
     While the last batches of an epoch are taken, the first batches of the next epoch are made, so that no epoch begins
-    with a wait. The threads that do this stay until the loader is closed or garbage.
+    with a wait. The threads that do this stay until the loader is closed or garbage-collected.
 
     A loader is an iterable dataset too: ``DataLoader(loader, batch_size=None, num_workers=n)`` yields the same batches
     in the same order, epoch after epoch; each worker makes every n-th batch.
@@ -93,9 +93,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         threads: number of decoding threads; by default one for each core, divided among a DataLoader's workers.
         rank, world_size: by default those of ``torch.distributed``, or RANK and WORLD_SIZE of the environment.
         weights: relative frequency of each record: a number for each of ``dataset[i]``, or the name of a column of
-            :attr:`picstore.Dataset.table`. The number of samples of an epoch stays; each record comes as often as its
-            share of the samples says, rounded down or up in an epoch, and exactly over many epochs. Copies of a record
-            have different random transforms.
+            :attr:`picstore.Dataset.table`. The number of samples of an epoch stays; each record gets its share of them,
+            rounded down or up in an epoch, but exact over many epochs. Copies of a record have different random
+            transforms.
         balance: instead of weights, the name of a column of integers or strings, such as ``"label"``, whose values come
             equally often.
         repeat: number of samples in an epoch, as a multiple of the number of records; less than 1 for short epochs.
@@ -145,7 +145,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         Damage: while iterating, a record is damaged and ``on_damage`` is ``"raise"``, or a batch has no sound record.
     """
 
-    batch_sampler = None  # Lightning asks loaders that have a sampler.
+    batch_sampler = None  # Lightning reads this attribute of loaders that have a sampler.
 
     def __init__(  # noqa: PLR0913 - the contract's names, all but one with a default
         self,

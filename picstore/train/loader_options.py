@@ -139,7 +139,7 @@ def _gap(value: Any, _: str) -> float | None:
 class LoaderOptions(TypedDict, total=False):
     """Options of :class:`picstore.DataMux`. A configuration may hold the options that TOML can express.
 
-    An annotation holds the check of the option by itself. An option without a check is checked where it is used. Plans,
+    An option's annotation holds the check of its value. An option without a check is checked where it is used. Plans,
     outputs and pipelines check how options fit together.
     """
 
@@ -231,7 +231,7 @@ def check_main_guard() -> None:
     """
     main = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
-    package = spec is not None and spec.name.endswith("__main__")  # Multiprocessing does not import a package.
+    package = spec is not None and spec.name.endswith("__main__")  # Workers do not import a package's __main__.
     if get_spawning_popen() is None or path is None or package or sys.flags.interactive:
         return
     try:

@@ -47,7 +47,7 @@ class MapDataset(data.Dataset[Item]):
 
     It works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and can be
     pickled. The image of a record equals that of a :class:`Loader` with the same transforms, seed and epoch. Each
-    record is read alone, of large images only the rows of tiles that the transforms need; :class:`Loader` reads
+    record is read by itself, of large images only the rows of tiles that the transforms need; :class:`Loader` reads
     containers in order, which is faster.
 
     Call ``set_epoch`` before each epoch. Without it, a DataLoader's workers draw new parameters for each batch, by the
@@ -105,7 +105,7 @@ class MapDataset(data.Dataset[Item]):
         self._max_pixels = given["max_pixels"]
         self._epoch = SharedIntegers((1,))
         self._epoch.values[0] = _NOT_GIVEN
-        self._calls = 0  # Number of batches of a worker without an epoch.
+        self._calls = 0  # Number of batches that this worker made without an epoch.
         # Records that were visited without an epoch; None after the warning.
         self._watched: set[int] | None = set()
         self._blocks = BufferPool(_FREE_BLOCKS)
@@ -208,7 +208,7 @@ class MapDataset(data.Dataset[Item]):
     def _make_batch(self, numbers: I64) -> Batch:
         """Make a batch of the records ``numbers``; raise Damage if a record is damaged or cannot be decoded."""
         containers, within = self.dataset.live.find(numbers)
-        unused = np.zeros(len(numbers), dtype=np.int64)  # Lanes and their ends.
+        unused = np.zeros(len(numbers), dtype=np.int64)  # Lanes and ends, of which only loaders make use.
         samples = Samples(containers, within, unused, unused)
         request = [SourceRequest(0, self._find_epoch(), samples, np.arange(len(numbers)))]
         sources = (self._source,)
@@ -224,7 +224,7 @@ class MapDataset(data.Dataset[Item]):
 
 
 def _images_of(batch: Batch) -> list[Any]:
-    """Return the image of each record, or with ``Views`` a dict by group of tensors (count, 3, H, W) or lists."""
+    """Return each record's image, or with ``Views`` a dict by group of a tensor (count, 3, H, W) or list of views."""
     if not isinstance(batch.images, dict):
         return list(batch.images)
     return [

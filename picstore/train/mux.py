@@ -113,7 +113,7 @@ class DataMux(BatchLoader[MuxOrder]):
         )
         check_one_size([source.plan for source in sources])
         super().__init__(order, sources, options=chosen, callables=[callables], whole_epochs=False)
-        self._read = 0  # Number of samples read of the batch at the position.
+        self._read = 0  # Number of samples that ``read`` took from the batch at the position.
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
 
@@ -182,7 +182,7 @@ class DataMux(BatchLoader[MuxOrder]):
         _, self._read = self.order.batches_and_rest(state)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        if self._samples is None:  # Otherwise ``read`` advances.
+        if self._samples is None:  # Otherwise ``read`` moves the position.
             super()._advance(epoch, batch, worker)
 
     def _read_samples(self) -> Iterator[Sample]:
@@ -233,7 +233,7 @@ def _open_sources(
         plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns), reducing_gap=gap)
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
-        seed = rng.key(rng.MUX, options["seed"], number)  # A dataset may be listed twice.
+        seed = rng.key(rng.MUX, options["seed"], number)  # Differs by ``number``, as a dataset may be listed twice.
         sources.append(TrainingSource(dataset, seed, entry.base, plan))
     return tuple(sources), callables
 
@@ -246,7 +246,7 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
         choice: the option ``classes`` of a mux.
 
     Raises:
-        UsageError: classes are to be numbered, and a dataset has no class names or a base label of its own.
+        UsageError: classes are to be numbered, and a dataset has no class names, or has a base label of its own.
     """
     if choice in (None, "same"):
         if choice is None:

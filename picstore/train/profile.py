@@ -58,7 +58,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Report(Result):
-    """Figures of a loader and of each stage.
+    """Measured speed of a loader, and the time of each of its stages.
 
     Attributes:
         microseconds: time of each stage for an image in one thread.

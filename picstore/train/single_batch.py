@@ -23,7 +23,7 @@ from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleBatch:
-    """A batch, the parameters of each group's transforms, and for each slot without an image the reason."""
+    """Batch, parameters of each group's transforms, and, by slot without an image, the damage."""
 
     host: HostBatch
     params: tuple[TransformParams, ...]
@@ -33,7 +33,7 @@ class SingleBatch:
 def read_records(
     request: BatchRequest, sources: Sequence[TrainingSource], *, max_pixels: int = MAX_PIXELS, replace: bool = False
 ) -> BatchRecords:
-    """Read each record of a batch alone, of large images only the rows of tiles that the transforms need.
+    """Read each record of a batch by itself, of large images only the rows of tiles that the transforms need.
 
     Args:
         request: requests of the batch; requests that share a container have different epochs.

@@ -28,7 +28,7 @@ from picstore.train.transforms.geometry import Geometry
 
 
 class RandomRotation:
-    """Rotate counter-clockwise by a uniform angle. Uses 1 random number, or 2 if an interpolation is drawn.
+    """Rotate counter-clockwise by a uniformly drawn angle. Uses 1 random number, or 2 if an interpolation is drawn.
 
     Args:
         degrees: least and greatest angle; a number d stands for (−d, d).
@@ -164,9 +164,9 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 
 
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
-    """Return the sizes of rotated canvases, int64 (n, 2), rounded up unless the fraction is below 1e-4 pixels."""
+    """Return sizes, int64 (n, 2), of the upright canvases around rotated ones; excess below 1e-4 pixels is cut off."""
     half = size / 2
-    offset = shift + _times(linear, half) - half  # offset of the center
+    offset = shift + _times(linear, half) - half  # displacement of the center by the map
     extent = _times(np.abs(linear), half)
     high = np.ceil(np.trunc((offset + extent + half) * 1e4) / 1e4)
     low = np.floor(np.trunc((offset - extent + half) * 1e4) / 1e4)

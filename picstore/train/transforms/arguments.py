@@ -26,10 +26,10 @@ Range: TypeAlias = "float | Sequence[float]"
 Size: TypeAlias = "int | Sequence[int]"
 
 _CHANNELS = 3
-# Largest number of pixels of a side. A baseline JPEG may have twice as many.
+# Largest side in pixels; the sides of a baseline JPEG may be almost twice as long.
 _MAX_SIZE = 1 << 15
 _RANDOM = ("bilinear", "bicubic")  # timm's interpolation="random"
-# Samplings of canvases. Bicubic is Pillow's, because torchvision has no bicubic sampling of tensors.
+# Samplings for warps of color programs. Bicubic is Pillow's, because torchvision has no bicubic sampling of tensors.
 _SAMPLINGS = {
     filters.NEAREST: opcodes.NEAREST,
     filters.BILINEAR: opcodes.BILINEAR,
@@ -164,7 +164,7 @@ def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]
 
 
 def checked_sampling(interpolation: Any, transform: str) -> int:
-    """Return the ``opcodes.SAMPLING`` of an interpolation of canvases: nearest, bilinear or bicubic."""
+    """Return the ``opcodes.SAMPLING`` value of an interpolation: nearest, bilinear or bicubic."""
     code = filters.code_of(interpolation)
     if code not in _SAMPLINGS:
         raise UsageError(f"{transform}: interpolation is {interpolation}; give 'nearest', 'bilinear' or 'bicubic'")

@@ -24,7 +24,7 @@ class Operation(IntEnum):
 
     IDENTITY = 0
     SHEAR_X = 1  # slope: source pixels along x per pixel down
-    SHEAR_Y = 2  # slope
+    SHEAR_Y = 2  # slope: source pixels along y per pixel to the right
     TRANSLATE_X = 3  # pixels to the right
     TRANSLATE_Y = 4  # pixels down
     ROTATE = 5  # degrees, counter-clockwise
@@ -38,7 +38,7 @@ class Operation(IntEnum):
     AUTO_CONTRAST = 13
     EQUALIZE = 14
     INVERT = 15
-    BLUR = 16  # deviation in pixels
+    BLUR = 16  # standard deviation in pixels
 
 
 WARPS = [Operation.SHEAR_X, Operation.SHEAR_Y, Operation.TRANSLATE_X, Operation.TRANSLATE_Y, Operation.ROTATE]
@@ -61,7 +61,7 @@ _NEUTRAL[[*WARPS, Operation.SOLARIZE_ADD]] = 0.0
 _NEUTRAL[FACTORS] = 1.0
 _NEUTRAL[Operation.POSTERIZE] = 8.0
 _NEUTRAL[Operation.SOLARIZE] = 256.0
-# Extent of a blur on either side, in deviations. The weights beyond add up to 1/16,000.
+# Extent of a blur on either side, in standard deviations. The weights farther out add up to 1/16,000.
 _BLUR_REACH = 4.0
 _SOLARIZE_ADD_BELOW = 128.0
 
@@ -69,7 +69,7 @@ _SOLARIZE_ADD_BELOW = 128.0
 def make_steps(
     operations: I64, arguments: F64, sizes: I64, *, sampling: npt.ArrayLike, fill: Sequence[float]
 ) -> ColorProgram:
-    """Return a program with one step for each image.
+    """Return a color program that applies one operation to each image.
 
     Args:
         operations: int64 (n,), numbers of ``Operation``.
@@ -95,7 +95,7 @@ def make_steps(
 
 
 def _warp_maps(operations: I64, arguments: F64, sizes: I64) -> F64:
-    """Return the coefficients of ``opcodes.WARP``, float64 (n, 8)."""
+    """Return the eight coefficients of ``opcodes.WARP`` for shears, translations and rotations: float64 (n, 8)."""
     maps = np.zeros((len(operations), opcodes.SAMPLING))
     maps[:, (0, 4)] = 1.0
     for operation, column, sign in (
@@ -114,11 +114,11 @@ def _warp_maps(operations: I64, arguments: F64, sizes: I64) -> F64:
     return maps
 
 
-Step: TypeAlias = tuple[str, float, int]  # name, chance, magnitude
+Step: TypeAlias = tuple[str, float, int]  # name of the operation, probability that it is applied, magnitude
 
 
 def _parse(text: str) -> list[list[Step]]:
-    """Parse sub-policies, which commas separate; an operation without a magnitude gets magnitude 0."""
+    """Parse sub-policies, separated by commas, of steps, separated by "+"; a step without a magnitude gets 0."""
     policy = []
     for pair in text.split(","):
         words = [step.split() for step in pair.split("+")]
@@ -160,7 +160,7 @@ SVHN = _parse("""
     ShearX 0.1 6 + Invert 0.6, Solarize 0.7 2 + TranslateY 0.6 7, ShearY 0.8 4 + Invert 0.8,
     ShearX 0.7 9 + TranslateY 0.8 3, ShearY 0.8 5 + AutoContrast 0.7, ShearX 0.7 2 + Invert 0.1
 """)
-# TensorFlow's policy for EfficientNet, timm's "v0".
+# TensorFlow's policy for EfficientNet, which timm calls "v0".
 EFFICIENTNET = _parse("""
     Equalize 0.8 + ShearY 0.8 4, Color 0.4 9 + Equalize 0.6, Color 0.4 1 + Rotate 0.6 8,
     Solarize 0.8 3 + Equalize 0.4, Solarize 0.4 2 + Solarize 0.6 2, Color 0.2 0 + Equalize 0.8,

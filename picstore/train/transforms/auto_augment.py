@@ -25,16 +25,16 @@ _POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
 _BY_NAME = {operation.name.title().replace("_", ""): operation for operation in Operation}
 _TRANSLATIONS = [Operation.TRANSLATE_X, Operation.TRANSLATE_Y]
 _SIGNED = np.isin(np.arange(len(Operation)), [*WARPS, *FACTORS])
-DEEPEST = 3  # greatest random depth of a chain
-# Number of trials for a gamma variate. Each trial is accepted with a probability of at least 0.95.
+DEEPEST = 3  # greatest number of operations in a chain of random depth
+# Number of candidates for a gamma variate. Each candidate is accepted with a probability of at least 0.95.
 _TRIES = 8
 
 
 class _Magnitudes:
-    """Arguments of operations by the index of a bin: ``torch.linspace`` from 0 to the greatest value, in float32.
+    """Arguments of operations by bin of magnitude: ``torch.linspace`` from 0 to the greatest value, in float32.
 
     Args:
-        shear, rotate, factor: greatest slope, degrees, and distance of a factor from 1.
+        shear, rotate, factor: greatest slope, greatest angle in degrees, greatest distance of a factor from 1.
         translate: greatest translation: below 1 a fraction of the side, else pixels.
         bits: number of bits that posterizing keeps in the first bin and in the last bin.
     """
@@ -51,7 +51,7 @@ class _Magnitudes:
         """Return the arguments of operations, float64 (n,).
 
         Args:
-            bins, count: index of each operation's bin, or one index for all operations; number of bins.
+            bins: index of each operation's bin, or one index for all operations; ``count`` is the number of bins.
             negative: whether to negate each argument that has a sign.
         """
         bins, limits = np.broadcast_to(bins, operations.shape), self._limits[operations]
@@ -234,11 +234,11 @@ class AugMix(_AutoAugmentBase):
 
 
 def mix_chains(weights: F64, chains: Sequence[Sequence[ColorProgram]]) -> ColorProgram:
-    """Return programs that average each image with the results of chains of steps on the image.
+    """Return a program that averages each image with the results of chains of steps, which all start from the image.
 
     Args:
         weights: float64 (n, k + 1), weights of the image and of each chain.
-        chains: k lists of steps.
+        chains: k lists of programs of one step.
     """
     count = len(weights)
     programs = [ColorProgram.from_step(opcodes.MIX, [weights[:, 0], opcodes.MIX_FIRST], count=count)]
@@ -257,8 +257,8 @@ def draw_depths(depth: int, random: BatchRandom) -> I64:
 def draw_weights(alpha: float, chains: int, random: BatchRandom) -> F64:
     """Return weights of the image and of the chains, float64 (n, 1 + chains).
 
-    The image's weight is a beta variate, and a Dirichlet variate divides the rest, both of parameter ``alpha``. Uses
-    2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
+    The image's weight is a beta variate, and a Dirichlet variate divides the rest among the chains, both of parameter
+    ``alpha``. Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
     """
     share, parts = _dirichlet(alpha, 2, random), _dirichlet(alpha, chains, random)
     return np.concatenate([share[:, :1], share[:, 1:] * parts], axis=1)
@@ -287,7 +287,7 @@ def _gamma(alpha: float, random: BatchRandom) -> F64:
 
 
 def _chosen(values: I64, numbers: F64) -> I64:
-    """Return uniformly drawn elements of an array, given random numbers (n,)."""
+    """Return the element of ``values`` that each of ``numbers``, uniform in [0, 1), selects: int64 (n,)."""
     chosen: I64 = values[np.floor(numbers * len(values)).astype(np.int64)]
     return chosen
 

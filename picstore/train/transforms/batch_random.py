@@ -34,15 +34,16 @@ class BatchRandom:
         return rng.unit(self._keys, counters)
 
     def child(self, number: int) -> BatchRandom:
-        """Return another generator for each image, whose key depends on the image's key, the position and ``number``.
+        """Return a new generator for each image, whose key depends on the image's key, the position and ``number``.
 
-        Draws from the child do not change the position of this generator, so they may differ between images.
+        The position is the number of draws so far. Draws from the new generators do not change it here, so the images
+        may differ in their number of draws.
         """
         place = rng.keys(self._keys[:, 0], np.array([self._position], np.uint64))
         return self.of_keys(rng.keys(place, np.array([number], np.uint64)), 0)
 
     def rows(self, slots: I64) -> BatchRandom:
-        """Return copies of the generators of images ``slots``, at the current position."""
+        """Return copies of the generators of the images at ``slots``, which go on at the current position."""
         return self.of_keys(self._keys[slots, 0], self._position)
 
     @classmethod

@@ -12,16 +12,16 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Array
 
-# Outer taps are left out as long as the weights left out on either side are at most this part of all weights' sum.
+# Outer taps on either side are left out as long as their weights add up to at most this fraction of all weights.
 NEGLIGIBLE = 2.0**-16
-GROUP = 4  # pairs of taps added up at once
+GROUP = 4  # number of pairs of taps that are added up at once
 TERMS = 16  # terms of the exponential series; error below 1e-16
-# exp(-700) is as good as 0.
+# Greater exponents are clipped, because exp(-700) is negligible.
 MOST_EXPONENT = 700.0
 
 
 def first_ratio(sigma: Any) -> Any:
-    """Compute exp(-0.5 / sigma²), of arrays or of numbers in a kernel, by the series at a 1024th of the exponent."""
+    """Return exp(-0.5 / sigma²) of an array or number, by the series of a 1024th of the exponent, squared ten times."""
     t = np.minimum(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
     ratio = 1.0 - t / TERMS
     for k in range(TERMS - 1, 0, -1):

@@ -15,7 +15,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.transforms.arguments import checked_size
 
 _MAX_BUCKETS = 256  # a record's bucket takes a byte
-_CHUNK = 1 << 16  # number of images whose sizes fit into the cache
+_CHUNK = 1 << 16  # number of images whose sizes fit into the processor's cache
 
 
 class Buckets:
@@ -111,13 +111,13 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class AspectRatios:
-    """Limits between the aspect ratios of buckets, ascending.
+    """Limits between the aspect ratios of neighboring buckets, ascending.
 
-    The limit between two ratios is their geometric mean. The square of the mean is a quotient of integers, so that a
-    record is in the same bucket on every machine.
+    A limit is the geometric mean of two ratios. Squares are compared, because the square of the mean is a quotient of
+    integers, so that a record is in the same bucket on every machine.
     """
 
-    limits: F64  # (buckets - 1,), squares of width over height
+    limits: F64  # (number of buckets - 1,), squares of width / height
 
     @classmethod
     def of(cls, sizes: Sequence[tuple[int, int]]) -> AspectRatios:
@@ -126,7 +126,7 @@ class AspectRatios:
         return cls((widths[:-1] * widths[1:]) / (heights[:-1] * heights[1:]))
 
     def assign(self, sizes: npt.NDArray[np.integer[Any]]) -> U8:
-        """Return the buckets of images of widths and heights (n, 2): uint8 (n,)."""
+        """Return the bucket of each image, given widths and heights (n, 2): uint8 (n,)."""
         found = np.empty(len(sizes), dtype=np.uint8)
         for start in range(0, len(sizes), _CHUNK):
             # A damaged index entry may have sides of 0.
@@ -135,7 +135,7 @@ class AspectRatios:
         return found
 
     def assign_facts(self, facts: Table) -> U8:
-        """Return the buckets of records, given ``record_table.FACTS`` (n,)."""
+        """Return the bucket of each record, given the records' ``record_table.FACTS`` (n,): uint8 (n,)."""
         return self.assign(np.stack([facts["width"], facts["height"]], axis=1))
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
@@ -178,10 +178,10 @@ class Sequences:
         if not callable(transform):
             raise UsageError(f"Sequences: transform is {transform!r}; give a function of a length")
         self.transform, self.tokens, self.callables = transform, tokens, tuple(callables)
-        self.choice = None  # any image may get any length
+        self.choice = None  # no rule, because any image may get any length
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
-        """Return the batch size in images for each length, as of one bucket; raise UsageError for a ``batch_size``."""
+        """Return each length's batch size in images, for the only bucket; raise UsageError for a ``batch_size``."""
         if batch_size is not None:
             raise UsageError(f"batch_size is {batch_size}; leave it out, as Sequences have tokens in its place")
         return (tuple(self.tokens // length for length in self.sizes),)

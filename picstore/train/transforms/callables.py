@@ -75,8 +75,8 @@ class SameForAll:
 def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
     """Apply a callable to the images of a batch, or to a dict of views or of another callable's results.
 
-    Raise UsageError unless the result is a tensor or a dict of tensors, or for a list of images or PerImage also a
-    list, with as many images. Results of dicts are not checked.
+    Raise UsageError unless the result, or each value of a resulting dict, is a tensor of as many images; a list is
+    accepted too for a list of images or from PerImage. If ``images`` is a dict, the result is not checked.
     """
     result = function(images)
     if isinstance(images, Mapping):

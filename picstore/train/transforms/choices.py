@@ -32,7 +32,7 @@ class Choice(ABC):
 
     Attributes:
         transforms: the transforms in the order given.
-        step: the choice as one transform, of the same kind as ``transforms``.
+        step: transform of the same kind as ``transforms`` that applies the choice.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
@@ -44,7 +44,7 @@ class Choice(ABC):
 
     @abstractmethod
     def order(self, random: BatchRandom) -> I64:
-        """Draw the indices of the transforms that each image gets, in order: int64 (n, k), −1 for no transform."""
+        """Draw the indices of the transforms to apply to each image, in order: int64 (n, k); −1 applies none."""
 
     def _make_step(self, steps: list[Any]) -> Any:
         if all(isinstance(step, ColorTransform) for step in steps):
@@ -63,7 +63,7 @@ class Choice(ABC):
 class RandomApply(Choice):
     """Apply all transforms of a list, or none. Uses 1 random number.
 
-    With a probability of 1, the list counts as one transform inside another choice.
+    With a probability of 1, the list is a group that another choice treats as one transform.
 
     Args:
         transforms: all of geometry or all of color.
@@ -114,12 +114,12 @@ class RandomOrder(Choice):
 
 
 def unfolded(transform: Any) -> Any:
-    """Return the step of a choice, and any other transform unchanged."""
+    """Return ``transform.step`` of a choice; return any other transform unchanged."""
     return transform.step if isinstance(transform, Choice) else transform
 
 
 def _draw(choice: Choice, random: BatchRandom, count: int) -> tuple[I64, list[BatchRandom]]:
-    """Return the order that a choice draws, and a generator for each of ``count`` transforms."""
+    """Return the order that a choice draws, and a generator for each of the choice's ``count`` transforms."""
     order = choice.order(random)
     return order, [random.child(number) for number in range(count)]
 

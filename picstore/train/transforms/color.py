@@ -61,7 +61,7 @@ class ColorJitter(ColorTransform):
 
 
 class RandomStep(ColorTransform):
-    """Step with one operand, applied with probability ``p``."""
+    """Base of transforms that apply one step, with a fixed operand, with probability ``p``."""
 
     def __init__(self, p: float, opcode: int, operand: float) -> None:
         self._p = checked_probability(p, type(self).__name__)

@@ -28,12 +28,12 @@ _IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class ColorProgram:
-    """Steps for n images; steps that do nothing come last.
+    """Program for n images, of k steps for each image; steps that do nothing come last.
 
     Attributes:
         opcode: int64 (n, k), see ``opcodes.py``. Each row of ``compose_color``'s result has one ``NORMALIZE``.
         operands: float64 (n, k, 12).
-        key: uint64 (n, k), keys for the random numbers of pixels.
+        key: uint64 (n, k), keys from which steps draw random numbers for pixels.
     """
 
     opcode: I64
@@ -53,7 +53,7 @@ class ColorProgram:
 
     @classmethod
     def chain(cls, programs: Sequence[ColorProgram]) -> ColorProgram:
-        """Chain programs for the same images."""
+        """Return one program that runs the programs, which are for the same images, in turn."""
         opcode, operands, key = (
             np.concatenate([getattr(program, name) for program in programs], axis=1)
             for name in ("opcode", "operands", "key")
@@ -75,7 +75,7 @@ class ColorProgram:
 
     @classmethod
     def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
-        """Join programs for different images: image i of the result is image ``order[i]`` of all images in turn."""
+        """Join programs for different images: image i of the result is image ``order[i]`` of the joined images."""
         width = max(program.opcode.shape[1] for program in programs)
         concatenated = []
         for name in ("opcode", "operands", "key"):
@@ -124,14 +124,14 @@ class ColorTransform(ABC):
 
     @abstractmethod
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Draw the step for images of sizes int64 (n, 2), width first; all images use equally many random numbers."""
+        """Draw a program for images of sizes int64 (n, 2), width first; all images use equally many random numbers."""
 
     def check(self, *, normalized: bool) -> None:  # noqa: B027 - most take both
         """Raise UsageError if the transform cannot work on grey levels or, if ``normalized``, on normalized values."""
 
 
 def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: BatchRandom) -> ColorProgram:
-    """Draw the program of transforms, which ``check_color`` accepts, for images of widths and heights int64 (n, 2)."""
+    """Draw one program of transforms that ``check_color`` accepts, for images of sizes int64 (n, 2), width first."""
     if not transforms:
         return ColorProgram.identity(len(sizes))
     programs = [transform(sizes, random) for transform in transforms]
@@ -141,7 +141,7 @@ def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: Batc
 
 
 def normalizes(transforms: Sequence[ColorTransform]) -> bool:
-    """Return whether a transform makes the images floats."""
+    """Return whether any of the transforms normalizes, so that the images become floats."""
     return any(transform.normalizes for transform in transforms)
 
 

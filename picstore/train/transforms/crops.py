@@ -164,7 +164,7 @@ class RandomResizedCrop:
         return np.array([self._scale[0], self._scale[1] - self._scale[0], *self._ratio])
 
     def _draw_boxes(self, image: I64, numbers: F64) -> tuple[I64, I64]:
-        """Return the sizes and corners of the boxes, int64 (n, 2) each, from random numbers (n, 22)."""
+        """Return sizes and left top corners of the boxes, int64 (n, 2) each, from random numbers (n, 22)."""
         areas, ratios, position = numbers[:, :TRIES], numbers[:, TRIES : 2 * TRIES], numbers[:, 2 * TRIES :]
         area = (image[:, :1] * image[:, 1:]) * (self._scale[0] + (self._scale[1] - self._scale[0]) * areas)
         low, high = math.log(self._ratio[0]), math.log(self._ratio[1])
@@ -179,7 +179,7 @@ class RandomResizedCrop:
         return size, corner.astype(np.int64)
 
     def _largest(self, image: I64) -> F64:
-        """Return the sizes of the largest boxes of a permitted ratio, float64 (n, 2)."""
+        """Return the size of the largest box of a permitted ratio in each image, float64 (n, 2)."""
         ratio = image[:, 0] / image[:, 1]
         width = np.where(ratio > self._ratio[1], np.rint(image[:, 1] * self._ratio[1]), image[:, 0])
         height = np.where(ratio < self._ratio[0], np.rint(image[:, 0] / self._ratio[0]), image[:, 1])
@@ -188,12 +188,12 @@ class RandomResizedCrop:
 
 
 class RandomFlip:
-    """Base of flips.
+    """Base of the horizontal and the vertical flip.
 
     Attributes:
         p: probability.
-        mirrored: whether to mirror left to right, and top to bottom.
-        only_mirrors: True, so that a later transform may repeat the border of the stored image.
+        mirrored: whether to mirror left to right, and whether top to bottom.
+        only_mirrors: True, which permits a later transform to repeat the border of the stored image.
     """
 
     only_mirrors = True

@@ -25,7 +25,7 @@ from picstore.train.transforms.arguments import (
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
-_OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # torchvision's sampler_options
+_OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # torchvision's default of sampler_options
 # Number of pairs of a crop and a box to compare at once. A pair takes 100 bytes.
 _MAX_PAIRS = 1 << 18
 # Largest number of rounds of RandomIoUCrop; torchvision has no limit. One of seven options leaves the image unchanged,
@@ -145,7 +145,7 @@ class RandomIoUCrop:
         return replace(geometry.crop(crops[:, :2], crops[:, 2:]), kept=kept & (inside | ~cropped))
 
     def _try(self, sizes: I64, boxes: F64, random: BatchRandom) -> tuple[Bools, I64, Bools]:
-        """Draw a least overlap and try boxes.
+        """Draw a least overlap for each image, and find the first of the drawn boxes that meets it.
 
         Returns:
             Whether a box was found, bool (n,); the box's left, top, width, height, int64 (n, 4); whether to leave the
@@ -172,7 +172,7 @@ def _largest_overlap(crops: F64, boxes: F64) -> F64:
 
     Crops (n, t, 4) are left, top, width, height; boxes (n, m, 4) left, top, right, bottom. −1 stands for no such box.
     """
-    # All images at once would take gigabytes if one image shows a crowd.
+    # An image of a crowd pads the boxes of all images, so that all images at once would take gigabytes.
     step = max(1, _MAX_PAIRS // max(1, crops.shape[1] * boxes.shape[1]))
     pieces = [slice(k, k + step) for k in range(0, len(crops), step)]
     return np.concatenate([_overlaps(crops[piece], boxes[piece]) for piece in pieces])

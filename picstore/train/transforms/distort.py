@@ -24,7 +24,7 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.blur_noise_erasing import pixel_keys
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-_MAX_SIGMA = 127.0  # pixels; limits the memory of a blur
+_MAX_SIGMA = 127.0  # greatest deviation in pixels, which limits the memory of a blur
 
 
 class RandomPerspective(ColorTransform):
@@ -52,7 +52,7 @@ class RandomPerspective(ColorTransform):
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         numbers = random.uniform(9)
         most = (self._scale * (sizes // 2)).astype(np.int64) + 1
-        inwards = np.floor(numbers[:, 1:].reshape(-1, 4, 2) * most[:, None])  # x and y of corners
+        inwards = np.floor(numbers[:, 1:].reshape(-1, 4, 2) * most[:, None])  # distances of the corners along x and y
         left_top, right_bottom = inwards, sizes[:, None] - most[:, None] + inwards
         low, high = left_top.transpose(1, 2, 0), right_bottom.transpose(1, 2, 0)
         corners = np.array([[low[0, 0], low[0, 1]], [high[1, 0], low[1, 1]], high[2], [low[3, 0], high[3, 1]]])
@@ -65,7 +65,7 @@ class RandomPerspective(ColorTransform):
 
 
 class ElasticTransform(ColorTransform):
-    """Displace each pixel by blurred uniform noise. Uses 1 random number; the noise is drawn from a key of the image.
+    """Displace each pixel by blurred uniform noise. Uses 1 random number, the seed of an image's noise.
 
     Args:
         alpha: twice the greatest displacement in pixels before the blur: one number, or two, for x and y.
@@ -91,7 +91,7 @@ class ElasticTransform(ColorTransform):
 
 
 def sampling_fill(fill: Any, transform: str) -> tuple[float, float, float]:
-    """Return the operands of a fill; raise UsageError unless it is None, a level of 0 to 255, or three levels."""
+    """Return the three operands of a fill; raise UsageError unless it is None, a level of 0 to 255, or three levels."""
     if fill is None:
         return opcodes.NO_FILL, opcodes.NO_FILL, opcodes.NO_FILL
     red, green, blue = checked_fill(fill, transform)

@@ -27,7 +27,7 @@ _NEEDLESS = {"Identity", "ToImage", "PILToTensor", "ToPureTensor", "RGB", "Clamp
 _CONVERSIONS = {"ToTensor", "ToDtype", "ConvertImageDtype", "ToPILImage"}
 # Transforms without random numbers, which are applied to whole batches.
 _WITHOUT_DRAWS = {"LinearTransformation"}
-# Attributes that do not have the name of their parameter.
+# Attributes of torchvision's transforms that are not named like their parameter, by parameter.
 _ATTRIBUTES = {"sampler_options": "options"}
 _OURS = {"multiple_of", "label_smoothing"}  # parameters unknown to torchvision
 _LEVELS = {"fill", "threshold", "value"}  # parameters that are levels
@@ -81,7 +81,7 @@ def transform_from_config(table: Mapping[str, Any]) -> Any:
 
 @dataclass
 class Steps:
-    """Steps of a list of transforms, up to the transform that was read last.
+    """Translation of a list of transforms to picstore's, as far as the list has been read.
 
     Attributes:
         steps: picstore's transforms, and callables.
@@ -98,7 +98,7 @@ class Steps:
     _called: bool = False
 
     def read(self, transform: Any) -> None:
-        """Add a transform, or all of a list, Compose or nn.Sequential; raise UsageError if one has no counterpart."""
+        """Add a transform, or all of a list, Compose or nn.Sequential; raise UsageError if it has no counterpart."""
         name, module = type(transform).__name__, type(transform).__module__
         library = module.partition(".")[0]
         if isinstance(transform, type):
@@ -130,7 +130,7 @@ class Steps:
         name = type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))
-        elif name == "ImageClassification":  # transforms of pretrained weights
+        elif name == "ImageClassification":  # preprocessing of pretrained weights
             for each in ("Resize", "CenterCrop", "Normalize"):
                 self._add(_preset_step(transform, each))
         elif name in _CONVERSIONS:
@@ -156,7 +156,7 @@ class Steps:
         return ours(**arguments)
 
     def _argument(self, transform: Any, parameter: str) -> Any:
-        """Return the value of a parameter for picstore's class."""
+        """Return the argument ``parameter`` of picstore's class, as ``transform`` of torchvision has it."""
         name = type(transform).__name__
         value = getattr(transform, _ATTRIBUTES.get(parameter, parameter))
         if parameter == "transforms":
@@ -170,7 +170,7 @@ class Steps:
         return _levels(value, f"{name}: {parameter}", whole=parameter == "fill")
 
     def _choice(self, transform: Any, choice: str) -> Any:
-        """Translate a transform inside torchvision's class ``choice``; turn several in a Compose into a RandomApply."""
+        """Translate a transform inside torchvision's class ``choice``; a Compose of several becomes a RandomApply."""
         inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)
         if inner.dtype is not None or not inner.steps:
@@ -202,20 +202,20 @@ class Steps:
 
 
 def _preset_step(preset: Any, name: str) -> Any:
-    """Return step ``name`` of ``preset``, which is a ``weights.transforms()``."""
+    """Return picstore's Resize, CenterCrop or Normalize, by ``name``, of a preset: a ``weights.transforms()``."""
     if name == "Resize":
         return TRANSFORMS[name](preset.resize_size, preset.interpolation, antialias=preset.antialias)
     return TRANSFORMS[name](*((preset.crop_size,) if name == "CenterCrop" else (preset.mean, preset.std)))
 
 
 def _target_dtype(transform: Any) -> tuple[str | None, bool]:
-    """Return the name of a conversion's dtype, None if images keep theirs, and whether the conversion scales levels."""
+    """Return the name of a conversion's dtype, None if images keep theirs; and whether it scales the levels."""
     name = type(transform).__name__
     if name in ("ToTensor", "ToPILImage"):
         return ("float32" if name == "ToTensor" else "uint8"), True
     dtype = transform.dtype
     if isinstance(dtype, dict):
-        # Keys are classes, their names, or "others".
+        # Keys are classes such as Image, names of classes, or "others".
         by_name = {getattr(key, "__name__", key): value for key, value in dtype.items()}
         dtype = by_name.get("Image", by_name.get("Tensor", by_name.get("others")))
     return None if dtype is None else str(dtype).removeprefix("torch."), getattr(transform, "scale", True)

@@ -44,7 +44,7 @@ _LIMIT = float(1 << 28)
 
 @dataclass(frozen=True)
 class Geometry:
-    """Map from source to output of each of n images.
+    """Map from source pixels to output pixels for each of n images.
 
     Attributes:
         source_size: int64 (n, 2), widths and heights of the images.
@@ -53,14 +53,14 @@ class Geometry:
             outside of the image.
         clip: int64 (n, 4), left, top, right, bottom in source pixels. The filter uses only pixels within the clip;
             pixels outside of the image are ``fill``.
-        size: int64 (n, 2), widths and heights of the outputs so far.
+        size: int64 (n, 2), widths and heights of the outputs after the transforms so far.
         edges: float64 (n, k, 3), half-planes a·x + b·y + c ≥ 0 in source coordinates, outside of which the output is
-            ``fill``. Distances are in pixels of the edge's canvas; the edge is blended over one pixel.
+            ``fill``. The sum is the distance in pixels of the edge's canvas; the edge is blended over one pixel.
         interpolation: int64 (n,), see ``kernels/filters.py``: the widest filter that a transform asks for, because the
             whole list of transforms is one resampling.
         antialias: bool (n,), whether the filter is widened on minification; the nearest filter never is.
         fill: uint8 (n, 3), the color outside of the image.
-        border: int64 (n,), padding mode of ``padding_and_edges.py``: pixels up to the edges in place of ``fill``.
+        border: int64 (n,), padding mode of ``padding_and_edges.py``: what the output shows between image and edges.
         boxes: float64 (n, m, 4), boxes of objects in source pixels, padded with NaN; None if no transform needs boxes.
         kept: bool (n, m), False for objects that a transform has dropped; None without boxes.
     """
@@ -97,7 +97,7 @@ class Geometry:
     ) -> Geometry:
         """Return the geometry of crops at whole pixels within images, resized to ``size`` and perhaps mirrored.
 
-        ``box`` and other cached properties are set here, which saves 60 operations.
+        ``box`` and other cached properties are set here, which saves 60 NumPy operations.
         """
         n = len(size)
         made = cls(
@@ -111,14 +111,13 @@ class Geometry:
             np.zeros((n, 3), dtype=np.uint8),
             np.full(n, CONSTANT, dtype=np.int64),
         )
-        # Values of cached properties.
         known = {"box": box, "grid_box": box, "reach": clip, "upright": np.ones(n, dtype=np.bool_)}
         made.__dict__.update(known)
         return made
 
     @classmethod
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
-        """Join geometries of different images: image i of the result is image ``order[i]`` of all images in turn."""
+        """Join geometries of different images: image i of the result is image ``order[i]`` of the joined images."""
         chosen = np.asarray(order, dtype=np.int64)
         most = max(each.edges.shape[1] for each in geometries)
         padding = [open_edges(len(each.size), most - each.edges.shape[1]) for each in geometries]
@@ -137,7 +136,7 @@ class Geometry:
 
     @cached_property
     def upright(self) -> Bools:
-        """Bool (n,): whether pixel rows stay rows, so that ``box`` and ``flip`` are equivalent to ``frame``."""
+        """Bool (n,): whether rows of pixels stay horizontal, so that ``box`` and ``flip`` describe ``frame``."""
         upright: Bools = (self.frame[:, 0, 1] == 0) & (self.frame[:, 1, 0] == 0)
         return upright
 
@@ -145,7 +144,7 @@ class Geometry:
     def box(self) -> F64:
         """float64 (n, 4): left, top, width, height of the upright box around the frame, in source pixels."""
         sides, corner = self.frame[:, :, :2], self.frame[:, :, 2]
-        # These sums of two are written out, because NumPy takes 10 µs to reduce an axis of 2.
+        # The sums of two elements are written out, because NumPy takes 10 µs to sum along an axis of length 2.
         extent, negative = np.abs(sides), np.minimum(sides, 0)
         start = corner + (negative[:, :, 0] + negative[:, :, 1])
         return np.concatenate([start, extent[:, :, 0] + extent[:, :, 1]], axis=1)
@@ -173,7 +172,7 @@ class Geometry:
 
     @cached_property
     def shrink(self) -> F64:
-        """float64 (n,): source pixels per output pixel, in the direction with the fewest."""
+        """float64 (n,): source pixels per output pixel, the least along the axes of source and output."""
         along = vector_length(self.matrix[:, 0, :2], self.matrix[:, 1, :2])
         shrink: F64 = np.minimum(self.scale, along).min(axis=1)
         return shrink
@@ -185,7 +184,7 @@ class Geometry:
 
     @cached_property
     def shows_edges(self) -> Bools:
-        """Bool (n,): whether a pixel of the output lies outside of an edge, or on an edge."""
+        """Bool (n,): whether an edge hides a pixel of the output, at least in part."""
         return hides_pixels(self.output_edges, self.size)
 
     @cached_property
@@ -210,16 +209,16 @@ class Geometry:
 
     @cached_property
     def window(self) -> I64:
-        """int64 (n, 4): the pixels that the filter can use: ``reach``, or with a repeated border also pixels beyond."""
+        """int64 (n, 4): ``reach``; with a repeated border, positions that the filter uses, also beyond the image."""
         window: I64 = np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
         return window
 
     @cached_property
     def _window(self) -> I64:
-        """int64 (n, 4): the pixels within the clip that the filter can use."""
+        """int64 (n, 4): left, top, right, bottom of the pixels in the clip that the filter can use."""
         widened = np.where(self.minifies[:, None], np.maximum(self.scale, 1.0), 1.0)
         half_width = np.array(HALF_WIDTHS)[self.interpolation, None]
-        # A slanted image is first resampled to fewer pixels, from which it is interpolated.
+        # A slanted image is first reduced and then interpolated, so that the widths of two filters add up.
         steps = np.where(self.upright[:, None] | (widened <= 1), half_width, half_width + np.minimum(half_width, 2.0))
         support = widened * steps
         low = np.clip(np.floor(self.box[:, :2] - support), -_LIMIT, _LIMIT).astype(np.int64)
@@ -229,24 +228,24 @@ class Geometry:
     def decode_factors(self, gap: float | None) -> I64:
         """Return the factor 1, 2, 4 or 8 by which decoding may divide the sides, for a ``reducing_gap``: int64 (n,).
 
-        The factor is 1 without antialiasing, because smaller decoding averages pixels; plain interpolation does not.
+        The factor is 1 with a repeated border, and without antialiasing, as decoding at a smaller size averages pixels.
         """
         return decode_factors(np.where(self.minifies & (self.border == CONSTANT), self.shrink, 1.0), gap)
 
     def crop(self, corner: npt.ArrayLike, size: npt.ArrayLike) -> Geometry:
-        """Crop canvases to boxes, given left and top, width and height, int64 (n, 2) each; ``fill`` is beyond."""
+        """Crop canvases to boxes: left tops and sizes, int64 (n, 2) each; a box has ``fill`` outside of its canvas."""
         corner, size = np.asarray(corner, dtype=np.int64), np.asarray(size, dtype=np.int64)
         linear = self.matrix[:, :, :2]
         frame = np.empty_like(self.frame)
         frame[:, :, :2] = linear * size[:, None, :]
         frame[:, :, 2] = self.frame[:, :, 2] + linear[:, :, 0] * corner[:, :1] + linear[:, :, 1] * corner[:, 1:]
         beyond = ((corner < 0) | (corner + size > self.size)).any(axis=1)
-        # Whether the image ends at the canvas, not at its own border.
+        # Whether pixels of the image, or of its repeated border, lie beyond the canvas, where an edge must hide them.
         ends = ~self._holds_clip | (self.border != CONSTANT)
         edges = append_edges(self.edges, beyond & ends, lambda: canvas_edges(self.matrix, self.size))
         cropped = replace(self, frame=frame, size=size, edges=edges)
-        # Pixels that were not resized before are cropped exactly: a later resize uses no pixel that was cropped away,
-        # and uses the padding around the image. After a resize the filter has already used pixels across the edge.
+        # Before any resize the crop is exact: the clip becomes the crop, padding included, so that a later resize uses
+        # no other pixel. After a resize the clip stays, because the filter has already used pixels beyond the crop.
         start = cropped.box[:, :2]
         scale = np.abs(linear[:, (0, 1), (0, 1)])
         exact = self.upright[:, None] & (scale == 1) & (start == np.floor(start))
@@ -281,13 +280,13 @@ class Geometry:
         frame = (linear[:, :, :, None] * maps[:, None]).sum(axis=2)
         frame[:, :, 2] += self.frame[:, :, 2]
         frame[:, :, :2] *= size[:, None, :]
-        # An upright image ends at its clip; a slanted image is bounded by edges alone.
+        # An upright image ends at its clip; a slanted image ends at edges alone, so the clip is turned into edges.
         edges = append_edges(self.edges, self._exceeds_clip, lambda: clip_edges(self.clip, self.scale))
         edges = np.concatenate([edges, canvas_edges(self.matrix, self.size)], axis=1)
         return replace(self, frame=frame, size=size, edges=edges)
 
     def resample_by(self, interpolation: I64, antialias: bool = True) -> Geometry:
-        """Return a copy resampled by ``interpolation`` (n,), or by the wider filters of earlier transforms."""
+        """Return a copy resampled by ``interpolation`` (n,), or by an earlier transform's filter if that is wider."""
         widest = np.maximum(self.interpolation, interpolation)
         return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 
@@ -296,7 +295,7 @@ class Geometry:
         return replace(self, fill=np.tile(np.array(fill, dtype=np.uint8), (len(self.size), 1)))
 
     def with_border(self, border: int) -> Geometry:
-        """Return a copy that repeats the image beyond its border."""
+        """Return a copy that repeats the image beyond its border by the padding mode ``border``."""
         return replace(self, border=np.full(len(self.size), border, dtype=np.int64))
 
     def points_to_output(self, slot: int, points: npt.ArrayLike) -> F64:
@@ -323,7 +322,7 @@ class Geometry:
         return np.stack([corner, corner + across, corner + across + down, corner + down])
 
     def describe(self, row: int) -> list[str]:
-        """Describe in words where an image was cut out, and how it was turned."""
+        """Describe in words which part of an image was cut out, and how the part was turned or mirrored."""
         if not self.upright[row]:
             (ax, ay), (bx, by) = self.frame[row, :, 0], self.frame[row, :, 1]
             sides = f"{np.hypot(ax, ay):.0f} × {np.hypot(bx, by):.0f}"
@@ -375,14 +374,14 @@ def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[st
 
 
 class Transform(Protocol):
-    """Step on the geometry of a batch. A step that pads has an attribute ``fill``, the color."""
+    """Step that changes the geometry of a batch. A step that pads has an attribute ``fill``, the padding's color."""
 
     @property
     def fixes_size(self) -> tuple[int, int] | None:
         """(height, width) of every output, or None if the size depends on the input."""
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        """Return the geometry after this step. All images use equally many random numbers."""
+        """Return the geometry after this step. Each image uses the same number of random numbers."""
 
 
 def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRandom) -> Geometry:

@@ -32,11 +32,11 @@ class BatchTransform(ABC):
 
     @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
-        """Transform a batch by the single generator of ``random``; labels become float32 (N, classes)."""
+        """Transform a batch; ``random`` has one generator, for the batch; labels become float32 (N, classes)."""
 
 
 class _Mix(BatchTransform):
-    """Common base of MixUp and CutMix: soft labels, and each image mixed with the previous image of the batch."""
+    """Base of MixUp and CutMix, which mix each image, and its label, with the previous image of the batch."""
 
     def __init__(
         self, alpha: float = 1.0, num_classes: int | None = None, *, p: float = 1.0, label_smoothing: float = 0.0
@@ -75,13 +75,13 @@ class _Mix(BatchTransform):
 
     @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
-        """Mix each image with the previous image, and return the images and the weight that each image itself has then.
+        """Mix each image with the previous image; return the images and the weight that an image then has itself.
 
-        ``weight`` is the weight asked for; ``x`` and ``y`` are uniform random numbers.
+        ``weight`` is the drawn weight, which a clipped box exceeds; ``x`` and ``y`` are uniform random numbers.
         """
 
     def _soft_labels(self, labels: Tensor) -> Tensor:
-        """Return labels as probabilities of classes, all 0 for an unknown label, −1."""
+        """Return labels as probabilities of classes, all 0 before the smoothing for an unknown label, −1."""
         import torch
 
         if labels.ndim == 2:
@@ -118,8 +118,9 @@ class MixUp(_Mix):
 class CutMix(_Mix):
     """Replace a box of each image by that of another ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers for each batch.
 
-    Arguments and labels: see :class:`MixUp`; images may be uint8. All images of a batch have the same box. Its area is
-    1 − weight of the image's area, before the box is clipped to the image; its center is uniform in the image.
+    Arguments and labels: see :class:`MixUp`; images may be uint8. The other image is the previous image of the batch,
+    and all have the same box. Its area is 1 − weight of the image's area, before the box is clipped to the image; its
+    center is uniform in the image.
     """
 
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
@@ -132,7 +133,7 @@ class CutMix(_Mix):
 
 
 def _average(values: Tensor, weight: float) -> Tensor:
-    """Average each row with the previous row, by ``weight``; each product and each sum is rounded by itself.
+    """Return weight × row + (1 − weight) × previous row, for each row; each product and sum is rounded by itself.
 
     ``add_(alpha=...)`` fuses product and sum on some devices, so that batches would differ between devices.
     """
@@ -140,7 +141,7 @@ def _average(values: Tensor, weight: float) -> Tensor:
 
 
 def _span(center: int, extent: int, weight: float) -> tuple[int, int]:
-    """Return the begin and end of CutMix' box along one side, rounded as torchvision does."""
+    """Return start and end of CutMix's box along one axis, in pixels, rounded as torchvision does."""
     half = int(0.5 * math.sqrt(1 - weight) * extent)
     return max(center - half, 0), min(center + half, extent)
 
@@ -148,9 +149,9 @@ def _span(center: int, extent: int, weight: float) -> tuple[int, int]:
 def symmetric_beta(alpha: float, u: float, v: float) -> float:
     """Draw from the distribution Beta(alpha, alpha) by two uniform numbers in [0, 1).
 
-    If T has Student's distribution of 2 α degrees, and X that beta distribution, then T / sqrt(2 α + T²) is distributed
-    as 2 X − 1. Bailey's formula for T ("Polar generation of random variates with the t-distribution", 1994) takes two
-    numbers and rejects none.
+    If T has Student's distribution of 2 α degrees of freedom, and X has Beta(α, α), then T / sqrt(2 α + T²) has the
+    distribution of 2 X − 1. Bailey's formula for T ("Polar generation of random variates with the t-distribution",
+    1994) takes two numbers and rejects none.
     """
     power, cosine = (1 - u) ** (1 / alpha), math.cos(2 * math.pi * v)
     spread = (1 - power) * cosine**2

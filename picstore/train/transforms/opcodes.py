@@ -41,23 +41,23 @@ NORMALIZE = 19  # three means and three deviations, in 0 … 1
 
 OPERANDS = 12  # number of operands of each step
 
-# Operands of WARP and ELASTIC: the interpolation; red, green, blue outside of the image, or NO_FILL, which is black as
-# torchvision's None.
+# Indices of operands of WARP and ELASTIC: the interpolation; and the first of red, green, blue outside of the image,
+# or of NO_FILL three times, which is black as torchvision's None.
 SAMPLING = 8
 FILL = 9
 
 LEAST_SIGMA = 1e-3  # least deviation of a blur in pixels
 
 # Values of SAMPLING. torchvision's interpolation blends pixels at the border with the fill; Pillow's repeats the
-# border, and shows the fill where the center of a pixel lies outside.
+# border, and gives an output pixel the fill if the pixel's center lies outside of the image.
 NEAREST = 0
 BILINEAR = 1
 PILLOW_BILINEAR = 2
 PILLOW_BICUBIC = 3
 NO_FILL = -1.0
 
-# Second operands of MIX, a weighted sum of the results of chains of steps. Each chain begins with the image at
-# MIX_FIRST.
+# Second operands of MIX, a weighted sum of the results of chains of steps. Each chain begins with the image as
+# it was at MIX_FIRST.
 MIX_FIRST = 0  # begin the sum with the image
 MIX_NEXT = 1  # add a chain's result, and begin another chain
 MIX_LAST = 2  # add a chain's result, and continue with the sum

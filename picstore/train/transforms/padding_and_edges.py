@@ -23,9 +23,9 @@ BORDERS = {"constant": CONSTANT, "edge": EDGE, "reflect": REFLECT, "symmetric": 
 
 
 def border_indices(low: int, high: int, extent: int, border: int) -> I64:
-    """Return the indices of the pixels shown at ``low`` … ``high`` − 1 in and around a line of ``extent`` pixels.
+    """Return the indices of the pixels that a padded line of ``extent`` pixels shows at ``low`` … ``high`` − 1.
 
-    REFLECT mirrors at the middle of the last pixel, SYMMETRIC at its outer edge.
+    REFLECT mirrors at the middle of the first or last pixel, SYMMETRIC at its outer edge.
     """
     indices = np.arange(low, high, dtype=np.int64)
     if border == EDGE or extent == 1:
@@ -36,7 +36,7 @@ def border_indices(low: int, high: int, extent: int, border: int) -> I64:
 
 
 def mirrored_reach(low: I64, high: I64, extent: I64) -> tuple[I64, I64]:
-    """Return the begin and end of the part of a line that holds all ``border_indices``, whatever the border mode."""
+    """Return start and end of the pixels that lines can show at ``low`` … ``high`` − 1, with any border mode."""
     first = np.where(high > extent, np.minimum(low, 2 * extent - high - 1), low)
     last = np.where(low < 0, np.maximum(high, 1 - low), high)
     return np.clip(first, 0, extent - 1), np.clip(last, 1, extent)
@@ -79,7 +79,7 @@ def open_edges(n: int, count: int) -> F64:
 
 
 def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
-    """Append ``sides()`` to the edges (n, k, 3) of the chosen images, and open edges to the edges of other images.
+    """Append ``sides()``, (n, 4, 3), to the edges (n, k, 3) of the chosen images, and open edges to the others.
 
     If no image is chosen, the edges stay unchanged.
     """
@@ -100,7 +100,7 @@ def edges_on_output(edges: F64, matrix: F64) -> F64:
 
 
 def hides_pixels(edges: F64, size: I64) -> Bools:
-    """Return whether any pixel of each output lies outside of an edge or on an edge of the output: bool (n,)."""
+    """Return whether an edge hides any pixel of each output, at least in part: bool (n,)."""
     if not edges.shape[1]:
         return np.zeros(len(edges), dtype=np.bool_)
     a, b, c = np.moveaxis(edges, 2, 0)

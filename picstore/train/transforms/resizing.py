@@ -24,11 +24,11 @@ from picstore.train.transforms.arguments import (
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
-_SMALLEST, _LARGEST, _STEP = 1e-6, 100.0, 1e-5  # bounds and precision of timm's scale
+_SMALLEST, _LARGEST, _STEP = 1e-6, 100.0, 1e-5  # bounds and precision of the scale, from timm
 
 
 class _Resizing:
-    """Base of resizes, by one interpolation or by an interpolation drawn for each image."""
+    """Base of transforms that resize, by one interpolation or by an interpolation drawn for each image."""
 
     fixes_size: tuple[int, int] | None = None
     varies_size = True
@@ -41,7 +41,7 @@ class _Resizing:
         return replace(geometry.resample_by(random.choice(self._interpolation), self._antialias), size=size)
 
     def _scaled(self, geometry: Geometry, factor: F64, random: BatchRandom) -> Geometry:
-        """Resize by factors (n,); sides are rounded down, to at least one pixel."""
+        """Resize each image by its factor, (n,); sides are rounded down, to at least one pixel."""
         size = np.maximum((geometry.size * factor[:, None]).astype(np.int64), 1)
         return self._resized(geometry, size, random)
 
@@ -56,7 +56,7 @@ class Resize(_Resizing):
             ``max_size``.
         interpolation: "nearest", "box", "bilinear", "bicubic" or "lanczos", torchvision's or Pillow's member of that
             name, a sequence of which each image gets one, or "random" for bilinear or bicubic. If transforms of a list
-            differ, the widest is used. "nearest" takes the pixel under the center, as torch's "nearest-exact".
+            differ, the widest filter is used. "nearest" takes the pixel under the center, as torch's "nearest-exact".
         max_size: greatest longer side, only with an int or None as ``size``.
         antialias: widen the filter on minification; False in one transform makes the whole list plain interpolation.
     """
@@ -190,7 +190,7 @@ class ScaleJitter(_Resizing):
 class RandomShortestSize(_Resizing):
     """Resize the shorter side to one of ``min_size``, but the longer side to at most ``max_size``, as DETR does.
 
-    Uses 1 random number, or 2 if an interpolation is drawn. As in torchvision, rounding may make a side a pixel less.
+    Uses 1 random number, or 2 if an interpolation is drawn. As in torchvision, rounding may shorten a side by a pixel.
 
     Args:
         min_size: pixels, or a list of sizes, of which each image gets one.

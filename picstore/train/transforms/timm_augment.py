@@ -23,12 +23,12 @@ from picstore.train.transforms.auto_augment import DEEPEST, draw_depths, draw_we
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-# The magnitude of level 1, and the greatest magnitude without a section "mmax".
+# Magnitude that is level 1, and greatest magnitude unless a section "mmax" is given.
 _DENOMINATOR = 10.0
-# A deviation "mstd" above this stands for magnitudes that are uniform from 0 to the given magnitude.
+# A deviation "mstd" above this means that magnitudes are uniform from 0 to the given magnitude.
 _UNIFORM = 100.0
 _MAX_STEPS = 100  # largest number of steps of a program
-# Policies, and the name of the operation "Posterize" in each.
+# Policies, each with timm's name for the operation that the policy calls "Posterize".
 _POLICIES = {
     "original": (IMAGENET, "PosterizeOriginal"),
     "originalr": (IMAGENET, "PosterizeIncreasing"),
@@ -41,13 +41,13 @@ _SAMPLINGS = {
     filters.BILINEAR: opcodes.PILLOW_BILINEAR,
     filters.BICUBIC: opcodes.PILLOW_BICUBIC,
 }
-# Default values of the sections of each family.
+# Default values of the sections of each family of configurations, such as "m" for the magnitude.
 _DEFAULTS = {
     "rand": {"m": 10.0, "n": 2.0, "p": 0.5, "mstd": 0.0, "mmax": _DENOMINATOR, "inc": 0.0},
     "augmix": {"m": 3.0, "w": 3.0, "d": -1.0, "a": 1.0, "b": 0.0, "mstd": math.inf},
     **{family: {"mstd": 0.0} for family in _POLICIES},
 }
-_BLUR = (0.1, 2.0)  # least and greatest deviation in pixels
+_BLUR = (0.1, 2.0)  # least and greatest deviation of a blur in pixels
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Draws:
         level: float64 (n,), magnitudes / 10.
         sign: float64 (n,), −1 or 1.
         number: float64 (n,), the uniform numbers from which the signs were drawn.
-        side: float64 (n, 2), pixels across and down.
+        side: float64 (n, 2), widths and heights of the images.
         most: greatest translation in pixels.
         part: greatest translation as a fraction of the side.
     """
@@ -105,7 +105,7 @@ def _random_deviation(draws: Draws) -> F64:
     return _BLUR[0] + (_BLUR[1] * np.clip(draws.level, 0, 1) - _BLUR[0]) * draws.number
 
 
-# Operation and argument of each of timm's names. timm moves images in the negative direction.
+# Operation and function of the argument, by timm's name. timm's positive translations are to the left and up.
 LEVELS: dict[str, tuple[Operation, Level]] = {
     "AutoContrast": (Operation.AUTO_CONTRAST, _none),
     "Equalize": (Operation.EQUALIZE, _none),
@@ -139,7 +139,7 @@ NAMES = list(LEVELS)
 
 
 def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
-    """Return operations and arguments, int64 and float64 (n,), given indices in ``NAMES``, −1 for no operation."""
+    """Return operations, int64 (n,), and arguments, float64 (n,), of indices in ``NAMES``; −1 is no operation."""
     operations, arguments = np.full(len(names), int(Operation.IDENTITY)), np.zeros(len(names))
     for number in np.unique(names[names >= 0]).tolist():
         operation, level = LEVELS[NAMES[number]]
@@ -152,7 +152,7 @@ def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
 _PLAIN = ("AutoContrast", "Equalize", "Invert", "Rotate", "SolarizeAdd")
 _MOVES = ("ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
 _GRADED = ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
-# Sets of operations, with the weight of each operation's chance.
+# Sets of operations, with each operation's weight in the random choice.
 RANDOM = dict.fromkeys((*_PLAIN, *_MOVES, *_GRADED), 1.0)
 INCREASING = dict.fromkeys((*_PLAIN, *_MOVES, *(f"{name}Increasing" for name in _GRADED)), 1.0)
 AUGMIX = {name: 1.0 for name in INCREASING if name not in ("Invert", "SolarizeAdd")}
@@ -188,7 +188,7 @@ class TimmAutoAugment(ColorTransform):
 
     Uses 6 random numbers for each operation: the operation, chance, two for the magnitude, sign, interpolation. The
     sets ``tweights`` and ``t3aw`` use one more number for each operation of the set, and AugMix uses numbers for
-    weights and depths as :class:`AugMix` does. The blur of 3-Augment is a true Gaussian; Pillow repeats a box.
+    weights and depths as :class:`AugMix` does. The blur of 3-Augment is a true Gaussian; Pillow's is a box blur.
 
     Args:
         config: timm's ``auto_augment``.
@@ -237,7 +237,7 @@ class TimmAutoAugment(ColorTransform):
         weights = np.array(list(self._set.values()))
         weighted = (weights != weights[0]).any()
         if weighted:
-            # Draw without repetition: the operations with the shortest exponential waiting times.
+            # Weighted draw without repetition: the operations with the shortest exponential waiting times come first.
             waiting = -np.log1p(-random.uniform(len(names))) / weights
             order = np.argsort(waiting, axis=1, kind="stable")
         steps = [ColorProgram.from_step(opcodes.NOTHING, [], count=count)]
@@ -265,7 +265,7 @@ class TimmAutoAugment(ColorTransform):
         drawn = np.floor(random.uniform(1)[:, 0] * len(names)).astype(np.int64)
         steps = []
         for k in range(names.shape[1]):
-            # The policy names the operation, so this number is not used.
+            # This number would select the operation, which the policy gives; so each operation uses 6 numbers here too.
             random.uniform(1)
             steps.append(self._step(names[drawn, k], magnitudes[drawn, k], chances[drawn, k], sizes, random))
         return ColorProgram.chain(steps)
@@ -315,7 +315,7 @@ def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
 
 
 def _policy_arrays(family: str) -> tuple[I64, F64, F64]:
-    """Return the names, chances and magnitudes of a policy, each (sub-policies, operations)."""
+    """Return the indices in ``NAMES``, chances and magnitudes of a policy, each (sub-policies, operations)."""
     policy, posterize = _POLICIES[family]
     names = [[NAMES.index(posterize if name == "Posterize" else name) for name, _, _ in steps] for steps in policy]
     chances = [[chance for _, chance, _ in steps] for steps in policy]

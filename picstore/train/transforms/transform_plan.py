@@ -26,7 +26,7 @@ Transforms: TypeAlias = "Sequence[UserTransform] | UserTransform"
 LoaderTransform: TypeAlias = "Transforms | Views | Buckets | Sequences | Progressive"
 
 TARGETS = ("boxes", "keypoints", "polygons", "extra")  # targets besides attachments and columns
-_COMPANIONS = ("labels", "visibility", "index")  # names that come with boxes or keypoints
+_COMPANIONS = ("labels", "visibility", "index")  # fields of a target that come with boxes or keypoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class TransformPlan:
         groups: groups of views of each image; a list of transforms is one group without a name.
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
         columns: names of the dataset's columns in batches.
-        reducing_gap: least factor left to the resampling if images may be decoded smaller, see ``jpeg/reducing.py``.
+        reducing_gap: least factor that decoding at a smaller size leaves to the resampling, see ``jpeg/reducing.py``.
         dtype: name of the float dtype to which a conversion in the list, such as ``ToDtype``, converts images.
     """
 
@@ -54,7 +54,7 @@ class TransformPlan:
 
     @property
     def view_count(self) -> int:
-        """Number of images made of each record."""
+        """Number of images made from each record."""
         return sum(group.count for group in self.groups)
 
 
@@ -100,7 +100,7 @@ def plan_transforms(
     Args:
         targets: names of targets and columns.
         columns: the dataset's columns.
-        aug_repeats: number of images to make of each record, if ``transforms`` is a list.
+        aug_repeats: number of images to make from each record, if ``transforms`` is a list.
         reducing_gap: the loader's option.
 
     Raises:
@@ -141,7 +141,7 @@ def plan_loader(
     """Plan each list of a loader's transforms by :func:`plan_transforms` with ``options``.
 
     Returns:
-        The plans; the callables for each stage of the epochs; and the rule by which images get one of several plans.
+        The plans; the callables for each stage of the epochs; and the rule for the plan of an image, or None.
 
     Raises:
         UsageError: see :func:`plan_transforms`; or a bucket has callables, or makes images of another size.
@@ -177,7 +177,7 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 
 
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
-    """Split transforms into geometry, color and callables; return these and the float dtype that the list makes."""
+    """Split transforms into geometry, color and callables; return these, and the name of the images' float dtype."""
     read = Steps()
     read.read(() if transforms is None else transforms)
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])
@@ -199,7 +199,7 @@ def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ..
 
 
 def _check_pixels_stay(color: Sequence[ColorTransform], targets: Sequence[str]) -> None:
-    """Raise UsageError if a color transform moves pixels and there are targets, because targets would not follow."""
+    """Raise UsageError if a color transform moves pixels, but targets other than ``extra`` would not follow."""
     following = [name for name in targets if name != "extra"]
     for transform in color:
         if transform.moves_pixels and following:
