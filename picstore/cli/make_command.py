@@ -182,7 +182,7 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 
 def _text(functions: Sequence[Callable[..., Any]], argument: str = "") -> str:
-    """Return an argument's text, or the description, of the first docstring that has one; follow references."""
+    """Return the text of an argument, or the description, in the first docstring that has it; follow references."""
     text = next((found for each in functions if (found := _texts(each).get(argument))), "")
     other = _OTHER_VERB.search(text)
     return text if other is None else _text([load_verb(other[1])], argument)

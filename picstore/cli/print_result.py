@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_REASONS = 8
 _MOST_FORMATS = 10
-_MOST_DUPLICATES = 20  # groups, and duplicates of a group
+_MOST_DUPLICATES = 20  # greatest number of printed groups, and of printed duplicates of a group
 _MOST_CLASSES = 4
 # A copy is recommended if an epoch of the copy reads less than this share of the bytes that an epoch reads now.
 _WORTH_COPYING = 0.8
@@ -59,7 +59,7 @@ def _conversion(result: results.ConvertResult) -> Iterator[str]:
 
 
 def _outcome(outcome: dict[str, int]) -> str:
-    """Format as ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
+    """Format an outcome as ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
     indexed = outcome.get("indexed")
     known = ("indexed", "failed", "lost") if indexed else ("lossless", "reencoded", "failed", "lost", "duplicate")
     counts = ", ".join(f"{outcome[status]:,} {status}" for status in known if status in outcome)

@@ -63,8 +63,8 @@ def find_block_starts(scans):
     """Find the bit at which each block of each scan begins, and the block's DC difference.
 
     Args:
-        scans: rows that :func:`describe_scan` has filled. For each segment of a scan the kernel notes all blocks, and
-            the bit at which the segment's last block ends. It sets DAMAGE to 0 if the scan is sound, else to a code.
+        scans: rows that :func:`describe_scan` has filled. For each segment of a scan the kernel writes a note of each
+            block, and the bit at which the last block ends. It sets DAMAGE to 0 if the scan is sound, else to a code.
     """
     first = _u64(scans.ctypes.data)
     a = b = _u64(0), 0, 0, 0, _u64(0)
@@ -174,7 +174,7 @@ def _begin_block(lane):
 
 @inlined
 def _read_dc(lane):
-    """Note and skip the DC code and difference of the block after the lane's block; return the lane."""
+    """Write a note of the block after the lane's block, and skip its DC code and difference; return the lane."""
     accumulator, valid, byte, _, plan = lane
     row = _row(plan)
     position = 8 * (byte - row[DATA]) - valid

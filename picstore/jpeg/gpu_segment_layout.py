@@ -10,7 +10,7 @@ from __future__ import annotations
 DC, AC, QUANTIZATION, PLANE, STRIDE = 7, 10, 13, 16, 19
 # Bytes between rows of pixels; offset of the stream's first byte; number of segments in the copied rows of tiles.
 PITCH, DATA, HELD = 22, 23, 24
-# Numbers of blocks, of lookup-table entries, and of bytes of samples.
+# Numbers of the image's blocks, lookup-table entries, and bytes of samples.
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)
 # Sums over the batch's previous images: blocks, lookup-table entries, bytes of samples, bytes of pixels, parts of
 # segments. PART_SHIFT: part p of the batch, if it belongs to this image, begins at word PART_WORDS · p + PART_SHIFT.
@@ -28,7 +28,7 @@ IMAGE_WORDS = 40
 OFFSET, LENGTH, BLOCK, MCUS, BEFORE, AFTER = range(6)
 PART_WORDS, WHOLE_BYTE = 6, 8
 
-# Words of a Huffman table, int32 (4,): first entry, number of entries, windows of LOOKUP_BITS bits with entry, is DC.
+# Words of a Huffman table, int32 (4,): first entry, number of entries, SHORT (see LOOKUP_BITS), whether it is for DC.
 FIRST_ENTRY, ENTRY_COUNT, SHORT, IS_DC = range(4)
 HUFFMAN_TABLES = 4  # DC 0, DC 1, AC 0, AC 1
 HUFFMAN_BYTES = 16 + 256  # number of codes of each length, symbols

@@ -62,10 +62,10 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
         elif marker == DHT:
             huffman.update(_read_huffman(body))
         elif marker == APP0 and body.startswith(b"JFIF\0") and len(body) >= 14:  # libjpeg ignores shorter segments
-            # Major version 1, because libjpeg warns of other versions, which decoders may call an error; no thumbnail.
+            # Set the major version to 1, because decoders may reject other versions, and drop the thumbnail.
             jfif = body[:5] + b"\1" + body[6:12] + b"\0\0"
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
-            # 1 for all YCbCr transforms: libjpeg reads other values, but warns, which decoders may call an error.
+            # Set all YCbCr transforms to 1, because decoders may reject other values, of which libjpeg warns.
             adobe = body[:11] + bytes([min(body[11], 1)])
         elif marker == APP1:
             exif.append(body)

@@ -139,7 +139,7 @@ def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
     """
     escaped = np.flatnonzero(stream[:-1] == 0xFF)
     escaped = escaped[(stream[escaped + 1] == 0) & (escaped >= begins[0])]
-    # Offset of each stuffed 0xFF, less the number of stuffed zeros before it.
+    # Offset that each stuffed 0xFF would have in a stream without stuffed zeros.
     plain = escaped - np.arange(len(escaped))
     offsets = (begins - np.searchsorted(escaped, begins))[:, None] + (bits >> 3)
     offsets += np.searchsorted(plain, offsets) - begins[:, None]

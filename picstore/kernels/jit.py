@@ -17,7 +17,7 @@ from picstore.kernels.linking import linked_only
 from picstore.kernels.numba_names import CACHE, CALLS, available, device_options, find, inline_options
 
 _byte_pointer = ir.IntType(8).as_pointer()
-# The first kernel of each signature.
+# The first kernel that is decorated with each signature, by signature.
 _kernels: dict[str, Any] = {}
 _lock: Any = find("numba.core.compiler_lock.global_compiler_lock") or threading.RLock()
 

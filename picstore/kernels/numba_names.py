@@ -14,7 +14,7 @@ from typing import Any
 import numba
 
 CACHE, LINKING, CALLS = "cache", "linking", "calls"
-# Attributes by group and owner; ``_find_owner`` returns the object for an owner that is not a module.
+# Attributes of numba by group and owner; ``_find_owner`` returns the object for an owner that is not a module.
 _ATTRIBUTES: dict[str, dict[str, str]] = {
     CACHE: {
         "dispatcher": "_cache compile overloads targetctx",

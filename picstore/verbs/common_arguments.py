@@ -60,7 +60,7 @@ def given_arguments(arguments: Mapping[str, Any], names: Iterable[str]) -> dict[
 
 
 def encode_settings(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> EncodeSettings:
-    """Return the settings of JPEGs: arguments that are given, for all others a dataset's stored settings or defaults.
+    """Return the settings of JPEGs: the given arguments, and for all others a dataset's stored settings or defaults.
 
     Raises:
         UsageError: a value is out of its range.
@@ -110,7 +110,7 @@ def open_selection(
         UsageError: only one of ``split`` and ``part`` is given, or there is no such part.
     """
     require_range("split_seed", split_seed, 0, MAX_SEED)
-    several = isinstance(source, (list, tuple))  # A dataset is a sequence too.
+    several = isinstance(source, (list, tuple))  # Not any sequence, because an open dataset is a sequence.
     sources = cast("Sequence[Where | Dataset]", source if several else [source])
     if not sources:
         raise UsageError(f"{sources!r} names no dataset; give at least one")

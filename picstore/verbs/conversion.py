@@ -39,7 +39,7 @@ def open_inputs(source: Where, arguments: Mapping[str, Any], engine: Engine) -> 
 
 
 def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> DatasetShape:
-    """Return the shape of a dataset: arguments that are given, for all others stored values or defaults.
+    """Return the shape of a dataset: the given arguments, and for all others stored values or defaults.
 
     Raises:
         UsageError: a value is out of its range.
@@ -71,10 +71,10 @@ def parse_limit(max_errors: int | str) -> Callable[[int], float]:
 
 
 class Conversion:
-    """Conversion from its start to its result.
+    """Stages of a conversion, from listing the inputs to the result.
 
     Args:
-        started: time at which the conversion began, by the monotonic clock.
+        started: monotonic time at which the conversion began.
     """
 
     def __init__(self, display: Display, started: float) -> None:

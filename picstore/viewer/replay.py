@@ -31,7 +31,7 @@ _FIELDS = {"seed", "epoch", "samples", "dataset", "lanes", "shuffle"}
 class Run:
     """Options of a training's Loader on which its batches depend.
 
-    ``global_batch_size`` replaces ``batch_size`` unless it is 0; 0 ``lanes`` stand for the default.
+    A ``global_batch_size`` other than 0 replaces ``batch_size``; ``lanes`` is 0 for the default.
     """
 
     recipe: str
@@ -127,7 +127,7 @@ class Replay:
         return drawn
 
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
-        """Return for each epoch the rank, step and slot of each sample of a record; empty if the epoch skips it."""
+        """Return for each epoch the rank, step and slot of each sample of a record; empty if it skips the record."""
         order = self.loader(run).order
         found = []
         for epoch in range(first, first + min(epochs, _MAX_EPOCHS)):

@@ -86,7 +86,7 @@ class Guard:
         self._shown_in = ("document", "iframe") if embed else ("document",)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Besides HTTP, only the lifespan is passed on, because the server has no web sockets.
+        # Pass on HTTP, and the start and end of the server ("lifespan"), but no web sockets, which the server lacks.
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)

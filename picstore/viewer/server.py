@@ -55,7 +55,7 @@ def make_app(session: Session, *, token: str, embed: bool = False) -> Starlette:
         middleware=[Middleware(Guard, token=token, embed=embed)],
         exception_handlers={PicstoreError: _refuse, HTTPException: _refuse_route},
     )
-    # Starlette's redirections would repeat parts of the request.
+    # Starlette's redirections would repeat parts of the request in the answer.
     app.router.redirect_slashes = False
     return app
 

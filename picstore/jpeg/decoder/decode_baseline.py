@@ -34,7 +34,7 @@ REASONS = {
     _NO_EOI: "it does not end with EOI",
     _OTHER_MARKER: "its scan is followed by another marker than EOI",
 }
-# Codes of streams that may be sound JPEGs of another kind, or followed by bytes that belong to no JPEG.
+# Codes of streams that may be sound: JPEGs of another kind, or JPEGs followed by bytes that belong to no JPEG.
 _OF_OTHERS = parse.DAMAGED_HEADER, parse.UNSUPPORTED, _NO_EOI, _OTHER_MARKER
 _PAIR_ZIGZAG = coefficients.PAIR_ZIGZAG
 _u64, _u8 = np.uint64, np.uint8

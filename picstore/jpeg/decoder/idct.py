@@ -47,7 +47,7 @@ TWO = _fixed(3.624509785), -_fixed(1.272758580), _fixed(0.850430095), -_fixed(0.
 
 @dataclass(frozen=True)
 class _Wide:
-    """Numbers of 32 bits in two vectors, widened from the lower and the upper half of each 128 bits of 16-bit lanes."""
+    """Numbers of 32 bits in two vectors, for the lower and for the upper 4 of each 8 elements of a 16-bit vector."""
 
     halves: list[Vector]
 
