@@ -43,11 +43,11 @@ class UnsupportedVersion(PicstoreError):
 
 
 class Damage(PicstoreError):
-    """A dataset's stored bytes contradict docs/format.md.
+    """Stored bytes contradict docs/format.md, are missing, or cannot be read from the disk.
 
     Attributes:
         what: the problem.
-        file: path or URL of the damaged file, for messages.
+        file: name, path or URL of the damaged file, for messages.
         offset: byte offset of the damage in the file.
     """
 

@@ -196,7 +196,7 @@ def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
     """Return the recipe of this name in this module, or the recipes in the TOML configuration of a mux.
 
     Returns:
-        The recipe in a list, or the recipe of each dataset of the mux; and the loader's options from the file, or {}.
+        The recipe in a list, or the recipes of the mux's datasets; and the loader's options from the file, or {}.
 
     Raises:
         UsageError: there is no such recipe, or the file cannot be used.

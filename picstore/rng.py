@@ -30,8 +30,8 @@ AUGMENT = 4  # loader: parameters of transforms
 MUX = 5  # mux: order inside a batch
 MEASURE = 6  # convert --measure: inputs in the sample
 SPLIT = 7  # split: part of each record
-WEIGHT = 8  # loader with weights: records whose fractional number of repeats is rounded up in an epoch
-BUCKET = 9  # loader with buckets: bucket of each batch
+WEIGHT = 8  # loader: records whose fractional number of repeats an epoch rounds up
+BUCKET = 9  # loader with buckets: division of each bucket into batches
 
 # Number of random numbers to draw at a time, few enough for the cache; drawing 10**7 at once takes five times as long.
 _IN_CACHE = 1 << 14

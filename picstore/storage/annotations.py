@@ -138,7 +138,7 @@ def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
         return np.zeros((0, *row))
     try:
         array = np.array(value)
-    except (ValueError, RecursionError):  # rows of different lengths, or lists nested deeply
+    except (ValueError, RecursionError):  # rows of different lengths, or lists nested too deeply
         array = np.array(None)
     if not isinstance(value, list) or array.dtype.kind not in "iuf" or array.shape[1:] != row:
         raise ImageError(f"{name} is {_shown(value)}, not {expected}")

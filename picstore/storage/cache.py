@@ -52,7 +52,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Room:
-    """Bytes that this process may write, for all threads that read containers; each process has its own room.
+    """Number of bytes that this process may write to the cache, shared by all its threads.
 
     Attributes:
         budget: bytes that may be written before the folder is listed again.
@@ -68,8 +68,8 @@ class Cache:
     """Cache of one dataset's containers in a shared folder.
 
     A full cache evicts entries of datasets that are no longer read, the least recently used first. A dataset that is
-    being read keeps its entries, and its other containers are not cached: epochs read containers in random orders, and
-    a cache of half the dataset that replaced its oldest entries would hold 15 % of the requested containers, not 50 %.
+    being read keeps its entries, and its other containers are not cached: as epochs read containers in random orders, a
+    cache for half of a dataset that evicted the oldest entries would serve only 15 % of the reads, instead of 50 %.
 
     The limit holds for all datasets in the folder. Each process counts the bytes it writes and lists the folder again
     after 1/32 of the limit, so n processes may exceed the limit by n - 1 times this share for a while. Raise UsageError
@@ -171,7 +171,7 @@ class Cache:
             raise
 
     def _evict(self, size: int, *, writing: int) -> int:
-        """Evict entries to make room for ``size`` bytes beside ``writing`` bytes; return the new budget in bytes."""
+        """Evict entries so that ``size`` bytes fit beside ``writing`` bytes in progress; return the new budget."""
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
         # The clock may have been set back, so the age of an entry from the future is its distance from now.

@@ -216,7 +216,7 @@ class SoundReader:
 def _unpack_checked(
     buffer: memoryview, ref: ContainerRef, count: int, fields: tuple[str, ...], at: int, result: int
 ) -> Container | None:
-    """Return the container in ``buffer``, whose address is ``at``; None if it is damaged by the kernel's ``result``."""
+    """Return the container in ``buffer``, whose address is ``at``; None if the kernel's ``result`` is 0: damaged."""
     segments, extras_size, extras_raw = np.frombuffer(buffer, "<u4", 3, 16).tolist()
     segments_at = _SEALED + count * (_ENTRY + len(fields) * _ATTACHMENT)
     extras_at = segments_at + segments * layout.SEGMENT.itemsize

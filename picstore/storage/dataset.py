@@ -379,10 +379,10 @@ class Dataset(Sequence[Record]):
         """Read several datasets as one: the records of this dataset, then the records of ``others`` in the given order.
 
         The first dataset keeps its ids; a multiple of 2**40 is added to the ids of each other dataset, so that all ids
-        differ. A joined dataset takes as many multiples as its ids need. Classes are joined by name, and labels follow;
-        columns are joined by name. Selections and edits stay. The result cannot be saved; `picstore shuffle` writes a
-        copy. Raise UsageError if only some datasets have names of classes, if attachments or columns of one name
-        differ, or if an id would need more than 63 bits.
+        differ. A joined dataset takes as many multiples as its ids need. Classes are joined by name, and labels
+        are changed to match; columns are joined by name. Selections and edits remain in effect. The result cannot be
+        saved; `picstore shuffle` writes a copy. Raise UsageError if only some datasets have class names, if attachments
+        or columns of one name differ, or if an id would need more than 63 bits.
         """
         datasets = (self, *others)
         manifests = [each.manifest for each in datasets]

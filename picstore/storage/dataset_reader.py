@@ -32,8 +32,7 @@ from picstore.storage.references import ReferencesRoot, open_references, read_re
 if TYPE_CHECKING:
     from picstore.storage.container_kernel import SoundReader
 
-# Bytes of containers' indexes to keep in memory, each about 10 kB; reading a record without a kept index takes 0.26 ms
-# more.
+# Bytes of containers' indexes, of about 10 kB each, to keep in memory; reading an index takes 0.26 ms.
 _CACHED_BYTES = 32 << 20
 _KEPT_EXTRAS = 4 << 20  # largest number of bytes of decompressed extras to keep with a container's index
 # Largest number of records beyond the ends of files; unlimited, index rows of 32 bytes could each claim 2**20 records.
@@ -48,7 +47,7 @@ class Readers(NamedTuple):
 
 
 class ContainerReader:
-    """Reader of containers by number, for any threads and forks, because no file stays open between calls.
+    """Reader of containers by number, for use by any thread or forked process, as no file stays open between calls.
 
     Args:
         root: the folder of the dataset.
@@ -224,8 +223,8 @@ class ContainerReader:
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
         """Read only the ``wanted`` records, bool (records,), of a container, and only the needed rows of large images.
 
-        For all other records, bytes may be missing and ``good`` is meaningless. Tables are kept as by :meth:`index`.
-        The container is read whole, from the cache if there is one, if that is faster.
+        For all other records, bytes may be missing and ``good`` is meaningless. Tables are kept as by :meth:`index`. If
+        reading the whole container is faster, it is read whole, from the cache if there is one.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)
@@ -244,7 +243,7 @@ class ContainerReader:
         return container
 
     def index(self, number: int) -> Container:
-        """Return a container without its payload; the last containers read so are kept. Errors: see :meth:`read`."""
+        """Return a container without its payload; the latest results are kept. Errors: see :meth:`read`."""
         container = self._indexes.get(number)
         if container is None:
             try:
@@ -303,7 +302,7 @@ class ContainerReader:
         return find_positions(self.ids(), ids, where=str(self.root))
 
     def check_extent(self) -> None:
-        """Compare the index with the sizes of the files, so that a hostile index cannot claim any amount of memory.
+        """Compare the index with the sizes of the files, so that a hostile index cannot make readers run out of memory.
 
         Raise Truncated if more than 2**24 records lie beyond the ends of their files.
         """
@@ -346,7 +345,7 @@ class ContainerReader:
         return None
 
     def _read_whole(self, number: int, allocate: Allocate) -> Container | Damage:
-        """Read a container whole, or return a new error, because the caught error's traceback would hold memory."""
+        """Read a container whole, or return a copy of the error, without its traceback, which would hold memory."""
         try:
             return self.read(number, allocate=allocate)
         except Damage as error:

@@ -47,7 +47,7 @@ class JoinedFolders(Root):
 class JoinedReader(ContainerReader):
     """Reader of the containers of several datasets, given for each dataset its reader and the shift of its records.
 
-    Containers and streams are numbered through, from the first dataset to the last.
+    Containers and streams are numbered consecutively, from the first dataset to the last.
     """
 
     def __init__(self, parts: Sequence[ContainerReader], shifts: Sequence[RecordShift]) -> None:

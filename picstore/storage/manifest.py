@@ -134,7 +134,7 @@ def _body(manifest: Manifest) -> dict[str, Any]:
 
 
 def manifest_file(manifest: Manifest) -> bytes:
-    """Serialize a manifest, one line a field and one line a file, for people and line-by-line comparison."""
+    """Serialize a manifest as JSON, one line per field and per file, for people and line-by-line comparison."""
     document = {"format": "picstore", "format_version": manifest.format_version, **_body(manifest)}
     document["crc32c"] = crc32c(_canonical(document))
     lines = []
@@ -274,7 +274,8 @@ def read_index(root: Where, manifest: Manifest) -> Table:
     a cache, must call this function first.
 
     Raises:
-        Damage, UnsupportedVersion: the index is missing, damaged, or of another dataset, version or later picstore.
+        Damage: the index is missing or damaged, or belongs to another dataset or version.
+        UnsupportedVersion: a later picstore wrote the index.
         Corrupt: the uuid contradicts manifest and index.
     """
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)

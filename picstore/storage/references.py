@@ -123,7 +123,7 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 def indexed_folder(where: Where) -> tuple[Location, ...]:
-    """Return the folder of a local index's images if the index names it absolutely; else an empty tuple."""
+    """Return the folder of a local index's images if the index names an absolute path or URL; else an empty tuple."""
     location = locate(where)
     if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
         return ()

@@ -125,7 +125,7 @@ def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[Colu
     Args:
         ids: int64 (n,), each once, in any order.
         given: n strings, or n numbers or arrays of numbers of one shape. Integers and booleans become int64, floats
-            keep their width.
+            keep their dtype.
     """
     if not name.isidentifier() or name in RESERVED:
         raise UsageError(f"a column cannot be called {name!r}; take a word such as 'caption'")

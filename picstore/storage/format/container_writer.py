@@ -33,8 +33,8 @@ def packed_size(records: int, *, attachments: int, segments: int, extras: int, p
 def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref: ContainerRef) -> list[Buffer]:
     """Serialize records to a container of a multiple of 4,096 bytes; the same records give the same bytes.
 
-    Return buffers to write one after the other, the header first, because joining the buffers would take as long as all
-    checksums. ``fields`` names the attachments in the manifest's order. Stream, file and ordinal of ``ref`` go into the
+    Return buffers to write one after the other, the header first; joining them would take as long as all checksums.
+    ``fields`` names the attachments in the manifest's order. Stream, file and ordinal of ``ref`` are written to the
     header. Raise UsageError if the records exceed a limit of the format.
     """
     extras = b"".join(record.extra_json for record in records)

@@ -39,7 +39,7 @@ def unpack_container(
     read: Callable[[int, int], memoryview] | None = None,
     parsed: ParsedHeader | None = None,
 ) -> Container:
-    """Check a container and make its records accessible.
+    """Check the bytes of a container and return it as a :class:`Container`, with all damage found.
 
     Args:
         buffer: the container's bytes; with ``read``, the bytes before the payload suffice, see :class:`Container`.

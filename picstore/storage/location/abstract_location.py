@@ -147,7 +147,7 @@ class Location(Root):
         return self.is_file() or self.is_folder()
 
     def open(self) -> BinaryIO:
-        """Open the file for a library that reads and seeks."""
+        """Open the file as a seekable binary file object, for libraries that read from one."""
         return io.BufferedReader(_Reader(self))
 
     @abstractmethod

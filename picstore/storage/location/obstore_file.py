@@ -259,7 +259,7 @@ class RemoteFile(Location):
         except errors.NotSupportedError as error:
             raise self._unconditional(file) from error
         except errors.BaseError as error:
-            shown = redact(str(error)) == str(error)  # a traceback shows the cause too
+            shown = redact(str(error)) == str(error)  # no cause with credentials, as tracebacks show it
             raise self._failure(file, error) from (error if shown else None)
 
     def _failure(self, file: str, error: Exception) -> PicstoreError:
