@@ -21,7 +21,7 @@ _WRAPPER = "_ZN7cpython"
 
 @cache
 def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numba's may not be there to be subclassed
-    """Return a subclass of numba's library class that optimizes and compiles only libraries with functions for Python.
+    """Return a subclass of numba's library class that optimizes and compiles only libraries with a function for Python.
 
     Only machine code is loaded from the cache. LLVM's representation of a library is parsed only if the library is
     linked into another kernel: parsing, and looking up symbols, took 25 of 67 ms for the kernels of the standard job.

@@ -24,7 +24,7 @@ _SSE2 = {"pmadd.wd": "sse2.pmadd.wd", "packssdw": "sse2.packssdw.128", "packsswb
 
 
 def _has_avx2() -> bool:
-    """Return whether kernels are compiled for AVX2: if the CPU, or the CPU that NUMBA_CPU_NAME names, has AVX2."""
+    """Return whether kernels are compiled for AVX2: if the CPU has AVX2 and NUMBA_CPU_NAME names no other CPU."""
     features, of_host = getattr(config, "CPU_FEATURES", ""), find("numba.core.codegen.get_host_cpu_features")
     if features is None and of_host is not None:
         features = of_host()

@@ -149,7 +149,7 @@ def drawn_objects(objects: Objects) -> dict[str, Any]:
 
 
 def _open(session: Session, query: Query) -> tuple[Record, str]:
-    """Return a request's record, and the name of a file in another format than JPEG, which may tell the format."""
+    """Return a request's record; and the file's name, to tell its format, if the image is not an upright JPEG."""
     position = session.position(query)
     record = session.dataset[position]
     return record, find_place(session.dataset, position)["file"] if record.info.foreign else ""

@@ -22,10 +22,10 @@ _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
 _RANGES = 3 * 18  # int32 values before the symbols in ``by_length``
 BY_LENGTH = _RANGES + 256
 
-# Fields of an entry for AC codes, 64 bits: number of bits of all codes and values; bit at which the last symbol's value
-# begins; 63 - size of this value; number of bits of the first symbol's code and value; steps from the coefficient
-# before the entry to the first symbol's and to the last symbol's coefficient, _ENDS if the block ends; the first of two
-# values, int16, which lies within the bits looked up. Shifts by a field need no mask, because a shift uses 6 bits.
+# Shifts of fields in a 64-bit entry for one or two AC codes. 0: bits of all codes and values; _BEGIN: bit at which the
+# last symbol's value begins; _SHIFT: 63 - size of this value; _FIRST_BITS: bits of the first symbol's code and value;
+# _FIRST, _LAST: steps from the coefficient before the entry to the first and to the last symbol's coefficient,
+# _ENDS if the block ends; _VALUE: the first of two values, int16. A shift by a field needs no mask, as it uses 6 bits.
 _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)

@@ -55,12 +55,11 @@ _EDGE = 16
 _u64, _i16 = np.uint64, np.int16
 
 # Indices in the state of a scan, int64 (STATE,), after the frame: width and height in pixels; samples per side of luma
-# and chroma blocks; factors by which chroma is upsampled across and down; address and number of the rows of pixels,
-# after which the first row is written again; numbers of rows of pixels written and of rows of MCUs read; number of MCUs
-# to skip at the beginning of a row's first segment, and whether a row's last segment goes on after the last MCU to
-# decode; the bit reader's accumulator, valid bits and next byte; end of the segment in bits, MCUs left in the segment,
-# and address of the next segment's offset; addresses of the data, the zigzag order, the blocks, the planes and the
-# plan; blocks of an MCU.
+# and chroma blocks; factors by which chroma is upsampled across and down; address and number of the rows of the pixel
+# buffer, a ring; numbers of rows of pixels written and of rows of MCUs read; number of MCUs to skip at the beginning of
+# a row's first segment, and whether a row's last segment goes on after the last MCU to decode; the bit reader's
+# accumulator, valid bits and next byte; end of the segment in bits, MCUs left in the segment, and address of the next
+# segment's offset; addresses of the data, the zigzag order, the blocks, the planes and the plan; blocks of an MCU.
 PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
 SKIPPED, ENDS_EARLY = FRAME + 10, FRAME + 11
 _ACCUMULATOR, _VALID, _BYTE, _LIMIT, _UNTIL, _SEGMENT = range(FRAME + 12, FRAME + 18)
