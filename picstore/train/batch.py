@@ -133,8 +133,7 @@ class Batch:
     def as_inputs(items: Sequence[Batch | tuple[torch.Tensor, int]]) -> dict[str, Any]:
         """Return the inputs of a model of Hugging Face's transformers; serves as the ``data_collator`` of a Trainer.
 
-        The Trainer's datasets may be loaders, if its arguments have a batch size of 1, and :class:`MapDataset` without
-        targets.
+        The Trainer's datasets may be loaders, if the Trainer's batch size is 1, or :class:`MapDataset` without targets.
 
         Returns:
             ``pixel_values`` and ``labels`` of the only batch, or of the pairs of image and label.

@@ -256,7 +256,7 @@ def socket_of(connection: Connection) -> socket.socket:
 def has_hung_up(error: Exception) -> bool:
     """Return whether a connection's error says that the other side has ended or closed the connection.
 
-    If the other side ends in the middle of a message, ``Connection.recv`` raises an OSError without a number.
+    If the other side ends in the middle of a message, ``Connection.recv`` raises an OSError without an errno.
     """
     return isinstance(error, EOFError | ConnectionError) or (isinstance(error, OSError) and error.errno is None)
 

@@ -146,7 +146,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def prefetch_factor(self) -> NoReturn:
-        """Raise UsageError to code that makes a DataLoader of the loader, as a Trainer does to skip batches."""
+        """Raise UsageError, because a Trainer reads this to copy a loader as a DataLoader that skips batches."""
         raise UsageError(
             "a loader cannot be made again as a DataLoader that skips batches; if a Trainer resumes, give it the "
             "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "

@@ -40,8 +40,8 @@ class EpochSampler:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin an epoch; the first call after ``load_state_dict`` keeps the loaded position.
 
-        The training loop counts the epochs. Lightning counts one more if a limit of steps cuts an epoch short, although
-        the loader makes the rest of that epoch.
+        That call gives the training loop's number of the state's epoch, to which later numbers are relative: if a limit
+        of steps cuts an epoch short, Lightning counts on, although the loader still makes the rest of the epoch.
         """
         self.loader._cursor.follow_epoch(epoch)
 

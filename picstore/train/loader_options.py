@@ -170,7 +170,7 @@ class LoaderOptions(TypedDict, total=False):
 
 
 class LoaderArguments(LoaderOptions, total=False):
-    """Arguments of :class:`picstore.Loader`, whose signature has the defaults. A test compares the two."""
+    """Arguments of :class:`picstore.Loader`, whose signature has the defaults. A test compares both."""
 
     batch_size: Annotated[int | None, _optional(_integer(1))]
     global_batch_size: Annotated[int | None, _optional(_integer(1))]
@@ -220,7 +220,7 @@ def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
 
 
 def check_main_guard() -> None:
-    """Refuse to pickle a loader for a worker if the main script has no guard.
+    """Raise UsageError if a loader is pickled for a worker and the main script has no guard.
 
     From Python 3.14 on, and on macOS always, workers of a DataLoader import the main script instead of being forked. A
     script without a guard would start workers in the worker, which Python refuses, and this process would only see a

@@ -45,14 +45,14 @@ _NOT_GIVEN = -1
 class MapDataset(data.Dataset[Item]):
     """Dataset by index: ``dataset[i]`` is ``(image, label)`` of the i-th record in stored order.
 
-    It works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and can be
+    The dataset works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and can be
     pickled. The image of a record equals that of a :class:`Loader` with the same transforms, seed and epoch. Each
     record is read by itself, of large images only the rows of tiles that the transforms need; :class:`Loader` reads
     containers in order, which is faster.
 
     Call ``set_epoch`` before each epoch. Without it, a DataLoader's workers draw new parameters for each batch, by the
-    seed that torch gives them. Elsewhere the epoch is 0, and one warning tells when a record comes a second time with
-    the same parameters.
+    seed that torch gives them. Outside of workers the epoch is 0, and one warning tells when a record comes a
+    second time with the same parameters.
 
     Args:
         path: directory or URL of a finished dataset; or an open dataset.

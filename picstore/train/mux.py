@@ -261,7 +261,7 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
         joined = JoinedNames()
         shifts = [RecordShift(labels=joined.add(each.dataset.classes)) for each in sources]
         return tuple(replace(source, shift=shift) for source, shift in zip(sources, shifts, strict=True))
-    # Parts of one dataset share labels.
+    # Sources that are parts of one dataset share labels, so a path counts once.
     counts = {str(source.dataset.path): len(source.dataset.classes) for source in sources}
     bases = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
     return tuple(replace(source, base=bases[str(source.dataset.path)]) for source in sources)

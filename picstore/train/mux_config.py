@@ -59,15 +59,15 @@ class MuxEntry:
     path: Path | Dataset
     base: int
     count: int
-    name: str = ""  # Name in a schedule.
+    name: str = ""  # Name of the dataset in a schedule.
     transform: tuple[UserTransform, ...] | None = None  # None for the mux's transforms.
-    where: str | None = None  # Condition in SQL on records.
+    where: str | None = None  # SQL condition that selects records.
     root: str | None = None  # Folder of an index's images.
 
 
 @dataclass(frozen=True, slots=True)
 class MuxConfig:
-    """Configuration: datasets, transforms for datasets that have none, :class:`LoaderOptions`, and the schedule."""
+    """Configuration: datasets, transforms of datasets without own transforms, :class:`LoaderOptions`, and schedule."""
 
     entries: tuple[MuxEntry, ...]
     transform: tuple[UserTransform, ...] = ()
@@ -97,7 +97,7 @@ def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None 
 
 
 def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
-    """Return the counts of a step, one for each source, from a list, or from a dict of the counts that change."""
+    """Return each source's count at a step, from a list of all counts, or from a dict of the counts that change."""
     if isinstance(chosen, Mapping):
         for name in chosen:
             if names.count(name) != 1:
@@ -227,7 +227,7 @@ def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:
 
 
 def _option(name: str, value: Any, config: Path) -> Any:
-    """Check an option by its type in :class:`LoaderOptions`, and convert the name of a dtype or memory format."""
+    """Return an option's value, checked by its type in ``LoaderOptions``; dtypes and memory formats are given by name."""
     options = get_type_hints(LoaderOptions)
     if name not in options:
         raise UsageError(f"{config} has {name!r}; possible are source, transform, {', '.join(options)}")

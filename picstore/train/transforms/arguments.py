@@ -147,7 +147,7 @@ def checked_padding_mode(mode: str, transform: str) -> int:
 
 
 def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]:
-    """Return the codes of interpolations, see ``kernels/filters.py``, of which each image gets one.
+    """Return codes of interpolations, see ``kernels/filters.py``; each image gets one of the interpolations.
 
     ``interpolation`` is a name, a member of torchvision's or Pillow's enumeration, a member's number, a sequence of
     these, or ``"random"`` for bilinear and bicubic.

@@ -22,7 +22,7 @@ class PerImage:
 
     Args:
         function: takes an image, a tensor (3, H, W) of the batch's dtype and device, and returns a tensor. Tensors of
-            one shape are stacked; tensors of several shapes become a list. Transforms of picstore are refused, because
+            one shape are stacked; tensors of several shapes become a list. Transforms of picstore are rejected, because
             they draw for each image anyway.
 
     Raises:

@@ -75,9 +75,10 @@ class _Mix(BatchTransform):
 
     @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
-        """Mix each image with the previous image; return the images and the weight that an image then has itself.
+        """Mix each image with the previous image; return the images, and the resulting weight of an image itself.
 
-        ``weight`` is the drawn weight, which a clipped box exceeds; ``x`` and ``y`` are uniform random numbers.
+        ``weight`` is the drawn weight of an image itself, greater if CutMix's box is clipped; ``x`` and ``y`` are
+        uniform random numbers.
         """
 
     def _soft_labels(self, labels: Tensor) -> Tensor:

@@ -188,7 +188,7 @@ class ScaleJitter(_Resizing):
 
 
 class RandomShortestSize(_Resizing):
-    """Resize the shorter side to one of ``min_size``, but the longer side to at most ``max_size``, as DETR does.
+    """Resize to a shorter side of ``min_size``, but to a longer side of at most ``max_size``, as DETR does.
 
     Uses 1 random number, or 2 if an interpolation is drawn. As in torchvision, rounding may shorten a side by a pixel.
 

@@ -181,7 +181,7 @@ WEIGHTED: dict[str, dict[str, float]] = {
 
 
 class TimmAutoAugment(ColorTransform):
-    """Augment as timm's ``create_transform(auto_augment=...)``.
+    """Augment as timm's ``create_transform(auto_augment=...)`` does.
 
     ``"rand-m9-mstd0.5-inc1"`` is RandAugment, ``"augmix-m3-w3"`` AugMix, ``"original-mstd0.5"``, ``"originalr"``,
     ``"v0"`` and ``"v0r"`` are policies of AutoAugment, and ``"3a"`` is 3-Augment; the sections are timm's.
