@@ -45,8 +45,8 @@ _NOT_GIVEN = -1
 class MapDataset(data.Dataset[Item]):
     """Dataset by index: ``dataset[i]`` is ``(image, label)`` of the i-th record in stored order.
 
-    The dataset works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and can be
-    pickled. The image of a record equals that of a :class:`Loader` with the same transforms, seed and epoch. Each
+    A MapDataset works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and
+    can be pickled. Images equal those of a :class:`Loader` with the same transforms, seed and epoch. Each
     record is read by itself, of large images only the rows of tiles that the transforms need; :class:`Loader` reads
     containers in order, which is faster.
 

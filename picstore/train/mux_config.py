@@ -227,7 +227,7 @@ def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:
 
 
 def _option(name: str, value: Any, config: Path) -> Any:
-    """Return an option's value, checked by its type in ``LoaderOptions``; dtypes and memory formats are given by name."""
+    """Return an option's value, checked by its type in ``LoaderOptions``; names of dtypes and layouts are converted."""
     options = get_type_hints(LoaderOptions)
     if name not in options:
         raise UsageError(f"{config} has {name!r}; possible are source, transform, {', '.join(options)}")

@@ -37,7 +37,7 @@ from picstore.train.transforms.padding_and_edges import (
     vector_length,
 )
 
-_TOLERANCE = 1e-6  # pixels, for rounding
+_TOLERANCE = 1e-6  # pixels allowed for rounding errors
 # Limit in pixels to which coordinates are clipped: beyond every image, but within the range of integers.
 _LIMIT = float(1 << 28)
 
