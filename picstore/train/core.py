@@ -358,7 +358,7 @@ def _processes_of(options: LoaderOptions) -> int:
 
 
 def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
-    """Return a rank's number of loader processes: a quarter of its cores or of fewer ``threads``, 1 to 8.
+    """Return a rank's number of loader processes: a quarter of the lesser of cores and ``threads``, 1 to 8.
 
     Python's lock limits a process. On 16 cores, one process for each four cores was fastest, with and without a GPU.
     """

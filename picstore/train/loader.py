@@ -61,7 +61,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     epoch, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the next batch.
 
     Training scripts written for a DataLoader find ``batch_size``, ``drop_last``, ``num_workers``, which is 0, and
-    ``sampler``, which has ``set_epoch``. The error for its other arguments says what to write instead.
+    ``sampler``, which has ``set_epoch``. Other arguments of a DataLoader raise an error that says
+    what to write instead.
 
     While the last batches of an epoch are taken, the first batches of the next epoch are made, so that no epoch begins
     with a wait. The threads that do this stay until the loader is closed or garbage-collected.

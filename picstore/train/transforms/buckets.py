@@ -77,7 +77,7 @@ class Buckets:
             ratio: greatest ratio of the longer side to the shorter side.
 
         Raises:
-            UsageError: an argument is not possible, also for :class:`Buckets`, or no multiple fits.
+            UsageError: an argument is not possible here or in :class:`Buckets`, or no size of such multiples fits.
         """
         if not (isinstance(area, int) and isinstance(multiple_of, int) and area > 0 < multiple_of and ratio >= 1):
             raise UsageError(f"Buckets: area {area}, multiple_of {multiple_of}, ratio {ratio}; give positive numbers")

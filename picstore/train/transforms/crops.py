@@ -77,7 +77,7 @@ class RandomCrop:
     Args:
         size: pixels.
         padding: pixels added on each side before the crop, see ``Pad``.
-        pad_if_needed: pad an image smaller than ``size`` on both sides; otherwise the call raises UsageError.
+        pad_if_needed: pad both sides of an image smaller than ``size``; otherwise such an image raises UsageError.
         fill, padding_mode: see ``Pad``.
         multiple_of: number of pixels of which left and top are multiples, so that the crop falls on whole pixels of the
             image reduced by this factor; not in torchvision.

@@ -120,8 +120,8 @@ class CutMix(_Mix):
     """Replace a box of each image by that of another ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers for each batch.
 
     Arguments and labels: see :class:`MixUp`; images may be uint8. The other image is the previous image of the batch,
-    and all have the same box. Its area is 1 − weight of the image's area, before the box is clipped to the image; its
-    center is uniform in the image.
+    and all have the same box. Before the box is clipped to the image, it has 1 − weight of the image's area; its center
+    is uniform in the image.
     """
 
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:

@@ -26,12 +26,12 @@ LAST_POINTWISE = 8
 AUTOCONTRAST = 9
 EQUALIZE = 10
 SHARPNESS = 11  # factor; 0 smooths
-# a, b, c, d, e, f, g, h: pixel (x, y) shows (a x + b y + c, d x + e y + f) / (g x + h y + 1). SAMPLING, FILL.
+# a to h: output pixel (x, y) shows input pixel (a x + b y + c, d x + e y + f) / (g x + h y + 1). SAMPLING and FILL.
 WARP = 12
-# Greatest shifts of x and y in pixels before the blur, deviations of the blur. SAMPLING, FILL. The step has a key.
+# Greatest shifts of x and y in pixels before the blur, deviations of the blur; SAMPLING and FILL. Has a key.
 ELASTIC = 13
 MIX = 14  # weight; MIX_FIRST, MIX_NEXT or MIX_LAST
-# Mean and deviation in grey levels, 1 to clip or 0 to wrap around. The step has a key.
+# Mean and deviation in grey levels, 1 to clip or 0 to wrap around. Has a key, the seed of the noise.
 NOISE = 15
 # Taps on either side of the middle tap, across and down; deviation in pixels.
 BLUR = 16
