@@ -26,7 +26,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 # prefetching. With 1, 2 or 4 rows, streams that are in no processor cache are cut 1.4 times as fast.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
-# Least width in pixels of a cut, because libjpeg does not interpolate rows of at most 2 chroma samples.
+# Minimum width in pixels of a cut, because libjpeg does not interpolate rows of at most 2 chroma samples.
 MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8

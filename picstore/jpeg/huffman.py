@@ -73,7 +73,7 @@ def pack_tables(tables: Iterable[HuffmanTable]) -> U8:
 
 
 def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
-    """Compute the table that codes symbols in the fewest bits, without codes of more than 16 bits or all ones (K.2).
+    """Compute the table that codes symbols in the fewest bits; no code has more than 16 bits or only ones (K.2).
 
     Args:
         frequencies: frequency of symbol 0, 1, …; a symbol of frequency 0 gets no code.

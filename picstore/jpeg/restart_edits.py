@@ -134,8 +134,8 @@ def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
         bits: int64 (segments, points), bits from the segment's beginning to each entry point, without stuffing.
 
     Returns:
-        uint16 (segments, points), bits of the stream from the segment's beginning or the previous entry point. None if
-        a distance takes more than 16 bits.
+        uint16 (segments, points), bits of the stream from the previous entry point, or the segment's beginning, to
+        each entry point. None if a distance does not fit uint16.
     """
     escaped = np.flatnonzero(stream[:-1] == 0xFF)
     escaped = escaped[(stream[escaped + 1] == 0) & (escaped >= begins[0])]

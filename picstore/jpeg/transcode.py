@@ -58,8 +58,8 @@ class TranscodedJpeg:
     Attributes:
         header: result of ``markers.parse_header(jpeg)``.
         lengths: int64 (segments,), bytes of each restart segment without the marker that ends it.
-        entry_points: uint16 (segments, points), bits of the stream from the segment's beginning or the previous entry
-            point. None if the segments are too short for entry points, or if the points are unknown or do not fit.
+        entry_points: uint16 (segments, points), distance in bits of each entry point from the previous entry point or
+            the segment's beginning. None if segments are too short for entry points, or points are unknown or too far.
     """
 
     jpeg: bytes
@@ -268,7 +268,7 @@ class _ScanRewriter:
         """Prepare the data and the lookup tables; raise NotTranscodable if the data is damaged or too short."""
         self._flat, self._segments = _flatten(self._jpeg, self._header)
         per_mcu = sum([repeat for repeat, _, _ in self._parts])
-        # Each block has at least a DC and an AC code, so the test bounds allocations by the length of the data.
+        # A block takes at least two bits, for a DC and an AC code, so the data bounds allocations.
         if 8 * int(self._segments[-1]) < 2 * per_mcu * self._mcus:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
         huffman = self._huffman

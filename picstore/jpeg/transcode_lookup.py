@@ -15,7 +15,7 @@ LOOKUP_BITS = 11
 # Fields of an entry in ``several``: the number of coefficients is shifted by SKIP_SHIFT, above the number of bits;
 # END_OF_BLOCK adds 128 to the number of coefficients; NO_ENTRY, a missing entry, has 64 coefficients and no bits.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
-# The bit for END_OF_BLOCK while a table is built, above the sum of up to 12 symbols of 16 coefficients.
+# The bit for END_OF_BLOCK while a table is built, above the largest number of coefficients, 12 symbols of 16.
 _END = 1 << 14
 
 

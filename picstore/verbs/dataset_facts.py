@@ -21,8 +21,8 @@ from picstore.storage.format.layout import READ_BY
 from picstore.storage.record_counts import RecordCounts
 
 _BINS = 10
-# Most containers whose index entries are read, which takes 1 to 2 s over a network. Sampling changes the figures in the
-# third digit.
+# Maximum number of containers whose index entries are read, which takes 1 to 2 s over a network. Figures of such a
+# sample differ from exact figures in the third digit.
 _SAMPLED_CONTAINERS = 1000
 
 

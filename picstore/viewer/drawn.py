@@ -108,7 +108,7 @@ class Recipe:
 
 
 def offered_recipes(given: str | None) -> list[dict[str, str]]:
-    """List the recipe of ``--recipe``, if any, and all named recipes: name, and first paragraph of the docstring."""
+    """List the recipe of ``--recipe``, if any, and all named recipes, with the first paragraph of each docstring."""
     first = {} if given is None else {given: "The recipe of --recipe."}
     named = {
         name: " ".join((made.__doc__ or "").partition("\n\n")[0].replace("``", "").split())

@@ -77,7 +77,7 @@ def thumbnail(record: Record, name: str, size: int) -> Picture:
     A JPEG is decoded at 1/8, 1/4 or 1/2 of its size. Raise ImageError if the image does not decode or is too large.
 
     Args:
-        name: name of the image's file, if the image is not a JPEG.
+        name: name of the image's file, if the image is not an upright JPEG.
     """
     longer = max(record.width, record.height)
     if record.info.foreign:

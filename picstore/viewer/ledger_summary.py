@@ -20,7 +20,7 @@ from picstore.viewer.session import Session
 
 _EXAMPLES = 120  # ledger lines for each reason
 _MAX_REASONS = 500  # reasons in the summary
-# Most reasons that are counted separately, because a stranger's ledger may have a different reason in each line.
+# Maximum number of reasons that are counted separately, because each line of a stranger's ledger may have its own.
 _MAX_COUNTED = 10_000
 _OTHERS = "other"
 _MAX_INPUT = 1 << 28  # bytes of a failed picture

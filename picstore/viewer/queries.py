@@ -33,7 +33,7 @@ class Query:
         self.gone = threading.Event() if gone is None else gone
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a string; raise UsageError if it has halves of UTF-16 pairs."""
+        """Return a string; raise UsageError if it has lone surrogates, which UTF-8 cannot encode."""
         text = self._values.get(name, default)
         if any("\ud800" <= each <= "\udfff" for each in text):
             raise UsageError(f"{name} is {shortened(text)}; give Unicode text")
@@ -74,7 +74,7 @@ def parse_json(name: str, text: str) -> Any:
     """Parse JSON; raise UsageError unless all integers have at most 64 bits and all strings are Unicode."""
     try:
         value = json.loads(text, parse_int=_bounded_integer)
-        # Encoding raises an error for halves of UTF-16 pairs.
+        # Encoding raises an error for lone surrogates.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the {name} is not JSON: {str(error)[:200]}") from error

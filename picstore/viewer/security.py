@@ -43,7 +43,7 @@ _HEADERS = {
     "x-frame-options": "DENY",
 }
 # With ``embed``, pages of this machine on any port, such as a notebook, may show the page in a frame; they must know
-# the secret address. X-Frame-Options cannot list several origins, so it is dropped.
+# the secret address. X-Frame-Options cannot list several origins, so that header is dropped.
 _EMBEDDED = _HEADERS | {"content-security-policy": f"{_POLICY}http://localhost:* http://127.0.0.1:*"}
 del _EMBEDDED["x-frame-options"]
 _REDIRECT = """<!doctype html>

@@ -41,10 +41,10 @@ _STATIC = Path(__file__).parent / "static"
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}
 # Seconds for which a browser keeps pictures.
 _KEPT_SECONDS = 86_400
-# Most bytes of a request's headers; a filter of 10,000 ids is part of the address.
+# Maximum number of bytes of a request's headers; a filter of 10,000 ids is part of the address.
 _MAX_HEADERS = 1 << 16
 _HEIGHT = 800  # pixels of a notebook's frame
-# Most connections that wait to be accepted. All waiting connections are accepted at once, before they are counted.
+# Maximum number of connections that wait to be accepted; all of them are accepted at once, before they are counted.
 _BACKLOG = 64
 
 
@@ -153,7 +153,7 @@ class Page:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: None)
         self._ended = lambda: signals.send(b"\0")
-        # The main thread only waits for signals, so that nothing delays it.
+        # Another thread answers, and the main thread only waits for signals, so that nothing delays their handling.
         self.start()
         while (number := ends.recv(1)[0]) not in (0, signal.SIGINT, signal.SIGTERM):
             continue
@@ -193,7 +193,7 @@ def end_by(number: int) -> None:
 
 
 def _read_ahead(records: Records) -> None:
-    """Read the indexes while the user looks at the first page; ignore errors, which the first filter reports."""
+    """Read the indexes while the user looks at the first page; ignore errors; the first filter reports them."""
     try:
         records.read()
     except PicstoreError:
@@ -240,7 +240,7 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
 
 class _Json(JSONResponse):
-    """JSON in ASCII, because file names that are not UTF-8 have halves of UTF-16 pairs in Python."""
+    """JSON in ASCII, because Python's strings for file names that are not UTF-8 have lone surrogates."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(_to_json(content), allow_nan=False, separators=(",", ":")).encode()

@@ -30,7 +30,7 @@ class Kept(Generic[T]):
         self._kept: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result that is kept under ``key``, or compute the result, one at a time."""
+        """Return the result that is kept under ``key``, or compute the result; one thread computes at a time."""
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = make()

@@ -110,7 +110,7 @@ def _check(source, lengths, tiling, box, frame):
     if not has_tiling(frame, tiling):
         return NO_GRID
     if box[0] > 0 or box[1] > 0 or box[2] < tiling[WIDTH] or box[3] < tiling[HEIGHT]:
-        # Like ``box.py``, do not read the markers.
+        # As in ``box.py``, the restart markers of a part of an image are not checked.
         return 0
     if frame[parse.HEIGHT] != tiling[HEIGHT]:
         return NO_GRID
@@ -194,7 +194,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
     result[1], result[2], result[3] = part - first, (bottom - top) * per_row, at
     row[words.BLOCKS] = count * interval * per_mcu
     row[words.PER_ROW], row[words.HELD] = right - left, result[2]
-    # Each block has at least a DC and an AC code, so the test bounds allocations by the size of the data.
+    # A block takes at least two bits, for a DC and an AC code, so this test bounds allocations by the size of the data.
     if 8 * size < 2 * row[words.BLOCKS]:
         result[0] = TOO_SHORT
         return

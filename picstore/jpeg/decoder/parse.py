@@ -101,7 +101,7 @@ def count_segments(frame, size):
     if frame[INTERVAL] == 0:
         frame[INTERVAL] = columns * rows
     count = (columns * rows + frame[INTERVAL] - 1) // frame[INTERVAL]
-    # Each block has at least a DC and an AC code, each marker two bytes, so the test bounds allocations by ``size``.
+    # A block takes at least two bits, for a DC and an AC code, a marker two bytes; this bounds allocations by ``size``.
     if 8 * size < 2 * blocks_of_mcu(frame) * columns * rows or size < 2 * (count - 1):
         return TOO_SHORT
     return count

@@ -45,7 +45,7 @@ from picstore.jpeg.decoder.ycc_to_rgb import STEP, to_grey, to_rgb, upsample
 from picstore.kernels.jit import device_function, inlined, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 
-# Most rows of pixels that ``decode_scan`` writes beyond the requested rows.
+# Maximum number of rows of pixels that ``decode_scan`` writes beyond the requested rows.
 MOST_SURPLUS_ROWS = 17
 # Error code: a segment has more bytes than its MCUs need.
 SURPLUS_BYTES = -12
