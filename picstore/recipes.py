@@ -45,7 +45,7 @@ def evaluation(
 
 
 def torchvision_resnet50_v2(size: int = 176) -> Transforms:
-    """ResNet-50 of torchvision's weights IMAGENET1K_V2.
+    """Transforms that trained torchvision's weights IMAGENET1K_V2 of ResNet-50.
 
     Source: references/classification, and "How to train state-of-the-art models using TorchVision's latest primitives",
     2021. The training repeats each record four times (``aug_repeats=4``), mixes batches by ``RandomChoice([MixUp(0.2),
@@ -70,7 +70,7 @@ def timm_default(
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Transforms:
-    """``create_transform(size, is_training=True, …)`` of timm, whose published trainings mostly use RandAugment.
+    """Transforms of timm's ``create_transform(size, is_training=True, …)``; timm's trainings mostly use RandAugment.
 
     As in timm, an automatic augmentation replaces color jitter. Erased boxes are filled with normal noise
     (``re_mode="pixel"``). The trainings mix batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
@@ -88,7 +88,7 @@ def timm_default(
 
 
 def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
-    """DeiT III's 3-Augment: grey, solarized or blurred, then color jitter (Touvron et al., ECCV 2022).
+    """DeiT III's 3-Augment: turn grey, solarize or blur, then jitter colors (Touvron et al., ECCV 2022).
 
     The training repeats each record three times (``aug_repeats=3``) and mixes batches by ``MixUp(0.8)`` and
     ``CutMix(1.0)``. The simple crop for ImageNet-21k is left out, because it reflects the border of a resized image,
@@ -140,7 +140,7 @@ def dinov2(
     scale: tuple[float, float] = (0.32, 1.0),
     local_scale: tuple[float, float] = (0.05, 0.32),
 ) -> Views:
-    """DINOv2's views: ``"global_1"`` and ``"global_2"``, one each, and ``"local"`` (Oquab et al., 2023).
+    """DINOv2's views: ``"global_1"``, ``"global_2"`` and ``local_views`` views ``"local"`` (Oquab et al., 2023).
 
     The parameters are those of ``DataAugmentationDINO`` in DINOv2's repository.
     """
@@ -164,7 +164,7 @@ def dinov2(
 
 
 def detr(*, sizes: Sequence[int] = DETR_SIZES, max_size: int = 1333) -> Transforms:
-    """DETR's augmentation: one of several scales, for half of the images after a crop (Carion et al., ECCV 2020).
+    """DETR's augmentation: resize to a random size, half of the images after a crop (Carion et al., ECCV 2020).
 
     Images of a batch differ in size; ``targets=["boxes"]`` moves the boxes. The crop's sides are drawn from 384 to 600
     pixels after the shorter side was resized to 400, 500 or 600, as in ``make_coco_transforms`` of DETR; other

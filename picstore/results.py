@@ -43,7 +43,7 @@ class ProgressReport(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatCount:
-    """Number of converted inputs of one file format, and the bytes of the files and of their JPEGs."""
+    """Number of converted inputs of one file format, and total bytes of these files and of the JPEGs made from them."""
 
     format: str
     inputs: int
@@ -54,7 +54,7 @@ class FormatCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount:
-    """Number of inputs with one status of the ledger for one reason."""
+    """Number of inputs with the same status and reason in the ledger."""
 
     status: str
     reason: str
@@ -248,14 +248,14 @@ class InfoResult(Result):
 
     Attributes:
         dataset: path or URL of the dataset.
-        format_version, read_by: version of the format, and the first picstore that reads it.
+        format_version, read_by: version of the format, and the first release of picstore that reads it.
         images: number of images that a loader reads; those of the selection, if there is one.
         stored_images, deleted: number of records in the files, and number of deleted records.
         read_bytes, copy_bytes: number of bytes that an epoch reads, and an estimate of it for a shuffled copy.
         bytes: size of the files.
         encode, references, provenance, outcome: from the manifest: settings of the JPEGs, folder of an index's images,
             origin, and outcome of the conversion.
-        shuffle, shuffle_history: the last shuffle, and all shuffles.
+        shuffle, shuffle_history: the manifest's entry of the last shuffle, and of all shuffles.
         order: statistics of the stored order; None for fewer than two records.
         sampled_containers: number of containers read for ``order`` and the histograms of sizes: all, or 1,000.
         counts_kept: True if the counts by class were stored in the dataset, False if records were counted now.
@@ -333,7 +333,7 @@ class Distribution:
         edges: edges of the bins; each bin includes its lower edge, the last bin also its upper edge. Empty for values.
         values: counted values; empty for bins.
         counts, other_counts: number of images of each dataset, by bin or value.
-        median, other_median: medians; None for values, and for a dataset without images.
+        median, other_median: medians; None if there are no bins but values, and for a dataset without images.
     """
 
     name: str

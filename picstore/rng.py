@@ -113,8 +113,8 @@ def permutations(k: U64, counts: I64) -> list[I64]:
 def stable_argsort(values: U64) -> I64:
     """Return ``np.argsort(values, kind="stable")``, for long arrays of random bits in an eighth of the time.
 
-    NumPy uses SIMD to sort numbers, but not in argsort. So each number's low bits are replaced by its index before
-    sorting; then the few numbers with equal high bits are sorted again.
+    NumPy uses SIMD to sort numbers, but not in a stable argsort. So each number's low bits are replaced by its index
+    before sorting; then the few numbers with equal high bits are sorted again.
     """
     n = len(values)
     if n < _LONG:

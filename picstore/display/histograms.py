@@ -138,7 +138,7 @@ def summarize_sizes(columns: Mapping[str, Array], *, bins: int = _BINS) -> dict[
 
 
 def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: int) -> Iterator[str]:
-    """Format the histograms of ``picstore info --json``: a title, and a line for each bar.
+    """Yield the lines that print the histograms of an ``InfoResult``: for each, a title and a line per bar.
 
     The title states the number of containers that a histogram covers, unless it covers all ``containers``.
     """

@@ -43,8 +43,7 @@ _MAX_ATTACHMENTS, _MAX_EXTRAS = layout.MAX_ATTACHMENTS, layout.MAX_EXTRAS
 _SAMPLINGS, _ALIGNMENT = len(layout.SAMPLINGS), layout.ALIGNMENT
 # Offsets in a container's header of the checksums of index, segment table and payload; and of the extras' checksum.
 _SUMS, _EXTRAS_CRC = (32, 36, 44), 40
-# Results for sound containers: without extras, and with extras. Of extras, the caller must still compare the size that
-# their zstd frame declares with the size in the header.
+# Results for sound containers, without and with extras. The caller must still check the size that extras' frame states.
 _SOUND, _EXTRAS = 1, 2
 
 

@@ -84,8 +84,7 @@ class Dataset(Sequence[Record]):
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
             NotADataset also if the folder of an index's images does not exist.
-        UsageError: the version does not exist, the cache cannot be used, or ``root`` is missing for an index that
-            another user made of images outside of its folder.
+        UsageError: the version does not exist, the cache cannot be used, or ``root`` is missing, see above.
         PicstoreError: an object store refuses access or cannot be reached, here or while reading.
         MissingDependency: obstore, which object stores need, is not installed.
     """
@@ -193,10 +192,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def order_uuid(self) -> str:
-        """Uuid that an index and its conversion share: the index's uuid if all its records, ids and order were kept.
-
-        For all other datasets, the dataset's own uuid.
-        """
+        """The dataset's uuid; for the conversion of an index that kept all records, ids and order, the index's uuid."""
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle
         kept = not changed and provenance.get("outcome", {}).get("failed") == 0

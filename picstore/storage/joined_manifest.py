@@ -116,10 +116,9 @@ def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
 
 
 def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordShift]) -> tuple[Edits, FileBytes]:
-    """Join the columns of datasets by name; return the edits with the joined columns, and their files.
+    """Join the columns of datasets by name; raise UsageError if columns of one name differ in kind or shape.
 
     Values of ids outside of a dataset's range are left out, because the shifted ids would belong to another dataset.
-    Raise UsageError if columns of one name differ in kind or shape.
     """
     entries: list[ColumnEntry] = []
     files: FileBytes = {}

@@ -274,9 +274,8 @@ def read_index(root: Where, manifest: Manifest) -> Table:
     a cache, must call this function first.
 
     Raises:
-        Damage: the index is missing or damaged, or belongs to another dataset or version.
+        Damage: the index is missing, damaged or of another dataset or version, or contradicts the uuid (Corrupt).
         UnsupportedVersion: a later picstore wrote the index.
-        Corrupt: the uuid contradicts manifest and index.
     """
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)
     try:

@@ -98,10 +98,7 @@ def closed_object(members: Mapping[str, Check]) -> Check:
 
 
 def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | None = None) -> Check:
-    """Return a check that a value is an object with at least the required members.
-
-    Required and possible members must pass their checks; all numbers must be finite, and nesting at most 32 deep.
-    """
+    """Return a check that a value is an object with the required members, finite numbers and at most 32 levels."""
     known = {**(possible or {}), **required}
 
     def check(value: Any) -> None:

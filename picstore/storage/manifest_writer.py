@@ -201,9 +201,8 @@ def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
 def edit_lock(root: WritableLocation) -> Iterator[None]:
     """Hold the lock of a dataset in a folder during an edit; in a store, conditional writes are used instead of a lock.
 
-    The lock is on the empty file ``edits/lock``. Once locked, incomplete files of killed processes are removed. Raise
-    UsageError if another process still holds the lock after a minute, the file system does not support locks, or
-    ``edits/`` is a symbolic link.
+    The lock is on the empty file ``edits/lock``. Incomplete files of killed edits are removed. Raise UsageError if
+    another process holds the lock after a minute, locks are not supported, or ``edits/`` is a symbolic link.
     """
     busy = f"{root} is being edited by another process"
     with (own_edits_folder(root) / LOCK).lock(busy, wait=_LOCK_WAIT, create=True):

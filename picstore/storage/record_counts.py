@@ -89,8 +89,7 @@ def count_records(
 ) -> RecordCounts:
     """Count the records of containers ``numbers`` by label; leave out records with damaged entries.
 
-    ``index`` reads a container without its payload, ``live`` marks its live records, ``relabel`` returns their labels
-    after edits.
+    ``index`` reads a container without its payload, ``live`` marks its live records, ``relabel`` returns edited labels.
     """
 
     def count(number: int) -> RecordCounts:

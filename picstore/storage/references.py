@@ -94,10 +94,7 @@ def find_references_root(
 
 
 def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
-    """Return the root ``stated`` in an index's manifest; a relative path is resolved against the index's folder.
-
-    Raise UsageError if the root lies outside of the index's folder, and this user has not made the index.
-    """
+    """Return the root ``stated`` in an index's manifest; a relative path is resolved against the index's folder."""
     if is_relative(stated):
         folder = where.absolute() / stated
         if isinstance(folder, Folder):
@@ -233,10 +230,7 @@ def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> C
 def _resolve(
     stored: Container, root: ReferencesRoot, limit: int, wanted: Bools | None = None
 ) -> tuple[Container, list[_Blob]]:
-    """Parse a container's references, and plan a payload of the images and attachments that they refer to.
-
-    Return a copy of the container whose entries have offsets, lengths and checksums in that payload; and the blobs.
-    """
+    """Parse a container's references; return it with offsets in a payload of all they refer to, and the blobs there."""
     found = replace(stored, good=stored.good.copy(), damage=list(stored.damage), causes=dict(stored.causes))
     starts = np.column_stack((stored.index["offset"], stored.attached["offset"])).astype(np.int64)
     lengths = np.column_stack((stored.index["length"], stored.attached["length"])).astype(np.int64)

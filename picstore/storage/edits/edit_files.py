@@ -85,8 +85,7 @@ class EditFiles:
     ) -> tuple[Edits, FileBytes]:
         """Return these edits with columns added or replaced, with values of the records ``ids``; and the new files.
 
-        With ``keep``, a replaced column keeps its values of other records. Raise UsageError if a name or value is
-        invalid.
+        With ``keep``, replaced columns keep values of other records. Raise UsageError if a name or value is invalid.
         """
         entries, files = {entry.name: entry for entry in self.edits.columns}, {}
         for name, values in columns.items():

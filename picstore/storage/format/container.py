@@ -150,10 +150,7 @@ class Container:
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:
-        """Copy sound records, given by ascending record numbers, into a container with memory of its own.
-
-        ``index`` keeps the stored offsets of images; offsets in ``held`` and ``attached`` refer to the new buffer.
-        """
+        """Copy sound records, given by ascending record numbers, to new memory; only ``index`` keeps stored offsets."""
         index = self.index[records]
         held, attached = self.held[records], self.attached[records]
         if not attachments:

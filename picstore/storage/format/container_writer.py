@@ -77,10 +77,9 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
 def _index(
     records: Sequence[Record], fields: Sequence[str], at: int, behind: I64
 ) -> tuple[bytes, bytes, list[Buffer], int]:
-    """Return bytes of index and attachment table, the payload's images and attachments in order, and the payload's CRC.
+    """Return index, attachment table, the payload's images and attachments, and its CRC; the payload begins at ``at``.
 
-    The payload begins at offset ``at`` of the container. ``behind``, int64 (n, 2), holds the numbers of each record's
-    segment-table entries for row checksums and for entry points.
+    ``behind``, int64 (n, 2): numbers of each record's segment-table entries for row checksums and for entry points.
     """
     index = np.zeros(len(records), dtype=layout.ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)

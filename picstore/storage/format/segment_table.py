@@ -116,8 +116,7 @@ class FoundRows:
     """Places and checksums of the requested tile rows of n images.
 
     Attributes:
-        there: bool (n,), False for an image without row checksums or without the requested rows, whose values in the
-            other arrays are then meaningless.
+        there: bool (n,), False for an image without row checksums or the requested rows; ignore its other values.
         begins, ends: int64 (n,), offsets in the JPEG at which the first requested row begins and the last one ends.
         crcs: uint32 (n,), CRC-32C of the header followed by the requested rows.
     """
@@ -179,9 +178,7 @@ def count_entry_points(jpeg: Buffer, info: ImageInfo) -> int:
 
 
 def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
-    """Return the segment-table entries for an image's entry points, bit positions at which decoding may begin.
-
-    They are taken from ``info`` if it has them.
+    """Return segment-table entries for an image's entry points, at which decoding may begin; known ones from ``info``.
 
     Returns:
         uint16: the number of MCUs from one entry point to the next; then for each entry point the number of bits since

@@ -214,9 +214,8 @@ class WritableLocation(Location):
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
         """Return a context that holds a lock on this file, which ends with the process; in a store, it does nothing.
 
-        With ``create``, a missing file is created. Raise UsageError with the message ``busy`` if another process still
-        holds the lock after ``wait`` seconds, UsageError if the file system does not support locks, and Conflict if
-        another process has removed the file.
+        With ``create``, create a missing file. Raise UsageError with the message ``busy`` if another process holds the
+        lock after ``wait`` seconds, UsageError if locks are unsupported, Conflict if another process removed the file.
         """
 
 

@@ -188,8 +188,7 @@ class Bucket(RemoteFile, WritableLocation):
     def files(self) -> Iterator[tuple[str, int]]:
         """Iterate over the objects below this location; if an answer is cut short, resume after the greatest key."""
         last = ""  # the greatest key so far
-        # Keys of empty objects so far. Objects that mark folders are listed without the slash at the end of their keys,
-        # so that listing after the greatest key may list them again.
+        # Keys of empty objects; a folder's mark is listed without its key's final slash, so it may be listed again.
         empty: set[str] = set()
         rule = obstore_file.retries(patient=False)
         waits, alive = rule.waits(rule.deadline()), time.monotonic()

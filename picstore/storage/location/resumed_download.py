@@ -82,8 +82,7 @@ class Retries:
 def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | None = None) -> T:
     """Call ``request`` until it does not raise Unreachable, and return its result; raise if ``waits`` is exhausted.
 
-    ``waits`` yields the seconds between calls. ``since`` is the ``time.monotonic()`` at which the store last gave
-    bytes, by default now.
+    ``waits`` yields the seconds between calls. ``since`` is ``time.monotonic()`` of the store's last bytes, or now.
     """
     began = time.monotonic() if since is None else since
     while True:
