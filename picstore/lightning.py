@@ -50,7 +50,7 @@ class DataModule(LightningDataModule):
         self._to_load: Mapping[str, Any] | None = None
         for stage, make in (("train", train), ("val", val), ("test", test), ("predict", predict)):
             if make is not None:
-                # Set only for stages with a loader, because Lightning warns of dataloader methods without use.
+                # Set only for stages with a loader, because Lightning warns of dataloaders that the model does not use.
                 setattr(self, f"{stage}_dataloader", partial(self._make_loader, stage, make))
 
     def _make_loader(self, stage: str, make: MakeLoader) -> Loader | DataMux:

@@ -125,7 +125,7 @@ class Bar:
         self._progress.update(self._task, description=f"{self._verb}: {stage}")
 
     def set_total(self, total: int, done: int) -> None:
-        # Not started earlier, because compiling kernels, which may come before the first stage, shows its own bar.
+        # Started only here, because compiling kernels, which comes before, shows a bar of its own.
         self._progress.start()
         self._progress.update(self._task, total=total, completed=done)
 
