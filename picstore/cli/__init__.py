@@ -68,7 +68,10 @@ def _terminate(*_: object) -> None:
 
 
 def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Send a signal again if Python ignored the signal's exception, as in a callback of an import lock."""
+    """Send a signal again if Python discarded the exception that the signal's handler raised; report others as usual.
+
+    Python discards exceptions in some callbacks, such as those that clean up import locks, and calls this hook.
+    """
     if ignored.exc_type not in (_Terminated, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
         return

@@ -260,7 +260,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return self._order_of(state).position(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration go on at the position of a state, without reading earlier samples.
+        """Make the next iteration resume at the position of a state, without reading earlier samples.
 
         The loader takes over the lanes of the state unless it was given lanes.
 

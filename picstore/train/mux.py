@@ -169,10 +169,11 @@ class DataMux(BatchLoader[MuxOrder]):
         return {**super().state_dict(), "read": self._read}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at the position of another mux of the same datasets and seed.
+        """Resume where another mux of the same datasets and seed stopped.
 
-        The other mux may have had different counts, schedule and world size, if this mux also has a global batch before
-        which each dataset has given the same number of samples.
+        The other mux may have had different counts, schedule and world size, provided that a global batch of
+        this mux begins after exactly as many samples of each dataset as the other mux's complete global batches had. A
+        state within a batch, after ``read``, also needs the same counts and world size.
 
         Raises:
             UsageError: the state does not fit this mux.

@@ -112,10 +112,12 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
 
 
 def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]]) -> MuxConfig:
-    """Read a configuration, TOML if its name ends in .toml, otherwise PicPoc's; raise UsageError if it is not valid.
+    """Read a configuration; raise UsageError if it is not valid.
 
-    Relative paths in the configuration are looked for beside the file, then in the working directory. Open datasets,
-    each with base label and count, can be given instead of a file.
+    A file whose name ends in .toml is TOML. Any other file has the format of the library PicPoc: for each
+    dataset its path, its base label (the number added to its labels) and its count of records in a batch. Relative
+    paths in the file are looked for beside the file, then in the working directory. Instead of a file, open datasets
+    can be given, each with base label and count.
     """
     if not isinstance(path, (str, os.PathLike)):
         if not path:

@@ -162,7 +162,7 @@ def answer_thumbnail(session: Session, query: Query) -> Picture:
 
 
 def answer_attachment(session: Session, query: Query) -> Picture:
-    """Return an attachment of an image as a picture."""
+    """Return an attachment of an image as an image file that browsers show."""
     record = session.dataset[session.position(query)]
     name = query.text("name")
     if name not in record.attachments:

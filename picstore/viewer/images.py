@@ -134,9 +134,9 @@ def _checked_box(record: Record, box: Box) -> Box:
 
 
 def attachment(record: Record, name: str) -> Picture:
-    """Return an attachment as a picture: a JPEG unchanged, a mask with a color for each value except transparent 0.
+    """Return an attachment as an image file: a JPEG unchanged, a mask with a color for each value except transparent 0.
 
-    Raise ImageError if the attachment is not a picture.
+    Raise ImageError if the attachment is not an image.
     """
     blob = bytes(record.attachments[name])
     if blob.startswith(b"\xff\xd8"):

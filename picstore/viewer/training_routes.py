@@ -28,22 +28,22 @@ def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
 
 
 def answer_draws(session: Session, query: Query) -> dict[str, Any]:
-    """Return facts of the images that a recipe draws from an image."""
+    """Return facts of the images that a recipe's transforms make of one image of the dataset in several epochs."""
     return _told(_draw_recipe(session, query))
 
 
 def answer_drawn_picture(session: Session, query: Query) -> Picture:
-    """Return an image that a recipe draws, as a picture."""
+    """Return as a PNG one of the images that a recipe's transforms make of one image of the dataset."""
     return _picture(_draw_recipe(session, query), query)
 
 
 def answer_replay(session: Session, query: Query) -> dict[str, Any]:
-    """Return facts of the batch of a step, and of its images."""
+    """Return facts of the batch that a training takes at a step, and of the batch's images."""
     return _told(_draw_batch(session, query))
 
 
 def answer_replayed_picture(session: Session, query: Query) -> Picture:
-    """Return an image of a batch as a picture."""
+    """Return as a PNG one image of the batch that a training takes at a step."""
     return _picture(_draw_batch(session, query), query)
 
 

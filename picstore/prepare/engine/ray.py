@@ -178,7 +178,7 @@ def connect(workers: int | None = None) -> Iterator[RayEngine]:
 
 
 def import_ray(of: str = "--engine ray") -> Any:
-    """Import Ray; raise MissingDependency, naming the feature ``of`` that needs Ray, if it is not installed."""
+    """Import Ray; if it is not installed, raise MissingDependency. Its message names ``of``, what needs Ray."""
     try:
         import ray.exceptions
     except ImportError as error:

@@ -178,7 +178,11 @@ def _is_of_matlab(item: Any) -> bool:
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
-    """Yield a sample per row; raise Corrupt if strings take more bytes than the file has, because rows share them."""
+    """Yield a sample per row.
+
+    Rows of a damaged or hostile file may all refer to one stored string, which would take memory anew for each row.
+    So raise Corrupt once the strings of the rows read so far add up to more than ``size``, the file's bytes.
+    """
     fixed = sum(item.dtype.itemsize * math.prod(item.shape) // max(1, count) for item in rows.values())
     texts = [name for name, item in rows.items() if item.dtype.kind == "O"]
     step = _TEXTS_PER_READ if texts else max(1, min(_ROWS_PER_READ, _UNWRITTEN // max(1, fixed)))

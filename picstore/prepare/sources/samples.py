@@ -17,7 +17,7 @@ IMAGE_FIELDS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "images
 
 @dataclass(slots=True)
 class SourceSample:
-    """Sample of a format, which becomes an Input once the labels of all samples are known.
+    """Sample as it is read from a source; it becomes an Input once the labels of all samples are known.
 
     Attributes:
         label: label as :func:`picstore.prepare.sources.labels.to_label` returns it.

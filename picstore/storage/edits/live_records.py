@@ -24,8 +24,8 @@ class LiveRecords:
     """The records that are not deleted, the live records; all arrays are read-only.
 
     Attributes:
-        starts: int64 (containers + 1,), number in stored order of each container's first record.
-        deleted: int64 (n,), numbers in stored order of the deleted records, ascending.
+        starts: int64 (containers + 1,), index of each container's first record among all stored records.
+        deleted: int64 (n,), indices of the deleted records among all stored records, ascending.
         before: int64 (n,), number of live records before each deleted record.
     """
 
@@ -35,7 +35,7 @@ class LiveRecords:
 
     @classmethod
     def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
-        """Build from each container's number of records; raise Corrupt unless ``deleted`` are ascending numbers."""
+        """Build from each container's number of records; raise Corrupt unless ``deleted`` are ascending indices."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         if deleted.ndim != 1 or deleted.dtype.kind != "i":
             raise Corrupt("the tombstones are not a list of integers", file)
@@ -57,7 +57,7 @@ class LiveRecords:
 
     @property
     def numbers(self) -> I64:
-        """Numbers in stored order of the live records, ascending."""
+        """Indices of the live records among all stored records, ascending."""
         return np.flatnonzero(self.marks())
 
     def marks(self) -> Bools:
@@ -67,7 +67,7 @@ class LiveRecords:
         return marks
 
     def to_stored(self, numbers: I64) -> I64:
-        """Map positions among the live records to numbers in stored order, which include deleted records."""
+        """Map positions among the live records to indices among all stored records, live or deleted."""
         if not len(self.deleted):
             return numbers
         return numbers + np.searchsorted(self.before, numbers, side="right")
@@ -148,7 +148,7 @@ class SelectedRecords(LiveRecords):
         return hashlib.sha256(self.bits.data).hexdigest()[:16]
 
     def to_stored(self, numbers: I64) -> I64:
-        """Map positions among the chosen records to numbers in stored order, which include all other records."""
+        """Map positions among the chosen records to indices among all stored records, chosen or not."""
         containers = np.searchsorted(self.firsts, numbers, side="right") - 1
         return self.starts[containers] + self.to_record_numbers(containers, numbers - self.firsts[containers])
 

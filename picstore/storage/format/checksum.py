@@ -59,7 +59,10 @@ def crc32c(data: Buffer | U8) -> int:
 
 
 def crc32c_address() -> int:
-    """Return the address of the C function that kernels call for a CRC-32C: a ``Function`` that returns uint32."""
+    """Return the address of the C function by which kernels compute a CRC-32C.
+
+    Its arguments are those of ``Function``; it returns uint32.
+    """
     return ctypes.cast(_without_lock, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 

@@ -140,7 +140,10 @@ class Container:
         return extras
 
     def without_payload(self) -> Container:
-        """Copy the container, except payload, so that another part can be read into the copy; both share the tables."""
+        """Copy the container without its payload, so that another part of it can be read into the copy.
+
+        The copy shares the index and all other tables with the original.
+        """
         container = replace(self, read=None, good=self.good.copy(), damage=[*self.damage], causes={**self.causes})
         container._extras = self._extras
         return container

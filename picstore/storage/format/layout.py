@@ -23,7 +23,8 @@ EDITED_VERSION = 2
 REFERENCES_VERSION = 3
 # The first release of picstore that reads each format version.
 READ_BY = {FORMAT_VERSION: "0.1.0", EDITED_VERSION: "0.1.0", REFERENCES_VERSION: "0.1.0"}
-# Size in bytes of each fixed structure: the headers of files, containers, index and counts, and the file trailer.
+# Size in bytes of each structure of a class ``_Sealed``, that is, with a magic number and a CRC: file header, container
+# header, index header, counts header, file trailer.
 SEALED = 64
 # Alignment of containers in bytes: a whole page and file-system block, so that direct I/O stays possible.
 ALIGNMENT = 4096

@@ -37,7 +37,7 @@ class ColorPhases:
     counts: I64  # (n,), number of steps of each image
     begins: I64  # (n, p + 1), first step of each phase, and the last step + 1
     starts: list[frozenset[int]]  # for each phase, opcodes that begin the phase in any image
-    smoothing: Array  # float32 (m, even number), rows of ``transforms/blur_weights.py``
+    smoothing: Array  # float32 (m, even number), weights of blurs, from ``blur_weights.smoothing_rows``
 
     @classmethod
     def empty(cls, n: int) -> ColorPhases:
@@ -111,7 +111,7 @@ class DescriptorTable:
 
     header: I64  # (HEADER,)
     rows: I64  # (n, k), the descriptors
-    smoothing: I64  # (m,), words of the weights of blurs
+    smoothing: I64  # (m,), ``ColorPhases.smoothing`` row after row, two float32 in each word
     offsets: I64  # (n,), number of values of all previous outputs
     values: int  # number of values of all outputs
     tiles: int  # number of tiles of the largest output

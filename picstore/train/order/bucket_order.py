@@ -101,7 +101,7 @@ class BucketOrder:
             epoch, first = epoch + 1, 0
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """List the rank, batch and slot of ``dataset[position]`` in an epoch, or nothing if the record is left out."""
+        """List the rank, batch and slot of the record ``dataset[position]`` in an epoch; empty if no batch has it."""
         ((container,), _), plan = dataset.live.find(np.array([position])), self._plan(dataset.live, epoch)
         sample = plan.order.find(int(container), position - int(self.table.starts[container]))
         batches = plan.complete(sample)

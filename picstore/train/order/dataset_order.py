@@ -76,7 +76,10 @@ class DatasetOrder:
             epoch, first = epoch + 1, 0
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """List the rank, batch and slot of each sample of ``dataset[position]`` in an epoch; omit samples left out."""
+        """List the rank, batch and slot of each sample of the record ``dataset[position]`` in an epoch.
+
+        With weights, a record may have several samples in an epoch, or none. Samples in no batch are not listed.
+        """
         ((container,), _) = dataset.live.find(np.array([position]))
         record = position - int(dataset.live.counts[:container].sum())
         numbers = range(record, record + 1)

@@ -193,7 +193,7 @@ class EpochOrder:
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:
-        """Map indices in the joined sequence, all of records of one lane, to indices in the epoch."""
+        """Map indices in the joined sequence, of records that are all in ``lane``, to sample indices in the epoch."""
         numbers: I64 = (index - self._lane_starts[lane]) * self.lanes + lane
         return numbers
 

@@ -167,7 +167,7 @@ class RankShard:
         return self.world_size * share / (stop - start)
 
     def find(self, sample: int) -> tuple[int, int, int] | None:
-        """Return the rank, batch and slot of a sample, the inverse of :meth:`samples`; None for a sample left out."""
+        """Return the rank, batch and slot of a sample, the inverse of :meth:`samples`; None if no batch has it."""
         batch = self.division.batch_of(sample)
         if batch >= self.batches:
             return None

@@ -22,7 +22,13 @@ class PlanChoice(Protocol):
     """Rule that chooses one of several plans of transforms for each batch."""
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return whether a plan may be applied in an epoch to images of widths and heights (n, 2): bool (n,)."""
+        """Return for each image whether a batch of the epoch can apply a plan to it: bool (n,).
+
+        Args:
+            plan: index in :attr:`TrainingSource.plans`.
+            epoch: the epoch.
+            sizes: int64 (n, 2), width and height of each image.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class TrainingSource:
         return (self.plan, *self.others)
 
     def uses_plan(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return whether a plan may be applied in an epoch to images of widths and heights (n, 2): bool (n,)."""
+        """Return for each image whether a batch of the epoch can apply a plan to it; see :meth:`PlanChoice.uses`."""
         return np.ones(len(sizes), dtype=np.bool_) if self.choice is None else self.choice.uses(plan, epoch, sizes)
 
 

@@ -222,7 +222,7 @@ class AheadStage:
         return self._begun < _STARTED or len(self._received) >= self._make.together or _is_last(self._received[-1])
 
     def _start_together(self, hosts: list[HostBatch]) -> Iterator[Finish]:
-        """Start batches together or, after an error, one by one, so that only the batch with the error fails."""
+        """Start batches in one call or, after an error, one by one, so that only the batch with the error fails."""
         try:
             started = self._make.start(hosts)
         except BaseException as error:  # The consumer raises the error.
@@ -272,7 +272,7 @@ def _answer(error: BaseException | None) -> Any:
 
 @cache
 def _warn_of_memory() -> None:
-    """Log once that batches cannot be made together."""
+    """Log once that the GPU has too little memory to decode several batches in one call; each is decoded alone."""
     logger.warning("the GPU's memory does not suffice to decode batches together; each is decoded by itself")
 
 

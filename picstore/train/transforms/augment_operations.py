@@ -33,7 +33,7 @@ class Operation(IntEnum):
     CONTRAST = 8  # factor
     SHARPNESS = 9  # factor
     POSTERIZE = 10  # bits to keep
-    SOLARIZE = 11  # least level to invert
+    SOLARIZE = 11  # threshold: levels at or above it are inverted
     SOLARIZE_ADD = 12  # levels to add to levels below 128
     AUTO_CONTRAST = 13
     EQUALIZE = 14
