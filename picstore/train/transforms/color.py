@@ -202,8 +202,8 @@ class Normalize(ColorTransform):
 
     Args:
         mean, std: one number for all channels, or one for each in a list, tuple, array or tensor; std is not 0.
-            Both apply to values from 0 to 1, as in torchvision. Means above 1 are used as they are, with a warning,
-            because FFCV and DALI take means and deviations of levels from 0 to 255.
+            Both apply to values from 0 to 1, as in torchvision. Numbers that seem to be of levels from 0 to 255, as
+            FFCV and DALI take them, are used as they are, with a warning.
         inplace: ignored.
     """
 
@@ -214,7 +214,8 @@ class Normalize(ColorTransform):
         self._std = checked_channels(std, "Normalize: std")
         if not all(np.float32(each) != 0 for each in self._std):
             raise UsageError(f"Normalize: std is {std!r}; give numbers other than zero")
-        if max(*self._mean, *self._std) > 1:
+        plausible = all(0 <= mean <= 255 and 1 <= std <= 255 for mean, std in zip(self._mean, self._std, strict=True))
+        if plausible and max(*self._mean, *self._std) > 1:
             _warn_of_levels(self._mean, self._std)
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:

@@ -336,6 +336,7 @@ def test_means_of_levels_up_to_255_are_warned_of_with_what_to_give() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Normalize((0.5, 1, 0), 1)
+        Normalize((0, 1, -50), (1e-7, 1e5, 3e-6))  # no levels
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, *DTYPES])
