@@ -103,7 +103,7 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
     columns = tuple(
         (str(n), str(e), checked_count(s or 0, index)) for n, e, s in zip(names, encodings, sizes, strict=False)
     )
-    if len(set(names)) < len(names):
+    if len({name for name, _, _ in columns}) < len(columns):
         raise UsageError(f"{index}: two columns of one name in {', '.join(map(str, names))}; rename one")
     samples, raw = checked_count(entry.get("samples"), index), entry.get("raw_data")
     raw = raw if isinstance(raw, dict) else {}
