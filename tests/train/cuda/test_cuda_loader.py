@@ -219,7 +219,7 @@ def test_an_image_that_fails_is_decoded_on_the_cpu_counted_and_said_once(
         batch = next(iter(one))
         assert batch.ids.tolist() == next(iter(other)).ids.tolist()
         assert one.stats.fallbacks >= epoch
-    assert decoder.calls[:2] == [5, 2] and decoder.calls.count(1) >= 1  # the next epoch begins beside
+    assert decoder.calls[0] == 5 and 2 in decoder.calls and 1 in decoder.calls  # the next epoch begins beside
     assert one.damaged == 0
     assert caplog.text.count("which the GPU's decoder refuses") == 1
     assert "nvjpegDecodeBatched failed: 6" in caplog.text
