@@ -249,7 +249,7 @@ class InfoResult(Result):
     Attributes:
         dataset: path or URL of the dataset.
         format_version, read_by: version of the format, and the first release of picstore that reads it.
-        images: number of images that a loader reads; those of the selection, if there is one.
+        images: number of images that a loader reads; with a selection, number of selected images.
         stored_images, deleted: number of records in the files, and number of deleted records.
         read_bytes, copy_bytes: number of bytes that an epoch reads, and an estimate of it for a shuffled copy.
         bytes: size of the files.

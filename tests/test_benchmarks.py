@@ -22,9 +22,7 @@ from benchmarks.harness import Case, Result, Sample, Table, measure, tabulate
 from benchmarks.options import SUITES, Options
 from benchmarks.report import write_sections
 from benchmarks.usage import measure_command
-from picstore.prepare.sources.imagenet_tars import (
-    list_imagenet,
-)
+from picstore.prepare.sources.imagenet_tars import list_imagenet
 from picstore.prepare.sources.inputs import read_input
 from picstore.storage.location.resolve import locate
 

@@ -19,10 +19,7 @@ from benchmarks.runtime.resume import BATCH, EPOCH, LANES, write_index
 from benchmarks.runtime.scale import PER_CONTAINER
 from picstore.arrays import Bools
 from picstore.storage.dataset import Dataset
-from picstore.storage.split_parts import (
-    assign_parts,
-    split_bounds,
-)
+from picstore.storage.split_parts import assign_parts, split_bounds
 from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.global_batches import RankShard
 from picstore.train.order.requests import TrainingSource

@@ -27,14 +27,7 @@ from picstore.jpeg.markers import (
     header_from_segments,
     iterate_marker_segments,
 )
-from picstore.jpeg.restart_edits import (
-    BLOCKS,
-    DC_SIZES,
-    PER_BLOCK,
-    bits_after_edits,
-    distances_in_stream,
-    find_edits,
-)
+from picstore.jpeg.restart_edits import BLOCKS, DC_SIZES, PER_BLOCK, bits_after_edits, distances_in_stream, find_edits
 from picstore.jpeg.tiles import entry_interval, restart_interval
 from picstore.jpeg.transcode_lookup import make_lookups
 

@@ -189,7 +189,8 @@ def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
         return ir.Constant(_byte_pointer, None) if signature.return_type == types.void else result
 
     typed = signature, generate
-    typings: dict[int, Callable[..., Any]] = {  # by the number of arguments, which numba checks
+    # Typing functions by their number of arguments, which numba checks.
+    typings: dict[int, Callable[..., Any]] = {
         1: lambda _context, _a: typed,
         2: lambda _context, _a, _b: typed,
         3: lambda _context, _a, _b, _c: typed,

@@ -85,7 +85,7 @@ class Cache:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
         self._own = self.folder / f"{dataset}-{_digest(root)}"
-        self._rooms: dict[int, _Room] = {}  # by process id
+        self._rooms: dict[int, _Room] = {}  # rooms by process id
         self._full_until = 0.0
         self._warned = False
         try:

@@ -20,12 +20,7 @@ from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, FileBytes
 from picstore.storage.edits.edit_entries import Edits
 from picstore.storage.edits.edit_files import EditFiles, KeptColumns
-from picstore.storage.edits.live_records import (
-    LiveRecords,
-    SelectedRecords,
-    integers,
-    mask_of,
-)
+from picstore.storage.edits.live_records import LiveRecords, SelectedRecords, integers, mask_of
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.joined_manifest import align, join_columns, join_manifests
@@ -43,10 +38,7 @@ from picstore.storage.record_counts import (
 )
 from picstore.storage.record_table import FACTS, RecordTable, read_paths
 from picstore.storage.references import ReferencesRoot, find_references_root
-from picstore.storage.split_parts import (
-    assign_parts,
-    split_bounds,
-)
+from picstore.storage.split_parts import assign_parts, split_bounds
 
 if TYPE_CHECKING:
     from picstore.display.figures import Figure

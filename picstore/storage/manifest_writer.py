@@ -227,7 +227,7 @@ def check_copy(root: Location, manifest: Manifest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Which file :func:`restore_manifest` has written: the manifest from the copy, or the copy from the manifest."""
+    """File that :func:`restore_manifest` has written: the manifest, from its copy, or the copy, from the manifest."""
 
     manifest: bool = False
     copy: bool = False

@@ -14,9 +14,7 @@ from picstore.display.histograms import count_labels, summarize_sizes
 from picstore.display.progress import Display
 from picstore.results import InfoResult
 from picstore.storage.dataset import Dataset
-from picstore.storage.edits.live_records import (
-    SelectedRecords,
-)
+from picstore.storage.edits.live_records import SelectedRecords
 from picstore.storage.format.layout import READ_BY
 from picstore.storage.record_counts import RecordCounts
 

@@ -41,9 +41,7 @@ from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage import dataset_reader, partial_reader
 from picstore.storage.annotations import read_objects
 from picstore.storage.edits.edit_entries import parse_npy_file
-from picstore.storage.edits.live_records import (
-    LiveRecords,
-)
+from picstore.storage.edits.live_records import LiveRecords
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.segment_table import entry_points, row_ends
 from picstore.storage.location.local import Folder

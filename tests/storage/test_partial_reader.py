@@ -21,10 +21,7 @@ from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage import dataset_reader, partial_reader
 from picstore.storage.format import segment_table
 from picstore.storage.format.container import Container
-from picstore.storage.format.segment_table import (
-    row_checksums,
-    row_ends,
-)
+from picstore.storage.format.segment_table import row_checksums, row_ends
 from picstore.storage.location.abstract_location import Piece
 from picstore.storage.location.local import Folder
 

@@ -16,10 +16,7 @@ from hypothesis import strategies as st
 import picstore
 from picstore.errors import UsageError
 from picstore.prepare.upkeep.shuffled_copy import shuffle
-from picstore.storage.split_parts import (
-    assign_parts,
-    split_bounds,
-)
+from picstore.storage.split_parts import assign_parts, split_bounds
 
 Make = Callable[..., Path]
 

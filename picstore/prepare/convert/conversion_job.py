@@ -297,7 +297,7 @@ def require_no_partition(listing: Listing) -> None:
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Return the number of rows: that of the source's partition, or an estimate from a sample of the inputs."""
+    """Return the number of rows: the partition's if the source has one, else an estimate from a sample of inputs."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1

@@ -19,13 +19,7 @@ from picstore.prepare.engine import worker_processes
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.exif_orientation import CoordinateMap
 from picstore.prepare.image.targets_and_masks import map_targets, move_attachment
-from picstore.prepare.image.training_jpeg import (
-    TrainingJpeg,
-    index_image,
-    make_lossless,
-    make_training_jpeg,
-    reencode,
-)
+from picstore.prepare.image.training_jpeg import TrainingJpeg, index_image, make_lossless, make_training_jpeg, reencode
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.storage.annotations import OWN, in_own_form, target_fields
 from picstore.storage.format.checksum import crc32c

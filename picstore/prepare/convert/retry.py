@@ -22,14 +22,7 @@ from picstore.prepare.convert.row_reuse import save_for_reuse
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.prepare.sources.inputs import Listing
-from picstore.storage.location.resolve import (
-    LEDGER,
-    MANIFEST,
-    Location,
-    Where,
-    locate_writable,
-    map_concurrently,
-)
+from picstore.storage.location.resolve import LEDGER, MANIFEST, Location, Where, locate_writable, map_concurrently
 from picstore.storage.manifest import Manifest
 from picstore.storage.manifest_writer import remove_manifest
 

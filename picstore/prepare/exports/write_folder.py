@@ -19,11 +19,7 @@ from picstore.prepare.exports.export_format import (
     shard_parts,
     to_json,
 )
-from picstore.prepare.exports.safe_names import (
-    UsedNames,
-    attachment_names,
-    safe_name,
-)
+from picstore.prepare.exports.safe_names import UsedNames, attachment_names, safe_name
 from picstore.storage.format.record import Record
 from picstore.storage.location.atomic_file import sync
 

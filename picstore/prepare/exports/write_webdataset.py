@@ -20,9 +20,7 @@ from picstore.prepare.exports.export_format import (
     suffix_of,
     to_json,
 )
-from picstore.prepare.exports.safe_names import (
-    attachment_names,
-)
+from picstore.prepare.exports.safe_names import attachment_names
 from picstore.storage.format.record import Record
 
 _BLOCK = 512  # size in bytes of a tar's blocks

@@ -21,10 +21,7 @@ from picstore.errors import NotADataset, UsageError
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.labels import LABEL_FIELDS, Label, number_labels, to_label, usual_field
 from picstore.prepare.sources.listing_builder import ListingBuilder
-from picstore.prepare.sources.samples import (
-    SourceSample,
-    choose_image,
-)
+from picstore.prepare.sources.samples import SourceSample, choose_image
 from picstore.prepare.sources.source_file import SourceFile, named_file, printable, read_whole, visible_entries
 from picstore.storage.location.resolve import Location
 from picstore.storage.location.text_files import text_of_file

@@ -20,15 +20,9 @@ from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.lenient_json import json_value
 from picstore.prepare.sources.listing_builder import ListingBuilder
-from picstore.prepare.sources.lost_samples import (
-    end_at_damage,
-    or_damaged,
-)
+from picstore.prepare.sources.lost_samples import end_at_damage, or_damaged
 from picstore.prepare.sources.metadata import SkippedFields
-from picstore.prepare.sources.samples import (
-    SourceSample,
-    choose_image,
-)
+from picstore.prepare.sources.samples import SourceSample, choose_image
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.format.record import MAX_EXTRA

@@ -16,14 +16,9 @@ from picstore.prepare.sources.compressed_and_raw import image_file
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.labels import LABEL_FIELDS, LabelFields, take_label, usual_field
 from picstore.prepare.sources.listing_builder import ListingBuilder
-from picstore.prepare.sources.lost_samples import (
-    end_at_damage,
-)
+from picstore.prepare.sources.lost_samples import end_at_damage
 from picstore.prepare.sources.metadata import decode_text
-from picstore.prepare.sources.samples import (
-    SourceSample,
-    choose_image,
-)
+from picstore.prepare.sources.samples import SourceSample, choose_image
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, import_library
 from picstore.prepare.sources.splits import choose_split, split_of_name, without_split

@@ -8,12 +8,8 @@ from picstore.errors import UsageError
 from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.listing_builder import FoundPart, list_parts
-from picstore.prepare.sources.lost_samples import (
-    end_at_damage,
-)
-from picstore.prepare.sources.samples import (
-    SourceSample,
-)
+from picstore.prepare.sources.lost_samples import end_at_damage
+from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import refuse_splits

@@ -24,13 +24,9 @@ from picstore.prepare.engine.worker_processes import Engine, run_each
 from picstore.prepare.sources.input_table import InputTable, InputView, PackedInputs
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.labels import Label, LabelFields, NoLabel, number_labels, quoted
-from picstore.prepare.sources.lost_samples import (
-    estimate_by_others,
-)
+from picstore.prepare.sources.lost_samples import estimate_by_others
 from picstore.prepare.sources.metadata import OddValues
-from picstore.prepare.sources.samples import (
-    SourceSample,
-)
+from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.source_file import printable
 from picstore.prepare.sources.splits import split_of_word
 from picstore.storage.annotations import FIELDS

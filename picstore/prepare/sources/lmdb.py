@@ -19,14 +19,10 @@ from picstore.prepare.engine.worker_processes import Died, LocalEngine
 from picstore.prepare.sources.compressed_and_raw import image_file
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.listing_builder import ListingBuilder
-from picstore.prepare.sources.lost_samples import (
-    end_at_damage,
-)
+from picstore.prepare.sources.lost_samples import end_at_damage
 from picstore.prepare.sources.metadata import decode_text
 from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, memory_reader, to_signed
-from picstore.prepare.sources.samples import (
-    SourceSample,
-)
+from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.source_file import file_version, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, import_library
 

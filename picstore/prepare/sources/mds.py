@@ -27,15 +27,9 @@ from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.labels import LabelFields, take_label
 from picstore.prepare.sources.lenient_json import MAX_DIGITS, json_value
 from picstore.prepare.sources.listing_builder import ListingBuilder
-from picstore.prepare.sources.lost_samples import (
-    end_at_damage,
-    or_damaged,
-)
+from picstore.prepare.sources.lost_samples import end_at_damage, or_damaged
 from picstore.prepare.sources.metadata import SkippedFields, decode_text
-from picstore.prepare.sources.samples import (
-    SourceSample,
-    choose_image,
-)
+from picstore.prepare.sources.samples import SourceSample, choose_image
 from picstore.prepare.sources.shard_files import checked_count, listed_file, read_index
 from picstore.prepare.sources.source_file import SourceFile, file_version, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe

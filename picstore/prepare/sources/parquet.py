@@ -13,10 +13,7 @@ from picstore.errors import Damage, ImageError, TooLarge
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.listing_builder import ListingBuilder
-from picstore.prepare.sources.lost_samples import (
-    describe_damage,
-    end_at_damage,
-)
+from picstore.prepare.sources.lost_samples import describe_damage, end_at_damage
 from picstore.prepare.sources.metadata import SkippedFields, decode_text
 from picstore.prepare.sources.parquet_layout import (
     IMAGES_PER_READ,
@@ -28,9 +25,7 @@ from picstore.prepare.sources.parquet_layout import (
     open_parquet,
     parquet_parts,
 )
-from picstore.prepare.sources.samples import (
-    SourceSample,
-)
+from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.shard_files import missing_shards
 from picstore.prepare.sources.source_file import locate_version, named_file, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe

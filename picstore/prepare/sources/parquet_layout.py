@@ -19,9 +19,7 @@ from picstore.prepare.sources.labels import Label, LabelFields, take_label
 from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.metadata import SkippedFields
 from picstore.prepare.sources.refused_files import describe_foreign
-from picstore.prepare.sources.samples import (
-    choose_image,
-)
+from picstore.prepare.sources.samples import choose_image
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.prepare.sources.source_kinds import HEAD_BYTES, SourceProbe, import_library
 from picstore.prepare.sources.splits import ALL, choose_split, split_of_name, split_of_word

@@ -14,13 +14,9 @@ from picstore.errors import Corrupt, Damage, PicstoreError
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.listing_builder import ListingBuilder
-from picstore.prepare.sources.lost_samples import (
-    end_at_damage,
-)
+from picstore.prepare.sources.lost_samples import end_at_damage
 from picstore.prepare.sources.metadata import SkippedFields
-from picstore.prepare.sources.samples import (
-    SourceSample,
-)
+from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.location.resolve import Location

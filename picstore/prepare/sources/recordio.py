@@ -16,9 +16,7 @@ from picstore.errors import Corrupt
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.labels import take_label
 from picstore.prepare.sources.listing_builder import ListingBuilder
-from picstore.prepare.sources.samples import (
-    SourceSample,
-)
+from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.shard_files import ReadRecord, empty_files, indexed_samples, shard_files
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe

@@ -9,13 +9,8 @@ from typing import Any, TypeGuard
 
 from picstore.errors import Damage, NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources.lenient_json import json_object
-from picstore.prepare.sources.lost_samples import (
-    describe_damage,
-    end_at_damage,
-)
-from picstore.prepare.sources.samples import (
-    SourceSample,
-)
+from picstore.prepare.sources.lost_samples import describe_damage, end_at_damage
+from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.source_file import SourceFile, named_file, printable, read_whole, visible_entries
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location, locate, map_concurrently

@@ -40,10 +40,7 @@ from picstore.prepare.sources.listing_builder import (
 )
 from picstore.prepare.sources.metadata import SkippedFields, decode_text
 from picstore.prepare.sources.refused_files import require_text
-from picstore.prepare.sources.samples import (
-    SourceSample,
-    choose_image,
-)
+from picstore.prepare.sources.samples import SourceSample, choose_image
 from picstore.prepare.sources.source_file import SourceFile, named_file, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.annotations import OWN

@@ -18,11 +18,7 @@ from picstore.prepare.sources.labels import LABEL_FIELDS, RowLabels
 from picstore.prepare.sources.listing_builder import ListingBuilder
 from picstore.prepare.sources.metadata import SkippedFields, decode_if_text
 from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, read_varint, to_signed
-from picstore.prepare.sources.samples import (
-    IMAGE_FIELDS,
-    SourceSample,
-    choose_image,
-)
+from picstore.prepare.sources.samples import IMAGE_FIELDS, SourceSample, choose_image
 from picstore.prepare.sources.shard_files import ReadRecord, empty_files, indexed_samples, missing_shards, shard_files
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe

@@ -18,13 +18,9 @@ from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.labels import InFolder, RowLabels
 from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.listing_builder import FoundPart, Notes, list_parts
-from picstore.prepare.sources.lost_samples import (
-    end_at_damage,
-)
+from picstore.prepare.sources.lost_samples import end_at_damage
 from picstore.prepare.sources.metadata import SkippedFields
-from picstore.prepare.sources.samples import (
-    SourceSample,
-)
+from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.shard_files import (
     index_of_tar,
     missing_shards,
@@ -36,10 +32,7 @@ from picstore.prepare.sources.shard_files import (
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.prepare.sources.splits import ALL, match_split, no_split, refuse, split_of_name, split_of_word
-from picstore.prepare.sources.tar_members import (
-    Member,
-    members_of,
-)
+from picstore.prepare.sources.tar_members import Member, members_of
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location
 from picstore.storage.location.text_files import text_of_file

@@ -23,9 +23,7 @@ from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.engine import worker_processes
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.edit_entries import Edits, write_npy_file
-from picstore.storage.edits.live_records import (
-    SelectedRecords,
-)
+from picstore.storage.edits.live_records import SelectedRecords
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.container_index import FileSummary
 from picstore.storage.format.container_writer import FileWriter

@@ -24,9 +24,7 @@ from picstore.prepare.image.training_jpeg import index_image, parse_image_info
 from picstore.results import DamagedPlace
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.edit_entries import Edits, read_npy_file
-from picstore.storage.edits.live_records import (
-    LiveRecords,
-)
+from picstore.storage.edits.live_records import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.container_index import FileSummary, index_rows, ordinals_of, read_summary
 from picstore.storage.format.layout import ENTRY_POINTS, MAX_CONTAINER

@@ -108,7 +108,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Return values by group name or, without names, those of the only group; a single view is not in a list."""
+    """Return values by group name, or the only group's values if it has no name; a single view is not in a list."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}

@@ -53,7 +53,7 @@ class BatchRecords:
     attachments: list[dict[str, bytes | memoryview]]  # image files for targets, by name
     points: I64  # (n, 2), entry points as ``describe_tiles`` takes them
     damage: list[Damage]  # damage of records that other records of their container replace
-    problems: dict[int, Damage]  # for each slot without an image, the reason
+    problems: dict[int, Damage]  # reasons of slots without an image
     weight: float = 1.0  # see ``Batch.weight``
 
     @classmethod

@@ -36,7 +36,7 @@ class ColorPhases:
     words: I64  # (n, k, 14), see ``augment_layout.py``
     counts: I64  # (n,), number of steps of each image
     begins: I64  # (n, p + 1), first step of each phase, and the last step + 1
-    starts: list[frozenset[int]]  # for each phase, opcodes that begin the phase in any image
+    starts: list[frozenset[int]]  # opcodes that begin a phase in any image, by phase
     smoothing: Array  # float32 (m, even number), weights of blurs, from ``blur_weights.smoothing_rows``
 
     @classmethod
@@ -115,7 +115,7 @@ class DescriptorTable:
     offsets: I64  # (n,), number of values of all previous outputs
     values: int  # number of values of all outputs
     tiles: int  # number of tiles of the largest output
-    starts: list[frozenset[int]]  # for each phase, opcodes that begin the phase in any image
+    starts: list[frozenset[int]]  # opcodes that begin a phase in any image, by phase
     weights: int  # number of int32 for the weights of source pixels
 
     @property

@@ -13,9 +13,7 @@ from picstore import rng
 from picstore.arrays import I64, U8, Table
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.storage.edits.live_records import (
-    LiveRecords,
-)
+from picstore.storage.edits.live_records import LiveRecords
 from picstore.train.order.bucket_plan import BucketPlan, BucketTable, PlannedBatches
 from picstore.train.order.epoch_order import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder, Samples
 from picstore.train.order.global_batches import Division, check_global_batch, divide

@@ -20,9 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from picstore.arrays import I64, U8, Array, Bools, Table
-from picstore.storage.edits.live_records import (
-    LiveRecords,
-)
+from picstore.storage.edits.live_records import LiveRecords
 from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import Division
 from picstore.train.order.rank_shares import RankShares, divide_samples, keep_own

@@ -10,7 +10,7 @@ when the socket closes.
     ("begin", share)    ────────→  starts a pipeline for each of its spans, before the previous span's last batches
                         ←────────  Message, then the descriptor of its block, if the block is new (``send_descriptor``)
     ("taken", freed,    ────────→  goes on; ``share`` limits the batches on their way. The memory of freed batches is
-              parted)              filled again, that of parted batches is dropped
+              parted)              filled again; the memory of parted batches is dropped
                         ←────────  ("end" | "error", …)
     ("stop",)           ────────→  closes the pipelines, answers "end"
 

@@ -1,6 +1,6 @@
 """Resizes: to a size, to cover a bucket's size, to a number of patches, and by random factors as for detection.
 
-Names, parameters and rounding are those of ``torchvision.transforms.v2``; those of ``ResizeToSequence`` are timm's.
+Names, parameters and rounding are torchvision.transforms.v2's, except that ``ResizeToSequence`` is timm's.
 """
 
 from __future__ import annotations

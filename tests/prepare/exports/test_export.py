@@ -24,9 +24,7 @@ import picstore
 from picstore.errors import UsageError
 from picstore.prepare.exports import run_export
 from picstore.prepare.exports.run_export import FORMATS, OutlineTask, _open_format, export, outline_containers
-from picstore.prepare.exports.safe_names import (
-    safe_name,
-)
+from picstore.prepare.exports.safe_names import safe_name
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location.abstract_location import PARTIAL
 

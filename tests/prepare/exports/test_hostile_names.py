@@ -24,9 +24,7 @@ import picstore
 from picstore.errors import UsageError
 from picstore.prepare.exports import run_export
 from picstore.prepare.exports.run_export import FORMATS, export
-from picstore.prepare.exports.safe_names import (
-    attachment_names,
-)
+from picstore.prepare.exports.safe_names import attachment_names
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.storage.format.record import Record
 

@@ -16,9 +16,7 @@ from picstore.errors import Corrupt, TooLarge
 from picstore.prepare.sources.compressed_and_raw import CompressedBlock, decompress_block
 from picstore.prepare.sources.lmdb import _datum
 from picstore.prepare.sources.open import open_source
-from picstore.prepare.sources.tar_members import (
-    _parse_pax,
-)
+from picstore.prepare.sources.tar_members import _parse_pax
 from picstore.prepare.sources.tfrecord import _MAX_FEATURES, _MAX_VALUE
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.zstd import compress

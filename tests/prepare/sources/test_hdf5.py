@@ -7,17 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from source_files import (
-    JPEGS,
-    NAMES,
-    decoded,
-    extras,
-    images,
-    labels,
-    library,
-    pixels,
-    put,
-)
+from source_files import JPEGS, NAMES, decoded, extras, images, labels, library, pixels, put
 
 from picstore.errors import ImageError, TooLarge, UsageError
 from picstore.prepare.sources.open import open_source, read_input

@@ -18,10 +18,7 @@ from source_files import make_tar, names, put
 from picstore.errors import Damage, ImageError, UsageError
 from picstore.prepare.sources import imagenet_tars
 from picstore.prepare.sources.open import open_source, read_input
-from picstore.prepare.sources.tar_members import (
-    Member,
-    members_of,
-)
+from picstore.prepare.sources.tar_members import Member, members_of
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

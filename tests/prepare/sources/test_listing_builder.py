@@ -19,9 +19,7 @@ from picstore.prepare.sources import listing_builder, tables_and_lists
 from picstore.prepare.sources.inputs import Listing, read_input
 from picstore.prepare.sources.listing_builder import FoundPart, list_parts
 from picstore.prepare.sources.open import open_source
-from picstore.prepare.sources.samples import (
-    SourceSample,
-)
+from picstore.prepare.sources.samples import SourceSample
 
 PARTS = 40
 

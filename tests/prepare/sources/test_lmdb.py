@@ -8,17 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from source_files import (
-    DATA,
-    JPEGS,
-    decoded,
-    extras,
-    images,
-    images_before_damage,
-    labels,
-    library,
-    pixels,
-)
+from source_files import DATA, JPEGS, decoded, extras, images, images_before_damage, labels, library, pixels
 
 from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.sources.open import open_source

@@ -8,16 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from source_files import (
-    DATA,
-    JPEGS,
-    decoded,
-    extras,
-    images,
-    labels,
-    pixels,
-    put,
-)
+from source_files import DATA, JPEGS, decoded, extras, images, labels, pixels, put
 
 from picstore.errors import UsageError
 from picstore.prepare.sources.open import open_source

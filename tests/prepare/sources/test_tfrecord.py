@@ -5,15 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from source_files import (
-    DATA,
-    JPEGS,
-    extras,
-    images,
-    images_before_damage,
-    labels,
-    put,
-)
+from source_files import DATA, JPEGS, extras, images, images_before_damage, labels, put
 
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.storage.format.checksum import crc32c, masked

@@ -7,17 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from source_files import (
-    JPEGS,
-    extras,
-    images,
-    images_before_damage,
-    labels,
-    library,
-    make_tar,
-    problems,
-    put,
-)
+from source_files import JPEGS, extras, images, images_before_damage, labels, library, make_tar, problems, put
 
 from picstore.errors import NotADataset
 from picstore.prepare.sources.open import open_source, read_input

@@ -22,9 +22,7 @@ from picstore.errors import Corrupt, UnsupportedVersion, UsageError
 from picstore.prepare.exports.run_export import export
 from picstore.prepare.upkeep.shuffled_copy import shuffle
 from picstore.prepare.upkeep.verify_dataset import verify
-from picstore.storage.edits.live_records import (
-    LiveRecords,
-)
+from picstore.storage.edits.live_records import LiveRecords
 
 Make = Callable[..., Path]
 GONE = [0, 7, 8, 9, 31, 49]

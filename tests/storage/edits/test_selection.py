@@ -18,10 +18,7 @@ import picstore
 from picstore.errors import UsageError
 from picstore.prepare.exports.run_export import export
 from picstore.prepare.upkeep.shuffled_copy import METHODS, shuffle
-from picstore.storage.edits.live_records import (
-    LiveRecords,
-    SelectedRecords,
-)
+from picstore.storage.edits.live_records import LiveRecords, SelectedRecords
 
 Make = Callable[..., Path]
 CHOSEN = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47]  # of the first containers, and of the last

@@ -20,15 +20,7 @@ import pytest
 from pictures import require
 from stores import BREAK, UNAVAILABLE, Proxy, request
 
-from picstore.errors import (
-    Damage,
-    MissingDependency,
-    NotADataset,
-    PicstoreError,
-    TooLarge,
-    Truncated,
-    UsageError,
-)
+from picstore.errors import Damage, MissingDependency, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.storage.location import obstore_file, obstore_fork, resumed_download
 from picstore.storage.location.abstract_location import Entry
 from picstore.storage.location.local import Folder

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from picstore.arrays import Table
 from picstore.errors import UsageError
-from picstore.storage.edits.live_records import (
-    LiveRecords,
-)
+from picstore.storage.edits.live_records import LiveRecords
 from picstore.train.order import bucket_plan, epoch_order
 from picstore.train.order.bucket_order import BucketOrder
 from picstore.train.order.bucket_plan import BucketPlan, BucketTable

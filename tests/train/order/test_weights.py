@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.errors import UsageError
-from picstore.storage.edits.live_records import (
-    LiveRecords,
-)
+from picstore.storage.edits.live_records import LiveRecords
 from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.epoch_order import EpochOrder, Samples
 from picstore.train.order.global_batches import RankShard

@@ -16,9 +16,7 @@ from grids import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picstore.storage.edits.live_records import (
-    LiveRecords,
-)
+from picstore.storage.edits.live_records import LiveRecords
 from picstore.train.order.bucket_order import BucketOrder
 from picstore.train.order.bucket_plan import BucketTable
 from picstore.train.order.dataset_order import DatasetOrder
