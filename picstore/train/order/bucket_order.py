@@ -21,7 +21,7 @@ from picstore.train.order.rank_shares import RankShares, check_rank
 from picstore.train.order.requests import BatchRequest, LeavingRun, OpenRuns, SourceRequest, TrainingSource
 from picstore.train.order.state_checks import VERSION, check_state, position_in_epochs
 
-# Fields of a state that must be equal in the loader that loads the state.
+# Fields that must be equal in a state and in the loader that loads the state.
 _FIXED = ("dataset", "seed", "shuffle", "lanes", "buckets")
 
 
@@ -30,7 +30,8 @@ class BucketOrder:
     """Order of batches whose records share a bucket, epoch after epoch of one dataset; see :class:`Order`."""
 
     table: BucketTable = field(repr=False)
-    # Number of samples in a global batch, by bucket and plan. Plan numbers continue from bucket to bucket.
+    # Number of samples in a global batch: for each bucket, a tuple over the bucket's plans. Plan numbers continue from
+    # bucket to bucket.
     batch_sizes: tuple[tuple[int, ...], ...]
     lanes: int
     seed: int
@@ -70,7 +71,7 @@ class BucketOrder:
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of samples of a rank in an epoch, incomplete batches included, rounded up."""
+        """Number of samples of a rank in an epoch, those of incomplete batches included, rounded up."""
         return -(-len(self.table.buckets) // self.world_size)
 
     def with_lanes(self, lanes: int) -> BucketOrder:
@@ -85,7 +86,7 @@ class BucketOrder:
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield requests, see :meth:`Order.requests`."""
+        """Yield the requests for batches, as :meth:`Order.requests` describes."""
         live = sources[0].dataset.live
         while True:
             plan = self._plan(live, epoch)
@@ -99,7 +100,7 @@ class BucketOrder:
             epoch, first = epoch + 1, 0
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """List the rank, batch and slot of the record ``dataset[position]`` in an epoch; empty if no batch has it."""
+        """List (rank, batch, slot) of the record ``dataset[position]`` in an epoch; empty if no batch has it."""
         ((container,), _), plan = dataset.live.find(np.array([position])), self._plan(dataset.live, epoch)
         sample = plan.order.find(int(container), position - int(self.table.starts[container]))
         batches = plan.complete(sample)
@@ -136,7 +137,7 @@ class BucketOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch where a state goes on; raise UsageError if buckets or global batches differ."""
+        """Return the epoch and batch at which a state goes on; raise UsageError if it does not fit this order."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, batch = position_in_epochs(state, "batches")
         if batch > self.length(epoch) and "worker" not in state:
@@ -151,7 +152,7 @@ class BucketOrder:
         return BucketPlan(order, live, self.table, self._divide(epoch))
 
     def _divide(self, epoch: int) -> list[Division]:
-        """Divide each bucket into batches."""
+        """Return the division of each bucket's samples in an epoch into global batches."""
         found, plans = [], 0
         for bucket, (count, sizes) in enumerate(zip(self.counts, self.batch_sizes, strict=True)):
             keys = rng.key(rng.BUCKET, self.seed, bucket), rng.key(rng.BUCKET, self.seed, bucket, epoch)
@@ -162,7 +163,7 @@ class BucketOrder:
 
 
 class _RankReading:
-    """Requests of one rank for the planned batches of an epoch, from sample ``start`` on.
+    """Maker of a rank's requests for the planned batches of an epoch, from sample ``start`` on.
 
     A container is requested while its lane reads it. When the lane leaves the container, the records that later batches
     of this rank need are set aside. A record is read alone in three cases: its lane left the container before the first
@@ -176,17 +177,17 @@ class _RankReading:
         # ``_passed`` counts the complete batches so far, including those of other workers.
         self._step, self._passed = step, 0
         self._start = start
-        # Last sample of the previous batch of this process; at first, the sample before ``start``.
+        # Index in the epoch of the previous batch's last sample; at first, of the sample before ``start``.
         self._previous = start - 1
         self._runs = OpenRuns()
 
     def requests(self, planned: PlannedBatches) -> Iterator[SourceRequest]:
-        """Yield the requests for the batches of a chunk that are complete."""
+        """Yield the requests for the complete batches of a chunk that this process makes."""
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
-        # Turn of each batch among the batches that this process makes in the chunk: -1 for batches of other workers,
-        # and ``len(groups)`` for incomplete batches.
+        # For each batch, its turn among the batches that this process makes in the chunk: -1 for batches of other
+        # workers, and ``len(groups)`` for incomplete batches.
         turns = np.where(planned.complete, -1, len(groups))
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]
@@ -213,7 +214,7 @@ class _RankReading:
         self._previous = int(stops[-1])
 
     def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
-        """Return this process's complete batches, in order: indices in ``planned``, and last samples in the epoch."""
+        """For each complete batch of this process, in order, return its index in ``planned`` and its last sample."""
         groups = np.flatnonzero(planned.complete)
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)
@@ -223,7 +224,7 @@ class _RankReading:
         return groups[mine], stops[mine]
 
     def _leave(self, read: Table, kept: Table, stop: int) -> tuple[LeavingRun, ...]:
-        """Return the containers that lanes leave at sample ``stop``, and the records of each container to set aside."""
+        """Return the containers that lanes leave after sample ``stop``, each with the records to set aside."""
         records: dict[tuple[int, int], list[int]] = {}
         for container, lane, record in kept[["container", "lane", "record"]].tolist():
             records.setdefault((container, lane), []).append(record)

@@ -26,18 +26,18 @@ from picstore.train.order.global_batches import Division
 from picstore.train.order.rank_shares import RankShares, divide_samples, keep_own
 
 _CHUNK = 1 << 14  # number of samples to plan at a time
-# Number of samples on either side of the guessed position in which a batch is searched for first.
+# The search for a batch's start first covers this many samples on either side of a guess.
 _NEAR = 1 << 11
 # Number of bits of a batch's index in the field "batch"; the bits above are the bucket's index.
 _BATCH_BITS = 40
-# A sample: its index in the epoch, container, record, lane, the last sample that the lane takes from the container,
-# the batch, the size of the batch, the plan of the batch, and whether the sample is the last of the batch.
+# Fields of a sample: index in the epoch, container, record, lane, index of the last sample that the lane takes from the
+# container, batch, size of the batch, plan of the batch, and whether the sample is the last of the batch.
 _SAMPLE = np.dtype(
     [(name, "<i8") for name in ("number", "container", "record", "lane", "end", "batch", "size", "plan")]
     + [("last", "?")]
 )
 _BLOCK = 1 << 12  # number of containers to count at a time
-_SPAN = 1 << 12  # number of samples in the first search backwards
+_SPAN = 1 << 12  # Number of samples in the first step of a backward search.
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class BucketTable:
 
     @classmethod
     def count(cls, counts: I64, buckets: U8, number: int) -> BucketTable:
-        """Build the table of ``number`` buckets for containers with ``counts`` records, given each record's bucket."""
+        """Build the table of ``number`` buckets, given the containers' record counts and each record's bucket."""
         starts: I64 = np.concatenate(([0], np.cumsum(counts)))
         tally = np.zeros((len(counts), number), dtype=np.min_scalar_type(int(counts.max(initial=0))))
         for start in range(0, len(counts), _BLOCK):
@@ -78,7 +78,7 @@ class BucketTable:
 
 
 class BucketCounts:
-    """Counts of each bucket's samples before any sample of an epoch, and search for the latest of these samples."""
+    """Numbers of samples of each bucket before any sample of an epoch, and search for the latest of these samples."""
 
     def __init__(self, order: EpochOrder, table: BucketTable) -> None:
         self._order, self._table = order, table
@@ -87,15 +87,15 @@ class BucketCounts:
         self._before_lanes = self._joined(order.lane_positions(0))
 
     def before(self, sample: int) -> I64:
-        """Count the samples of each bucket before a sample of the epoch, (buckets,)."""
+        """Return the number of each bucket's samples before sample ``sample`` of the epoch, int64 (buckets,)."""
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """Find, for each bucket, the samples before ``sample``, from the bucket's ``firsts``-th sample on.
+        """Find each bucket's samples before ``sample``, from the bucket's sample number ``firsts`` on, or earlier.
 
         Returns:
-            The samples' indices in the epoch, ascending: for each bucket a run without a gap, which may begin before
-            the ``firsts``-th sample; and for each bucket the number of its samples before that run.
+            Indices of the samples in the epoch, ascending, in which each bucket's samples are consecutive and may begin
+            before ``firsts``; and each bucket's number of samples before those.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -109,7 +109,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Count each bucket's records before each position in the joined sequence; return the sums over ``index``."""
+        """Return, for each bucket, the sum over ``index`` of its records before that index of the joined sequence."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
@@ -122,7 +122,7 @@ class BucketCounts:
         return total
 
     def _samples(self, begin: int, end: int, buckets: Bools) -> I64:
-        """Return the samples from ``begin`` to ``end`` whose containers hold records of the marked buckets."""
+        """Return the samples from ``begin`` to ``end`` in containers that hold records of the marked ``buckets``."""
         starts, stops = self._order.lane_positions(begin), self._order.lane_positions(end)
         lanes = np.flatnonzero(starts < stops)
         found = [np.zeros(0, dtype=np.int64)]
@@ -160,7 +160,7 @@ class PlannedBatches:
         return self.samples[~self.complete[self.group]]
 
     def owners(self, rank_shares: RankShares) -> I64:
-        """Return the rank of each sample, (samples,); -1 if the sample's batch is incomplete and the rank unknown."""
+        """Return the rank of each sample, int64 (samples,); -1 if only the complete batch determines the rank."""
         first, last = rank_shares.find_readers(self.samples["lane"])
         owners = keep_own(first, last, divide_samples(self.samples["size"], first, rank_shares.world_size), self.group)
         begins = np.append(0, self.last + 1)
@@ -172,7 +172,7 @@ class PlannedBatches:
 
 
 def _group(samples: Table) -> PlannedBatches:
-    """Sort samples, which are in the order of the epoch, by batch."""
+    """Sort samples by batch; they come in the order of the epoch, and keep it within each batch."""
     samples = samples[np.argsort(samples["batch"], kind="stable")]
     begins = np.flatnonzero(np.diff(samples["batch"], prepend=-1))
     lengths = np.diff(begins, append=len(samples))
@@ -197,7 +197,7 @@ class BucketPlan:
     divisions: Sequence[Division] = field(repr=False)
 
     def start(self, batches: int) -> int:
-        """Find the first sample before which ``batches`` batches are complete."""
+        """Return the index in the epoch of the first sample before which ``batches`` batches are complete."""
         if not batches:
             return 0
         samples, whole = range(self.order.records), sum(len(division.ends) for division in self.divisions)
@@ -210,12 +210,12 @@ class BucketPlan:
             width *= 16
 
     def complete(self, sample: int) -> int:
-        """Count the batches that are complete before a sample."""
+        """Return the number of batches whose last sample comes before sample ``sample`` of the epoch."""
         counts = self._counts.before(sample).tolist()
         return sum(division.complete(count) for division, count in zip(self.divisions, counts, strict=True))
 
     def chunks(self, start: int = 0) -> Iterator[PlannedBatches]:
-        """Yield the epoch from a sample on, in chunks; a batch is complete in the chunk that has its last sample."""
+        """Yield the epoch from sample ``start`` on in chunks; a batch is complete in the chunk with its last sample."""
         numbers, seen = np.zeros(0, dtype=np.int64), np.zeros(len(self.divisions), dtype=np.int64)
         if start:
             counts = zip(self.divisions, self._counts.before(start).tolist(), strict=True)
@@ -233,10 +233,10 @@ class BucketPlan:
         return BucketCounts(self.order, self.table)
 
     def _locate(self, numbers: I64, seen: I64) -> Table:
-        """Return the samples that are not left out, with their records and batches.
+        """Return the samples ``numbers`` with their records and batches, without the samples that no batch has.
 
         Args:
-            seen: number of samples of each bucket before ``numbers``; changed in place to the number after ``numbers``.
+            seen: each bucket's number of samples before ``numbers``; changed in place to the number after ``numbers``.
         """
         located = self.order.locate(numbers)
         bucket = self.table.of(located.container, located.record)
@@ -256,7 +256,7 @@ class BucketPlan:
             if not len(ends):
                 continue
             batch = np.searchsorted(ends, within[mine], side="right")
-            # Samples after the last batch are left out.
+            # Samples after the bucket's last batch belong to no batch.
             index = np.minimum(batch, len(ends) - 1)
             samples["last"][mine] = within[mine] == ends[index] - 1
             samples["size"][mine] = ends[index] - np.where(index > 0, ends[index - 1], 0)

@@ -16,20 +16,20 @@ _MAX_WORKERS = 1024  # largest number of workers of a DataLoader
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Index of a process among the ``count`` workers of a DataLoader; ``count`` is 0 in any other process."""
+    """Index of a process among the ``count`` workers of a DataLoader; in any other process, both are 0."""
 
     number: int = 0
     count: int = 0
 
     @classmethod
     def current(cls) -> Worker:
-        """Return the index of the current process among the workers."""
+        """Return the current process's index among the workers, and the number of workers."""
         info = get_worker_info()
         return cls() if info is None else cls(info.id, info.num_workers)
 
     @property
     def step(self) -> int:
-        """Distance from a batch of a worker to the worker's next batch: the number of workers, or 1 without."""
+        """Distance between two consecutive batches of a worker: the number of workers, or 1 in another process."""
         return max(1, self.count)
 
 
@@ -42,8 +42,8 @@ class EpochCursor:
 
     Args:
         length: function that returns the number of batches in an epoch, or None if an epoch has no end.
-        whole: whether an iteration that was broken off is followed by the next epoch, not the next batch. In workers
-            the next epoch always follows, if epochs end, because workers are ahead of the batches that were taken.
+        whole: whether a new iteration after one that was broken off begins the next epoch, rather than go on with the
+            next batch. In workers it does so anyway if epochs end, because workers are ahead of the batches taken.
     """
 
     def __init__(self, length: Callable[[int], int | None], *, whole: bool) -> None:
@@ -52,24 +52,24 @@ class EpochCursor:
         self._offset: int | None = 0
         self._shared = SharedIntegers((_MAX_WORKERS, 2))  # epoch and batch of each worker
         self._epoch = self._batch = 0
-        # Position that this process gave to worker 0 most recently.
+        # Position that this process most recently gave to worker 0 in the shared memory.
         self._published = [0, 0]
-        # Process to which the position ``_epoch``, ``_batch`` belongs.
+        # Worker or other process whose position ``_epoch`` and ``_batch`` are.
         self._owner = Worker()
         self.move_to(0, 0)
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and index of the batch after the last batch that was taken in this process."""
+        """Epoch and index of the batch that follows the last batch taken in this process."""
         worker = Worker.current()
-        if worker.count and worker != self._owner:  # a worker that has not begun to iterate
+        if worker.count and worker != self._owner:  # The worker has not begun to iterate.
             epoch, batch = self._shared.values[worker.number].tolist()
             return epoch, batch
         return self._epoch, self._batch
 
     @property
     def in_workers(self) -> bool:
-        """Whether a DataLoader's workers have moved on since this process last set the position.
+        """Whether a DataLoader's workers have moved on since this process last set their positions.
 
         Always False in a worker.
         """
@@ -81,7 +81,7 @@ class EpochCursor:
         self._offset = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin ``epoch``, unless it would go on in the middle of ``epoch``.
+        """Make the next iteration begin with ``epoch``, unless it is due to go on in the middle of ``epoch``.
 
         Raise UsageError unless ``epoch`` is an integer from 0 to 2**42.
         """
@@ -90,9 +90,9 @@ class EpochCursor:
             self.move_to(epoch, 0)
 
     def follow_epoch(self, number: int) -> None:
-        """Make the next iteration begin epoch ``number``, as the caller counts epochs.
+        """Make the next iteration begin with epoch ``number``, in the caller's count of epochs.
 
-        After a state was loaded, the first call stays at the state's position, and ``number`` names the state's epoch.
+        The first call after a state was loaded changes no position: it tells that ``number`` is the state's epoch.
         """
         (number,) = check_position(epoch=number)
         if self._offset is None:
@@ -123,10 +123,10 @@ class EpochCursor:
         return self._epoch, self._batch
 
     def advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Move to the batch that follows the batch that is handed over now.
+        """Move to position (``epoch``, ``batch``), because the batch before it is handed over now.
 
-        At the end of an epoch, move on to the first batch of the next epoch. A worker stays at the end of the epoch,
-        because other workers may be behind.
+        At the end of an epoch, move on to the start of the next epoch. A worker stays at the end of the epoch, because
+        other workers may be behind.
         """
         if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
@@ -142,7 +142,7 @@ class EpochCursor:
         return length is not None and batch >= length
 
     def _publish(self, epoch: int, batch: int) -> None:
-        """Write the positions at which the workers begin to the shared memory."""
+        """Write the position at which each worker begins to the shared memory: worker w begins at ``batch`` + w."""
         self._published = [epoch, batch]
         self._shared.values[:, 0] = epoch
         self._shared.values[:, 1] = np.arange(batch, batch + _MAX_WORKERS)

@@ -18,7 +18,7 @@ from picstore.train.order.state_checks import VERSION, check_state, position_in_
 from picstore.train.order.weights import RecordShares
 from picstore.train.transforms.progressive import EpochStages
 
-# Fields of a state that must be equal in the loader that loads the state.
+# Fields that must be equal in a state and in the loader that loads the state.
 _FIXED = ("dataset", "seed", "shuffle", "lanes", "weights")
 
 
@@ -30,12 +30,12 @@ class DatasetOrder:
     seed: int
     uuid: str = ""  # identifier of the dataset and its selection
     weights: RecordShares | None = None  # None if each record comes once an epoch
-    stages: EpochStages = field(default_factory=EpochStages)  # stages of epochs, with one plan each
+    stages: EpochStages = field(default_factory=EpochStages)  # stages of training; each has its own plan
     shuffle: bool = True  # False keeps the stored order in each lane
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of samples of a rank in an epoch, an incomplete batch included, rounded up."""
+        """Number of samples of a rank in an epoch, those of an incomplete batch included, rounded up."""
         return self.shard.samples_of_rank
 
     def stage(self, epoch: int) -> int:
@@ -58,7 +58,7 @@ class DatasetOrder:
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield requests, see :meth:`Order.requests`."""
+        """Yield the requests for batches, as :meth:`Order.requests` describes."""
         dataset, shard = sources[0].dataset, self.shard
         while True:
             order, runs = self._epoch_order(dataset, epoch), OpenRuns()
@@ -76,7 +76,7 @@ class DatasetOrder:
             epoch, first = epoch + 1, 0
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """List the rank, batch and slot of each sample of the record ``dataset[position]`` in an epoch.
+        """List (rank, batch, slot) of each sample of the record ``dataset[position]`` in an epoch.
 
         With weights, a record may have several samples in an epoch, or none. Samples in no batch are not listed.
         """
@@ -106,7 +106,7 @@ class DatasetOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch where a state goes on; raise UsageError unless a global batch begins there."""
+        """Return the epoch and batch at which a state goes on; raise UsageError if no global batch begins there."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, samples = position_in_epochs(state, "samples")
         division = self.shard.division

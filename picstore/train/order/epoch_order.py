@@ -22,12 +22,12 @@ import numpy.typing as npt
 from picstore import rng
 from picstore.arrays import I64, U8, Array, Bools
 
-# Where a sample's bytes are when its batch is made: in a container that the sample's lane still reads; in a copy made
-# when the lane was done with the container; or nowhere, so that the record is read alone.
+# Source of a sample's bytes when its batch is made: the container, which the sample's lane still reads; a copy from the
+# time when the lane left the container; or a read of the single record.
 IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
-# Permutations of containers with at most this many records are drawn together.
+# In containers with at most this many records, the permutations of records are drawn together.
 _SMALL = 256
-# Average number of containers in a part. With twice or half as many, sorting takes longer.
+# Average number of containers in a part. Twice or half as many would make sorting slower.
 _PART = 1 << 13
 _MAX_PARTS = 1 << 16
 
@@ -37,11 +37,11 @@ class Samples:
     """Samples of an epoch, as arrays (n,)."""
 
     container: I64  # indices of containers in stored order
-    record: I64  # indices of records in their containers, at first without deleted records
+    record: I64  # indices in the containers, at first counted without deleted records
     lane: I64
-    # For each sample, index in the epoch of the last sample of the same lane and container.
+    # For each sample, index in the epoch of the last sample that the same lane takes from the same container.
     end: I64
-    # Number of previous samples of the same record in the epoch; None if each record comes once.
+    # For each sample, number of the record's earlier samples in the epoch; None if each record comes once.
     copy: I64 | None = None
     held: U8 | None = None  # IN_CONTAINER, SET_ASIDE or ALONE; None if all are IN_CONTAINER
 
@@ -50,7 +50,7 @@ class Samples:
 
 
 class ContainerOrder:
-    """Order of containers with ``counts`` records: permuted by the bits of a key, or stored order without a key.
+    """Order of containers with ``counts`` records: permuted by random bits of a key, or stored order without a key.
 
     The joined sequence has the records of all containers in this order. Sorting 10**7 containers takes longer than a
     loader may take to resume, and a batch needs only one container of each lane. So the containers are divided into
@@ -60,17 +60,17 @@ class ContainerOrder:
     def __init__(self, counts: I64, key: int | None) -> None:
         self._counts, self._key = counts, key
         parts = min(_MAX_PARTS, 1 + len(counts) // _PART)
-        # Index of each container's part. The index never decreases along the order of the containers.
+        # For each container, the index of its part. The index never decreases along the order of the containers.
         self._part = np.empty(len(counts), dtype=np.uint16)
         for start in range(0, len(counts), _PART):
             numbers = np.arange(start, min(start + _PART, len(counts)))
-            # ``below`` scales the high bits, so its values never decrease as the bits increase.
+            # ``below`` scales a container's high bits, so a container with higher bits has no lower part.
             part = self._part[start : start + _PART]
             part[:] = numbers * parts // len(counts) if key is None else rng.below(key, numbers, parts)
         self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
         self._records = self.sum_parts(counts[:, None])[:, 0]
         self._part_ends = np.cumsum(self._records)
-        # Containers of the parts that are sorted now, and the end of each container in the joined sequence.
+        # Containers of the parts that are sorted now, and for each of them the index after its last record.
         self._sorted = self._ends = np.zeros(0, dtype=np.int64)
 
     @property
@@ -79,7 +79,7 @@ class ContainerOrder:
         return int(self._part_ends[-1])
 
     def locate(self, index: I64) -> tuple[I64, I64]:
-        """Return the container of each record ``index`` of the joined sequence, and the index of its first record."""
+        """Return each record's container, given indices in the joined sequence, and the container's first index."""
         self._sort(np.searchsorted(self._part_ends, index, side="right"))
         turn = np.searchsorted(self._ends, index, side="right")
         container = self._sorted[turn]
@@ -91,7 +91,7 @@ class ContainerOrder:
         return int((self._ends - self._counts[self._sorted])[self._sorted == container][0])
 
     def sum_parts(self, values: Array) -> I64:
-        """Return the sums of containers' ``values`` (containers, n) by part: int64 (parts, n)."""
+        """Return the sums of ``values`` (containers, n) over each part's containers: int64 (parts, n)."""
         sums = np.zeros((values.shape[1], len(self._at_hand)))
         for start in range(0, len(values), _PART):
             part, some = self._part[start : start + _PART], values[start : start + _PART]
@@ -102,7 +102,7 @@ class ContainerOrder:
         return exact
 
     def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
-        """Yield, for each record ``index`` of the joined sequence, its part and that part's earlier containers."""
+        """Yield, for each record ``index`` of the joined sequence, its part and the part's containers before it."""
         parts = np.searchsorted(self._part_ends, index, side="right")
         self._sort(parts)
         begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
@@ -121,7 +121,7 @@ class ContainerOrder:
             yield containers, self._ends[begin:end] - self._counts[containers]
 
     def _sort(self, parts: Array) -> None:
-        """Sort the containers of ``parts``, and drop all other parts, unless ``parts`` are sorted already."""
+        """Sort the containers of ``parts`` unless they are sorted already, and forget the order of all other parts."""
         if self._at_hand[parts].all():
             return
         self._at_hand[:] = False
@@ -130,15 +130,15 @@ class ContainerOrder:
         if self._key is not None:
             found = found[rng.stable_argsort(rng.bits(self._key, found))]
         records = np.where(self._at_hand, self._records, 0)
-        # For each part, the number of records before its end that belong to parts that are not sorted.
+        # For each part, the number of records up to its end that are in parts not sorted.
         others = self._part_ends - np.cumsum(records)
         self._sorted, self._ends = found, np.cumsum(self._counts[found]) + others[self._part[found]]
 
 
 class EpochOrder:
-    """Order of one epoch over containers with ``counts`` records: a pure function of the arguments.
+    """Order of one epoch over containers with ``counts`` records, determined by the arguments alone.
 
-    With ``shuffle=False`` each lane keeps the stored order.
+    With ``shuffle=False`` each lane reads the records in stored order.
     """
 
     def __init__(self, counts: npt.ArrayLike, *, seed: int, epoch: int, lanes: int, shuffle: bool = True) -> None:
@@ -154,7 +154,7 @@ class EpochOrder:
         self._permutations: OrderedDict[int, I64] = OrderedDict()
 
     def locate(self, samples: I64) -> Samples:
-        """Return the container and record of each sample, given the samples' indices in the epoch, int64 (n,)."""
+        """Return the container, record and lane of each sample, given the samples' indices in the epoch, int64 (n,)."""
         lane = samples % self.lanes
         index = self._lane_starts[lane] + samples // self.lanes
         container, start = self.containers.locate(index)
@@ -171,7 +171,7 @@ class EpochOrder:
         return Samples(container, record, lane, end)
 
     def find(self, container: int, record: int) -> int:
-        """Return the index in the epoch of a container's record; the inverse of :meth:`locate`."""
+        """Return the index in the epoch of record ``record`` of a container; the inverse of :meth:`locate`."""
         if self._shuffle:
             record = int(np.flatnonzero(self.records_of(container) == record)[0])
         index = self.containers.start(container) + record
@@ -179,7 +179,7 @@ class EpochOrder:
         return (index - int(self._lane_starts[lane])) * self.lanes + lane
 
     def records_of(self, container: int) -> I64:
-        """Return the indices of a container's records in the order of the epoch."""
+        """Return the indices of a container's records in the order in which the epoch has the records."""
         found = self._permutations.get(container)
         if found is None:
             key, count = rng.key(self._key, container), int(self._counts[container])
@@ -189,20 +189,20 @@ class EpochOrder:
         return found
 
     def lane_positions(self, sample: int) -> I64:
-        """Return the index in the joined sequence that each lane has reached before a sample, int64 (lanes,)."""
+        """Return each lane's next index in the joined sequence when the epoch is at ``sample``, int64 (lanes,)."""
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:
-        """Map indices in the joined sequence, of records that are all in ``lane``, to sample indices in the epoch."""
+        """Map indices in the joined sequence, all within ``lane``, to indices of samples in the epoch."""
         numbers: I64 = (index - self._lane_starts[lane]) * self.lanes + lane
         return numbers
 
     def _draw_permutations(self, containers: I64) -> None:
-        """Draw the missing permutations of small containers together, in a sixth of the time of single draws."""
+        """Draw missing permutations of small containers in one call, in a sixth of the time of single calls."""
         each = np.unique(containers)
         missing = np.array([number for number in each.tolist() if number not in self._permutations], np.int64)
         missing = missing[self._counts[missing] <= _SMALL]
-        # ``_keep`` holds 4 * lanes permutations; more would evict each other.
+        # ``_keep`` keeps 4 * lanes permutations, so more of them would evict each other.
         if 1 < len(missing) <= 4 * self.lanes:
             keys = rng.keys(rng.key(self._key), missing.astype(np.uint64))
             drawn = rng.permutations(keys, self._counts[missing])

@@ -21,7 +21,7 @@ from picstore.train.order.rank_shares import RankShares, check_rank, divide_samp
 
 
 def least_of_last(size: int) -> int:
-    """Return the least number of samples in a last batch, if other batches have ``size``."""
+    """Return the least number of samples in an incomplete last batch, if whole batches have ``size`` samples."""
     return size // 2
 
 
@@ -52,7 +52,7 @@ class EvenDivision:
         return usual if self.samples - usual >= least else max(0, self.samples - least)
 
     def batch_of(self, sample: int) -> int:
-        """Return the index of the batch that holds a sample, the inverse of :meth:`start`."""
+        """Return the index of the batch that holds sample ``sample``; the inverse of :meth:`start`."""
         end = self.start(self.batches)
         if sample >= end:
             return self.batches + (sample - end) // self.size
@@ -68,11 +68,11 @@ class Division:
     plans: Array  # (batches,), index of each batch's plan
 
     def complete(self, count: int) -> int:
-        """Return the number of batches that ``count`` samples complete."""
+        """Return the number of batches that are complete after the bucket's first ``count`` samples."""
         return int(np.searchsorted(self.ends, count, side="right"))
 
     def begin(self, count: int) -> int:
-        """Return the start of the batch that holds sample ``count``, or ``count`` itself after the last batch."""
+        """Return the first sample of the batch that holds sample ``count``; ``count`` itself if no batch holds it."""
         batch = self.complete(count)
         if batch == len(self.ends):
             return count
@@ -80,11 +80,11 @@ class Division:
 
 
 def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_size: int, drop_last: bool) -> Division:
-    """Divide the ``count`` samples of a bucket into global batches, the same number in all epochs.
+    """Divide the ``count`` samples of a bucket into global batches, with the same sizes in all epochs in another order.
 
     Args:
         sizes: size of a global batch for each plan. If there are several plans, the first key draws a plan for each
-            batch until the samples are used up, and the second permutes these plans. So all epochs have equal sizes.
+            batch until the samples are used up, and the second key permutes the drawn plans.
         keys: a key that all epochs share, and a key of the epoch.
         world_size: number of ranks that share a batch.
         drop_last: whether to leave out samples that do not fill a batch.
@@ -148,11 +148,11 @@ class RankShard:
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of samples of a rank in an epoch, an incomplete batch included, rounded up."""
+        """Number of samples of a rank in an epoch, those of an incomplete batch included, rounded up."""
         return -(-self.records // self.world_size)
 
     def samples(self, batch: int) -> I64:
-        """Return the indices in the epoch of this rank's samples of a global batch, ascending."""
+        """Return the samples that this rank takes of a global batch, as ascending indices in the epoch."""
         start, stop, first = self._bounds(batch)
         return self.rank_shares.find_samples(self.rank, start, stop, records=self.records, first=first)
 
@@ -161,13 +161,13 @@ class RankShard:
         return self.rank_shares.reads(self.rank, samples % self.lanes)
 
     def weight(self, batch: int) -> float:
-        """Return the weight of this rank's batch, see :attr:`picstore.train.batch.Batch.weight`."""
+        """Return the weight of this rank's batch, as in :attr:`picstore.train.batch.Batch.weight`."""
         start, stop, first = self._bounds(batch)
         share = int(divide_samples(stop - start, self.rank, self.world_size, first=first))
         return self.world_size * share / (stop - start)
 
     def find(self, sample: int) -> tuple[int, int, int] | None:
-        """Return the rank, batch and slot of a sample, the inverse of :meth:`samples`; None if no batch has it."""
+        """Return (rank, batch, slot) of a sample, the inverse of :meth:`samples`; None if no batch has the sample."""
         batch = self.division.batch_of(sample)
         if batch >= self.batches:
             return None
@@ -180,8 +180,8 @@ class RankShard:
     def _bounds(self, batch: int) -> tuple[int, int, int]:
         """Return the start and stop of a global batch in the epoch, and the first rank that gets a leftover sample.
 
-        A rank's share has the same size in all whole batches, because programs may be compiled for one size. In an
-        incomplete batch, ranks get the samples of their own lanes.
+        In a whole batch this is rank 0, so that a rank's share always has one size, for which programs may be compiled.
+        In an incomplete batch it is ``start`` modulo the world size, so that ranks get samples of their own lanes.
         """
         start, stop = self.division.start(batch), self.division.start(batch + 1)
         return start, stop, 0 if stop - start == self.batch else start

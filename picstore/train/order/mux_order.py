@@ -24,10 +24,10 @@ from picstore.train.transforms.arguments import checked_integer
 
 @dataclass(frozen=True)
 class MuxSchedule:
-    """Number of samples that each source gives to a global batch, which changes at the global batches ``steps``.
+    """Schedule of the number of samples that each source gives to a global batch; the numbers change at ``steps``.
 
     Attributes:
-        steps: indices of the global batches from which ``counts`` hold, ascending from 0.
+        steps: index of the first global batch with each of the ``counts``; ascending from 0.
         counts: for each step, the number of samples of each source in a global batch.
     """
 
@@ -43,7 +43,7 @@ class MuxSchedule:
 
     @classmethod
     def constant(cls, counts: Sequence[int]) -> MuxSchedule:
-        """Return a schedule with the same counts for all batches."""
+        """Return a schedule with the same ``counts`` for all batches."""
         return cls((0,), (tuple(counts),))
 
     def times(self, factor: int) -> MuxSchedule:
@@ -51,17 +51,17 @@ class MuxSchedule:
         return MuxSchedule(self.steps, tuple(tuple(factor * each for each in counts) for counts in self.counts))
 
     def counts_at(self, batch: int) -> tuple[int, ...]:
-        """Return the counts of a global batch, by source."""
+        """Return the number of samples of each source in a global batch."""
         return self.counts[self._piece(batch)]
 
     def taken(self, batch: int) -> tuple[int, ...]:
-        """Return the number of samples that each source has given before a global batch."""
+        """Return the number of samples that each source has given before global batch ``batch``."""
         piece = self._piece(batch)
         pairs = zip(self._taken[piece], self.counts[piece], strict=True)
         return tuple(taken + (batch - self.steps[piece]) * count for taken, count in pairs)
 
     def batch_after(self, taken: Sequence[int]) -> int | None:
-        """Return the global batch before which the sources have given ``taken`` samples; None if no batch fits."""
+        """Return the index of the global batch that follows ``taken`` samples by source; None if none does."""
         total = sum(taken)
         piece = bisect.bisect_right([sum(each) for each in self._taken], total) - 1
         batch = self.steps[piece] + (total - sum(self._taken[piece])) // sum(self.counts[piece])
@@ -69,7 +69,7 @@ class MuxSchedule:
 
     @cached_property
     def _taken(self) -> list[tuple[int, ...]]:
-        """Number of samples that each source has given before the first batch of each step."""
+        """For each step of the schedule, the number of samples that each source has given before."""
         taken = [(0,) * len(self.counts[0])]
         for counts, step, following in zip(self.counts, self.steps, self.steps[1:], strict=False):
             taken.append(tuple(t + (following - step) * c for t, c in zip(taken[-1], counts, strict=True)))
@@ -81,7 +81,7 @@ class MuxSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MuxOrder:
-    """Order of a mux: batch k of rank r is a pure function of the fields.
+    """Order of a mux: each batch of each rank is determined by the fields alone.
 
     The samples of a source are numbered through all its epochs, t = epoch * records + sample. Global batch k takes as
     many samples of each source as the schedule says, after the samples of batch k - 1. So global batches are the same
@@ -118,10 +118,10 @@ class MuxOrder:
         return replace(self, lanes=lanes)
 
     def shares(self, batch: int) -> I64:
-        """Return the number of samples of each source in a batch of this rank, int64 (sources,).
+        """Return the number of samples of each source in this rank's part of a global batch, int64 (sources,).
 
-        If the number of ranks does not divide a count, leftover samples go to the next ranks in turn, source after
-        source. So the batches of the ranks differ by one sample at most.
+        If the number of ranks does not divide a count, ranks get the leftover samples one each, in turn through all
+        sources. So the batches of two ranks differ by at most one sample.
         """
         counts = np.array(self.schedule.counts_at(batch))
         return divide_samples(counts, self.rank, self.world_size, first=np.cumsum(counts) - counts)
@@ -134,19 +134,19 @@ class MuxOrder:
         return [_Window(start, start + count, first) for start, count, first in triples]
 
     def samples(self, source: int, window: _Window) -> I64:
-        """Return this rank's samples of a source in a window, numbered through all epochs, int64 (share,)."""
+        """Return this rank's samples in a source's window, as indices through all epochs, int64 (share,)."""
         start, stop, first = window
         return self.rank_shares.find_samples(self.rank, start, stop, records=self.records[source], first=first)
 
     def slots(self, batch: int, size: int) -> I64:
-        """Return the slots of the ``size`` samples of this rank's batch, source after source."""
+        """Return random slots for the ``size`` samples of this rank's batch, which come source after source."""
         number = batch * self.world_size + self.rank
         return rng.permutation(rng.key(rng.MUX, self.seed, len(self.records), number), size)
 
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield requests without end, see :meth:`picstore.train.order.requests.Order.requests`."""
+        """Yield the requests for batches, as :meth:`picstore.train.order.requests.Order.requests` describes."""
         repeating = [_RepeatingSource(source, number, self) for number, source in enumerate(sources)]
         for batch in count(self._number(epoch, first), max(1, step)):
             shares, windows = self.shares(batch), self.windows(batch)
@@ -164,11 +164,11 @@ class MuxOrder:
         return rng.key(rng.MUX, self.seed, self._number(epoch, batch), self.rank)
 
     def batch_size(self, epoch: int, batch: int) -> int:
-        """Return the number of samples in a batch of this rank."""
+        """Return the number of samples in this rank's batch."""
         return int(self.shares(self._number(epoch, batch)).sum())
 
     def state(self, epoch: int, batch: int) -> dict[str, Any]:
-        """Return the state before a batch, with the number of samples that each source has given."""
+        """Return the state before a batch, which includes the number of samples that each source has given."""
         number = self._number(epoch, batch)
         return {
             "version": VERSION,
@@ -182,15 +182,15 @@ class MuxOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch of a state; raise UsageError if datasets, seed, lanes or batches are different."""
+        """Return the epoch and batch at which a state goes on; raise UsageError if it does not fit this order."""
         check_state(state, self.state(0, 0), ("datasets", "seed", "lanes"), of="mux")
         batches, _ = self.batches_and_rest(state)
         return divmod(batches, self.epoch_batches) if self.epoch_batches else (0, batches)
 
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the number of this order's batches before a state, and the number of samples read of the next batch.
+        """Return the number of batches before a state, and the number of samples read of a rank's next batch.
 
-        Raise UsageError if no batch of this order begins there, or if a batch read in part is different in this order.
+        Raise UsageError if no batch of this order begins there, or if the partly read batch differs in this order.
         """
         taken, rest = _taken(state, len(self.records))
         batches = self.schedule.batch_after(taken)
@@ -202,7 +202,7 @@ class MuxOrder:
         return batches, rest
 
     def _shares_batch(self, state: Mapping[str, Any], batch: int, rest: int) -> bool:
-        """Return whether this order has the rank's batch of which a state has read ``rest`` samples."""
+        """Return whether the rank's batch, of which a state has read ``rest`` samples, is equal in this order."""
         counts, ranks = state["counts"], self.world_size if state["version"] == 1 else 1
         same = [ranks * each for each in counts] == list(self.schedule.counts_at(batch))
         return same and state.get("world_size") == self.world_size and rest < int(self.shares(batch).sum())
@@ -213,9 +213,9 @@ class MuxOrder:
 
 
 class _Window(NamedTuple):
-    """Samples of a source that a global batch takes, numbered through all epochs.
+    """Samples of a source in a global batch: from ``start`` to ``stop``, counted through all epochs.
 
-    ``first`` is the first rank that gets a leftover sample, see :func:`divide_samples`.
+    ``first`` is the first rank that gets a leftover sample, as in :func:`divide_samples`.
     """
 
     start: int
@@ -224,15 +224,15 @@ class _Window(NamedTuple):
 
 
 class _RepeatingSource:
-    """Requests of one rank to one source, epoch after epoch."""
+    """Maker of one rank's requests to one source, epoch after epoch."""
 
     def __init__(self, source: TrainingSource, number: int, order: MuxOrder) -> None:
         self._source, self._number, self._order = source, number, order
-        # Order and open runs of the latest epoch only.
+        # Order and open runs of the latest requested epoch only.
         self._epochs: dict[int, tuple[EpochOrder, OpenRuns]] = {}
 
     def requests(self, window: _Window, slots: I64, weight: float) -> Iterator[SourceRequest]:
-        """Yield a request for each epoch in which the source's samples of a batch lie."""
+        """Yield a request for each epoch that has samples of the batch's ``window`` of the source."""
         order, records, dataset = self._order, self._order.records[self._number], self._source.dataset
         numbers = order.samples(self._number, window)
         inside = order.rank_shares.reads(order.rank, *order.rank_shares.lanes_of(numbers, records))
@@ -253,9 +253,10 @@ class _RepeatingSource:
 
 
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
-    """Return the number of samples that each source gave before a state, and the number read of a rank's next batch."""
+    """Return how many samples each source gave before a state, and how many of a rank's next batch were read."""
     if state["version"] == 1:
-        # ``counts`` are those of a rank's batch, and ``samples`` is the rank's number of samples of all sources.
+        # ``counts`` are those of one rank's batch; ``samples`` is the number of samples of all sources that a rank
+        # took.
         counts, (samples,) = _numbers(state, "counts", sources), check_position(samples=state.get("samples"))
         if not any(counts):
             raise UsageError(f"the state has counts {counts}; one above 0 is needed")

@@ -23,7 +23,7 @@ from picstore.arrays import I64, Bools
 from picstore.errors import UsageError
 
 MAX_LANES = 1 << 16
-# Least default number of lanes. A batch of 256 samples takes 8 records from each of 32 lanes.
+# Default number of lanes of all sources, before rounding. A batch of 256 takes 8 records from each of 32 lanes.
 MIN_LANES = 32
 
 
@@ -40,7 +40,7 @@ class RankShares:
 
     @property
     def shared(self) -> int:
-        """Number of lanes that several ranks share; they are the last lanes."""
+        """Number of lanes that several ranks share: the last lanes."""
         return self.lanes % self.world_size
 
     def count_lanes(self, rank: int) -> int:
@@ -49,9 +49,9 @@ class RankShares:
         return self.lanes // self.world_size + int(((first <= rank) & (rank <= last)).sum())
 
     def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
-        """Return the first and the last reader of each lane, int64 (n,) each; all ranks between read the lane too.
+        """Return the first and last rank that reads each lane, int64 (n,) each; the ranks between them read it too.
 
-        ``turns`` are numbers by which the ranks of lanes with a single reader are shifted, modulo the world size.
+        A lane with a single reader is read by rank (lane + turn) mod world size; the turn is in ``turns``.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -61,12 +61,12 @@ class RankShares:
         return np.where(number < 0, rank, first), np.where(number < 0, rank, last)
 
     def find_samples(self, rank: int, start: int, stop: int, *, records: int, first: int = 0) -> I64:
-        """Return a rank's samples of a global batch, int64 (share,), ascending.
+        """Return the samples that a rank takes of a global batch, int64 (share,), ascending.
 
         Args:
-            start, stop: bounds of the global batch; samples are numbered through all epochs.
+            start, stop: first sample of the global batch and the sample after its last, counted through all epochs.
             records: number of samples in an epoch.
-            first: see :func:`divide_samples`.
+            first: first rank that gets a leftover sample, see :func:`divide_samples`.
         """
         if not self.shared and not start % self.world_size and not stop % self.world_size:
             # No lane is shared, and the batch starts and ends at a multiple of the world size, so this rank has every
@@ -77,9 +77,9 @@ class RankShares:
         return mine
 
     def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
-        """Return lanes, and turns for :meth:`find_readers`, of samples numbered through all epochs: int64 (n,) each.
+        """Return the lane of each sample, and the turn for :meth:`find_readers`, int64 (n,) each.
 
-        If no lane is shared, the turns give sample t to a lane of rank t mod W in every epoch.
+        Samples are counted through all epochs. If no lane is shared, rank t mod W reads the lane of sample t.
         """
         epoch, index = np.divmod(numbers, records)
         return index % self.lanes, epoch * records % self.world_size
@@ -88,8 +88,8 @@ class RankShares:
         """Return the rank of each sample of a global batch, (n,).
 
         Args:
-            lanes, turns: lanes and turns of the samples in order, see :meth:`lanes_of`.
-            first: see :func:`divide_samples`.
+            lanes, turns: lane and turn of each sample, in order, see :meth:`lanes_of`.
+            first: first rank that gets a leftover sample, see :func:`divide_samples`.
         """
         if self.world_size == 1:
             return np.zeros(len(lanes), dtype=np.int64)
@@ -101,9 +101,9 @@ class RankShares:
         """Give the samples of a global batch that have no owner yet to ranks that lack samples.
 
         Args:
-            owners: rank of each sample in order, −1 if it has no owner; changed in place, and returned.
-            readers: first and last reader of each sample's lane.
-            shares: number of samples of each rank, int64 (world size,).
+            owners: rank of each sample, in order; −1 for no owner. Changed in place, and returned.
+            readers: first and last rank that reads each sample's lane.
+            shares: number of samples that each rank takes of the batch, int64 (world size,).
         """
         left = shares - np.bincount(owners[owners >= 0], minlength=self.world_size)
         shared = np.flatnonzero(readers[0] < readers[1])
@@ -116,39 +116,39 @@ class RankShares:
         return owners
 
     def reads(self, rank: int, lanes: I64, turns: I64 | int = 0) -> Bools:
-        """Return whether a rank reads each lane, bool (n,); see :meth:`find_readers` for ``turns``."""
+        """Return whether a rank reads each lane, bool (n,); ``turns`` are those of :meth:`find_readers`."""
         first, last = self.find_readers(lanes, turns)
         marks: Bools = (first <= rank) & (rank <= last)
         return marks
 
     @cached_property
     def _shared_readers(self) -> tuple[I64, I64]:
-        """First and last reader of each shared lane, int64 (shared,)."""
+        """First and last rank that reads each shared lane, int64 (shared,) each."""
         number, ranks, shared = np.arange(self.shared), self.world_size, max(self.shared, 1)
         return number * ranks // shared, ((number + 1) * ranks - 1) // shared
 
 
 def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: I64 | int = 0) -> I64:
-    """Return the size of a rank's share of a batch; ranks get leftover samples one each, from ``first`` on, in turn."""
+    """Return how many of a batch's samples a rank gets; ranks get leftover samples in turn, beginning at ``first``."""
     turn = (np.asarray(rank) - first) % world_size
     share: I64 = np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)
     return share
 
 
 def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
-    """Give each rank the samples of the lanes that it alone reads, up to its share.
+    """Give each rank the samples of the lanes that no other rank reads, up to the rank's share.
 
     Args:
-        first, last: first and last reader of each sample's lane, in order, int64 (n,).
-        shares: size of the share that each sample's first reader has in the sample's global batch, int64 (n,).
+        first, last: first and last rank that reads each sample's lane, in the order of the samples, int64 (n,).
+        shares: for each sample, the share of rank ``first`` in the sample's global batch, int64 (n,).
         group: index of each sample's global batch, int64 (n,), or one index for all samples.
 
     Returns:
-        The rank of each sample, −1 for samples without an owner.
+        The rank of each sample, −1 for samples that no rank has yet.
     """
     own = np.flatnonzero(first == last)
     cell = (group * (int(first.max(initial=0)) + 1) + first)[own]
-    # The smallest type, because NumPy sorts integers of at most 16 bits by radix.
+    # Use the smallest type, because NumPy sorts integers of at most 16 bits by radix.
     order = np.argsort(cell.astype(np.min_scalar_type(int(cell.max(initial=0)))), kind="stable")
     begins = np.flatnonzero(np.diff(cell[order], prepend=-1))
     earlier = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
@@ -161,7 +161,7 @@ def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
 def default_lanes(world_size: int, sources: int = 1) -> int:
     """Return the number of lanes of each source: MIN_LANES // ``sources``, rounded up to a multiple of the world size.
 
-    So ranks share no lane, and memory does not grow with the number of sources.
+    A multiple leaves no lane shared by ranks, and the division keeps memory from growing with the number of sources.
     """
     return -(-max(1, MIN_LANES // sources) // world_size) * world_size
 
@@ -169,8 +169,8 @@ def default_lanes(world_size: int, sources: int = 1) -> int:
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return the rank and world size of this process.
 
-    Both come from the arguments, else from torch.distributed, else from the environment's RANK and WORLD_SIZE; else
-    they are 0 and 1. Raise UsageError if only one of the two is given, is not an integer or is out of range.
+    Arguments come before torch.distributed, which comes before RANK and WORLD_SIZE of the environment; the default is 0
+    and 1. Raise UsageError if only one of the two is given, is not an integer or is out of range.
     """
     if (rank is None) != (world_size is None):
         raise UsageError("rank and world_size belong together: give both or neither")

@@ -22,7 +22,7 @@ class PlanChoice(Protocol):
     """Rule that chooses one of several plans of transforms for each batch."""
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return for each image whether a batch of the epoch can apply a plan to it: bool (n,).
+        """Return for each image whether a batch of the epoch may apply plan ``plan`` to the image: bool (n,).
 
         Args:
             plan: index in :attr:`TrainingSource.plans`.
@@ -42,12 +42,12 @@ class TrainingSource:
     copies: int = 1  # largest number of samples of one record in an epoch
     # Plans besides ``plan``. Views, targets and columns are the same in all plans.
     others: tuple[TransformPlan, ...] = ()
-    choice: PlanChoice | None = None  # rule for the plans that an image may need; None for all plans
-    shift: RecordShift = NO_SHIFT  # change of labels before the base is added
+    choice: PlanChoice | None = None  # rule that tells which plans an image may need; None for all plans
+    shift: RecordShift = NO_SHIFT  # change of labels, made before ``base`` is added
 
     @property
     def class_names(self) -> dict[int, str]:
-        """Names of classes, by their labels in batches."""
+        """Names of the classes, by label as batches have it."""
         names = self.dataset.classes
         return dict(zip(self.batch_labels(np.arange(len(names))).tolist(), names, strict=True))
 
@@ -58,17 +58,17 @@ class TrainingSource:
 
     @property
     def plans(self) -> tuple[TransformPlan, ...]:
-        """All plans, in the order of :attr:`SourceRequest.plan`."""
+        """All plans; :attr:`SourceRequest.plan` is an index here."""
         return (self.plan, *self.others)
 
     def uses_plan(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return for each image whether a batch of the epoch can apply a plan to it; see :meth:`PlanChoice.uses`."""
+        """Return for each image whether a batch of the epoch may apply a plan to it; see :meth:`PlanChoice.uses`."""
         return np.ones(len(sizes), dtype=np.bool_) if self.choice is None else self.choice.uses(plan, epoch, sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class LeavingRun:
-    """Container that a lane leaves after a batch, with the ``records`` to set aside because later batches need them."""
+    """Container that a lane leaves after a batch, and its ``records`` to set aside because later batches need them."""
 
     container: int
     lane: int
@@ -76,10 +76,10 @@ class LeavingRun:
 
 
 class OpenRuns:
-    """Runs of records, each in one container, that the lanes of a rank are reading in one epoch."""
+    """Open runs: containers from which a lane of a rank has taken samples of an epoch and will take more."""
 
     def __init__(self) -> None:
-        # Last sample that a lane takes from a container, by container and lane.
+        # Index of the last sample that the lane takes from the container, by (container, lane).
         self._ends: dict[tuple[int, int], int] = {}
 
     def read(self, containers: I64, lanes: I64, ends: I64) -> None:
@@ -87,17 +87,17 @@ class OpenRuns:
         self._ends.update(zip(zip(containers.tolist(), lanes.tolist(), strict=True), ends.tolist(), strict=True))
 
     def leave(self, last: int) -> list[tuple[int, int]]:
-        """Forget the runs that end at sample ``last`` or before, and return their containers and lanes."""
+        """Forget the runs whose last sample is ``last`` or earlier, and return (container, lane) of each."""
         left = [run for run, end in self._ends.items() if end <= last]
         for run in left:
             del self._ends[run]
         return left
 
     def read_lanes(self, samples: Samples, inside: Bools, last: int) -> tuple[Samples, tuple[LeavingRun, ...]]:
-        """Mark samples in lanes that the batch's rank reads (``inside``) as IN_CONTAINER, all other samples as ALONE.
+        """Mark samples whose lane this rank reads (``inside``) as IN_CONTAINER, all other samples as ALONE.
 
         Returns:
-            The samples, and the containers that lanes leave after the ``last`` sample of the global batch.
+            The marked samples, and the containers that lanes leave after sample ``last``, the global batch's last.
         """
         self.read(samples.container[inside], samples.lane[inside], samples.end[inside])
         leaving = tuple(LeavingRun(*run, np.zeros(0, np.int64)) for run in self.leave(last))
@@ -111,9 +111,9 @@ class SourceRequest:
 
     Attributes:
         slots: int64 (n,), slots of the samples in the batch.
-        plan: index in :attr:`TrainingSource.plans` of the samples' plan.
+        plan: index in :attr:`TrainingSource.plans` of the plan for these samples.
         leaving: containers that lanes leave after the batch.
-        weight: weight of the rank's batch, see :attr:`picstore.train.batch.Batch.weight`; equal in all its requests.
+        weight: weight of the rank's batch, as in :attr:`picstore.train.batch.Batch.weight`; equal in all its requests.
     """
 
     source: int
@@ -129,10 +129,10 @@ BatchRequest: TypeAlias = Sequence[SourceRequest]
 
 
 class Order(Protocol):
-    """Order of all batches of a rank: a pure function of the fields, and a value that can be pickled."""
+    """Order of all batches of a rank: a value that can be pickled, and that alone determines the batches."""
 
     def stage(self, epoch: int) -> int:
-        """Return the index of an epoch's stage; each stage may have callables of its own."""
+        """Return the index of the training stage of an epoch; each stage may have callables of its own."""
 
     def length(self, epoch: int) -> int | None:
         """Return the number of batches in an epoch; None if the epoch has no end."""
@@ -148,7 +148,7 @@ class Order(Protocol):
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield the requests for batch ``first`` of ``epoch`` and for all later batches, in later epochs too.
+        """Yield the requests for batch ``first`` of ``epoch`` and for all batches that follow, later epochs included.
 
         A DataLoader's worker gets every ``step``-th batch of one epoch; in other processes, ``step`` is 0.
         """
@@ -160,7 +160,7 @@ class Order(Protocol):
         """Return the state of a loader before a batch: numbers, strings, and lists of numbers and strings."""
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch at which a state with the same number of lanes goes on.
+        """Return the epoch and batch at which a state with this order's number of lanes goes on.
 
         Raise UsageError if the state does not fit this order.
         """
@@ -170,5 +170,5 @@ class Order(Protocol):
 
 
 def skip_deleted(samples: Samples, dataset: Dataset) -> Samples:
-    """Map indices of records among a container's live records to indices among all records of the container."""
+    """Change record numbers from numbers among a container's live records to numbers among all its records."""
     return replace(samples, record=dataset.live.to_record_numbers(samples.container, samples.record))

@@ -20,8 +20,8 @@ from picstore.train.buffers import anonymous_memory
 class SharedIntegers:
     """int64 array, initially zero, shared by the process that created it with the workers of its DataLoaders.
 
-    Any other process that is forked, or that receives the array as an argument, gets a private array with the values of
-    that moment. Pickling copies the array, except for a process that is being spawned.
+    Any other process that is forked, or that receives the array as an argument, gets a private array with the current
+    values. Pickling copies the array, except while a process is being spawned.
 
     The array is not a torch tensor: if a daemon thread frees a tensor while the interpreter ends, torch takes the
     interpreter's lock in a destructor, which aborts the process.
@@ -43,13 +43,13 @@ class SharedIntegers:
     def _attach(self, descriptor: int, shape: tuple[int, ...]) -> None:
         self._pid, self._descriptor = os.getpid(), descriptor
         self._values: I64 = np.frombuffer(mmap.mmap(descriptor, 8 * int(np.prod(shape))), np.int64).reshape(shape)
-        # Values with which a forked process begins.
+        # Values that a forked process begins with.
         self._inherited: I64 = self._values
         weakref.finalize(self, os.close, descriptor).atexit = False
         _arrays.add(self)
 
     def note_values(self) -> None:
-        """Copy the values for a process that is about to be forked."""
+        """Note the current values for a process that is about to be forked."""
         self._inherited = self.values.copy()
 
     def __reduce__(self) -> tuple[Callable[..., SharedIntegers], tuple[Any, ...]]:

@@ -14,16 +14,16 @@ from itertools import islice
 
 from picstore.train.order.requests import BatchRequest, Order, TrainingSource
 
-# All spans together read at most this many times the bytes of a run without spans.
+# All spans together read at most this many times the bytes that an undivided run would read.
 MAX_READ = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Steps of an order, one batch each, from batch ``first`` of ``epoch`` on. Called with sources, it yields requests.
+    """Steps of an order, one batch each, from batch ``first`` of ``epoch`` on; a call yields the steps' requests.
 
     Attributes:
-        step: distance between two batches in a DataLoader's worker, see :meth:`Order.requests`; otherwise 0.
+        step: distance between two batches of a DataLoader's worker, see :meth:`Order.requests`; otherwise 0.
         count: number of steps; None if the span has no end.
     """
 
@@ -38,12 +38,12 @@ class Span:
         return islice(requests, self.count)
 
     def after(self, steps: int) -> Span:
-        """Return the span without its first ``steps`` steps, which must lie in one epoch."""
+        """Return the rest of the span after ``steps`` steps, which must lie in one epoch."""
         left = None if self.count is None else self.count - steps
         return replace(self, first=self.first + steps, count=left)
 
     def cut(self, steps: int) -> tuple[Span, Span]:
-        """Divide a span without end into a span of about ``steps`` steps in one epoch, and the rest."""
+        """Divide a span without end into a span of about ``steps`` steps in one epoch and the rest; return both."""
         length = self.order.length(self.epoch)
         if length is None:
             return replace(self, count=steps), self.after(steps)
@@ -57,13 +57,13 @@ class Span:
 
 @dataclass(slots=True)
 class SpanCutter:
-    """Divider of a span without end into spans; the first are shorter, so that workers end one after the other."""
+    """Cutter of a span without end into spans; the first spans are shorter, so that workers do not end together."""
 
     rest: Span
     cuts: int = 0
 
     def cut(self, steps: int, workers: int) -> Span:
-        """Cut off the next span: about ``steps`` steps, or fewer until each of the ``workers`` has a span."""
+        """Cut off and return the next span: about ``steps`` steps, or fewer until each worker has had a span."""
         self.cuts += 1
         span, self.rest = self.rest.cut(max(1, steps * min(self.cuts, workers) // workers))
         return span
@@ -86,12 +86,12 @@ class DealtSpans:
             yield cutter.cut(self.steps, self.workers)
 
     def of_worker(self, number: int) -> Iterator[Span]:
-        """Yield the spans of one worker."""
+        """Yield the spans that worker ``number`` makes."""
         return islice(self, number, None, self.workers)
 
 
 def steps_of_span(span: Span, sources: Sequence[TrainingSource]) -> tuple[int, float]:
-    """Return the least number of steps that keeps a span within ``MAX_READ``, and the stored bytes of a step."""
+    """Return the least length of a span that keeps reads within ``MAX_READ``, in steps, and a step's stored bytes."""
     request = next(iter(span(sources)))
     lanes = span.order.lanes_read / len(sources)
     opened = taken = 0.0

@@ -9,8 +9,8 @@ from picstore.errors import UsageError
 from picstore.train.order.rank_shares import MAX_LANES
 from picstore.train.transforms.arguments import checked_integer
 
-# Version of the order, raised by any change of the records in a batch. docs/order.md, "States", lists the differences
-# of earlier versions, and tests/test_versions.py fails if the version was not raised.
+# Version of the order, raised by any change of the records in a batch. docs/order.md, "States", says how earlier
+# versions differ, and tests/test_versions.py fails if a change did not raise the version.
 VERSION = 2
 # Largest index of an epoch, batch or sample. Multiplied by 2**20 ranks it fits into 63 bits, and a rank that takes
 # 10,000 samples a second reaches it after 14 years.
@@ -25,17 +25,17 @@ class Position(NamedTuple):
 
 
 def check_position(**numbers: Any) -> tuple[int, ...]:
-    """Return the indices of epochs, batches or samples as Python's integers, in the order given.
+    """Return indices of epochs, batches or samples as Python integers, in the order given.
 
-    Raise UsageError, which names the argument, unless each is an integer from 0 to 2**42.
+    Raise UsageError, with the argument's name, unless each is an integer from 0 to 2**42.
     """
     return tuple(checked_integer(value, name, 0, MAX_POSITION) for name, value in numbers.items())
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
-    """Raise UsageError if a state differs in one of the fields ``names`` from the loader or mux that loads the state.
+    """Raise UsageError if a state and the loader or mux ``of`` differ in one of the fields ``names``.
 
-    States of version 1 are accepted, because only the stored order on several ranks has changed.
+    States of version 1 are accepted, except those in stored order on several ranks, which alone has changed.
     """
     version = state.get("version")
     if version not in (1, VERSION) or isinstance(version, bool):
@@ -55,11 +55,11 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequenc
 
 
 def position_in_epochs(state: Mapping[str, Any], unit: str) -> tuple[int, int]:
-    """Return the epoch of a state, and its position in the epoch in ``unit``, ``"samples"`` or ``"batches"``."""
+    """Return a state's epoch, and the number of ``unit`` before it in the epoch: ``"samples"`` or ``"batches"``."""
     epoch, position = check_position(**{name: state.get(name) for name in ("epoch", unit)})
     return epoch, position
 
 
 def read_lanes(state: Mapping[str, Any]) -> int:
-    """Return the number of lanes of a state; raise UsageError if no order has this number of lanes."""
+    """Return the number of lanes of a state; raise UsageError if it is out of range."""
     return checked_integer(state.get("lanes"), "lanes of the state", 1, MAX_LANES)

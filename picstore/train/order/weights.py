@@ -21,12 +21,12 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import Samples
 
-_TICKS = 30  # A sample is 2**30 ticks.
-# Fraction of the golden ratio, in ticks. This number is odd, so that 2**30 epochs have different offsets.
+_TICKS = 30  # A share of one sample is 2**30 ticks.
+# Fractional part of the golden ratio, in ticks. The number is odd, so that 2**30 epochs have different offsets.
 _GOLDEN = 663_608_941
-# Largest number of samples and of records, so that sums of ticks have at most 63 bits.
+# Largest number of samples, and of records, which keeps sums of ticks within 63 bits.
 _MAX_SAMPLES = 1 << 31
-# Largest exponent of the largest weight: the sum of 2**31 weights, and 2**61 ticks divided by it, are then finite.
+# Largest binary exponent of a weight, which keeps the sum of 2**31 weights, and 2**61 ticks divided by it, finite.
 _MAX_EXPONENT = 512
 # Number of weights to add up at a time: few enough for the cache, and for blocks that malloc keeps.
 _CHUNK = 1 << 13
@@ -34,12 +34,12 @@ _CHUNK = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class RecordShares:
-    """Share of each record of a dataset, in ticks, in an epoch of ``samples`` samples, which rounds it up or down.
+    """Shares of a dataset's records in an epoch of ``samples`` samples, in ticks; each epoch rounds a share up or down.
 
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
         bounds: int64 (containers + 1,), ticks of all records before each container.
-        copies: largest number of times that a record comes in an epoch.
+        copies: greatest number of samples of one record in an epoch.
         digest: hash of the shares, 16 hexadecimal digits.
         weights: weights of the records; None if all records have the same share.
     """
@@ -54,7 +54,7 @@ class RecordShares:
 
     @classmethod
     def equal(cls, counts: I64, samples: int, *, seed: int) -> RecordShares:
-        """Give the same share to all records of containers of ``counts`` records."""
+        """Return equal shares for all records, given the number of records in each container."""
         starts: I64 = np.concatenate(([0], np.cumsum(counts)))
         records = int(starts[-1])
         bounds, digest = _equal_ticks(starts, samples, records), hashlib.sha256(str(samples).encode())
@@ -64,7 +64,7 @@ class RecordShares:
     def weighted(
         cls, counts: I64, weights: Array, samples: int, *, seed: int, values: Array | None = None
     ) -> RecordShares:
-        """Give each record a share in proportion to its weight.
+        """Return shares in proportion to the records' weights.
 
         Args:
             weights: (records,), at least 0, not all 0; or indices into ``values``, if ``values`` is given.
@@ -85,12 +85,12 @@ class RecordShares:
     def counts(self, epoch: int) -> I64:
         """Return the number of samples of each container in an epoch, int64 (containers,)."""
         bounds = self.bounds + self._offset(epoch)
-        # Shift in place, because a new array's pages cost more than the arithmetic.
+        # Shift in place, because the pages of a new array cost more than the arithmetic.
         bounds >>= _TICKS
         return np.diff(bounds)
 
     def to_records(self, samples: Samples, epoch: int) -> Samples:
-        """Map samples of an order over containers of :meth:`counts` samples to live records, and number the copies."""
+        """Map samples of containers with :meth:`counts` samples to live records, and number each record's samples."""
         each, which = np.unique(samples.container, return_inverse=True)
         first, begins, ends = self._ticks(each)
         offset = self._offset(epoch)
@@ -108,11 +108,11 @@ class RecordShares:
         return range(begin - before, end - before)
 
     def _ticks(self, containers: I64) -> tuple[I64, I64, I64]:
-        """Return the ticks before and after each record of some containers.
+        """Return the shares before and after each record of some containers, in ticks, added up over all records.
 
         Returns:
-            For each container, the index of its first record in the two arrays that follow; the ticks before each
-            record; and the ticks after each record.
+            Three arrays: for each container, the index of its first record in the other two; for each record, the sum
+            of the shares before it; and the sum up to its end.
         """
         lengths = self.starts[containers + 1] - self.starts[containers]
         first = np.cumsum(lengths) - lengths
@@ -133,10 +133,10 @@ class RecordWeights:
 
     Attributes:
         weights: (records,), numbers of any type; or indices into ``values``.
-        values: float64, the different weights; None if ``weights`` are the weights themselves.
+        values: float64, the distinct weights; None if ``weights`` are the weights themselves.
         sums: float64 (containers + 1,), sum of the weights before each container.
         total: sum of all weights.
-        whole: ticks of all records.
+        whole: sum of all records' shares, in ticks.
     """
 
     weights: Array
@@ -146,7 +146,7 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """Return the ticks before and after each of ``records``, the ``lengths`` records of all ``containers``."""
+        """Return the sum of the shares before and after each of ``records``, in ticks; ``lengths`` is by container."""
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         sums = np.zeros((len(inside), inside.shape[1] + 1))
         sums[:, 0] = self.sums[containers]
@@ -155,13 +155,13 @@ class RecordWeights:
         return ticks[:, :-1][inside], ticks[:, 1:][inside]
 
     def to_ticks(self, sums: F64) -> I64:
-        """Round sums of weights to ticks."""
+        """Convert sums of weights to sums of shares, rounded to ticks."""
         ticks = np.minimum(np.rint(sums * (self.whole / self.total)), self.whole).astype(np.int64)
         ticks[sums == self.total] = self.whole
         return ticks
 
     def summarize(self, samples: int) -> tuple[int, str]:
-        """Return the largest share, in ticks, and a hash of all shares."""
+        """Return the largest share, in ticks, and a hash of all shares in epochs of ``samples`` samples."""
         hashed, weight, largest = hashlib.sha256(str(samples).encode()), 0.0, 0
         for start in range(0, len(self.weights), _CHUNK):
             sums = np.cumsum(np.append(weight, _look_up(self.weights[start : start + _CHUNK], self.values)))
@@ -177,7 +177,7 @@ def record_shares(
     """Compute the records' shares from a Loader's options.
 
     Returns:
-        The shares; None if every record comes once an epoch.
+        The shares; None if every record has one sample in each epoch.
 
     Raises:
         UsageError: the options do not fit together, or weights are missing, negative, not finite or all zero.
@@ -203,7 +203,7 @@ def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
     try:
         # A copy, so that later changes by the caller have no effect.
         array = np.array(dataset.table[weights] if isinstance(weights, str) else weights)
-    except ValueError as error:  # a list of lists that differ in length
+    except ValueError as error:  # the error for a list of lists of different lengths
         raise UsageError(f"{name}: {error}; a number for each of {len(dataset):,} records is needed") from error
     if array.shape != (len(dataset),) or array.dtype.kind not in "iufb":
         text = f"{name}: an array of shape {array.shape} and {array.dtype}"
@@ -219,7 +219,7 @@ def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
 
 
 def _scale(weights: Array) -> Array:
-    """Multiply weights by a power of two if their sum or its inverse would overflow; all shares stay the same."""
+    """Multiply weights by a power of two if their sum or its inverse would overflow; no share changes."""
     exponent = int(np.frexp(weights.max())[1]) if weights.dtype.kind == "f" else 0
     if -_MAX_EXPONENT < exponent <= _MAX_EXPONENT:
         return weights
@@ -227,10 +227,10 @@ def _scale(weights: Array) -> Array:
 
 
 def _balance_weights(dataset: Dataset, name: str) -> tuple[Array, Array]:
-    """Give each record a weight of 1 / (number of records with the same value in the column).
+    """Give each record a weight of 1 / (number of records with the same value in column ``name``).
 
     Returns:
-        ``which`` and ``weights``; record i has weight ``weights[which[i]]``.
+        Index of each record's value among the distinct values, and the weight for each distinct value.
     """
     values = np.array(dataset.table[name])
     if values.ndim != 1 or values.dtype.kind not in "iuU":
@@ -245,6 +245,6 @@ def _look_up(weights: Array, values: Array | None) -> F64:
 
 
 def _equal_ticks(records: I64, samples: int, count: int) -> I64:
-    """Return the ticks before each of ``records``, rounded down, if all ``count`` records have equal shares."""
+    """Return the sum of the shares before each of ``records``, in ticks rounded down, if all shares are equal."""
     each, rest = divmod(samples << _TICKS, count)
     return records * each + records * rest // count

@@ -24,20 +24,20 @@ Filler: TypeAlias = Callable[..., BatchFiller]
 
 
 class BatchForm(ABC):
-    """Form of host batches, with everything that depends on the form.
+    """Form of the batches in CPU memory, with everything that depends on the form.
 
     Attributes:
         decoded: whether host batches hold decoded images rather than streams.
-        reduces: whether the decoder can divide an image's sides by a factor while it decodes.
+        reduces: whether the decoder can downscale an image while it decodes.
         mapped: whether batches lie in memory that can be page-locked.
-        task: smallest and largest number of images in a thread's task.
+        task: smallest and largest number of images in a decoding thread's task.
     """
 
     decoded = False
     reduces = True
     mapped = False
-    # Each thread gets one task of a batch, so that all threads finish the batch together. A task of 16 images takes
-    # 10 ms; a task of any size holds the GIL for 0.1 ms if caches are cold.
+    # Between these bounds, each thread gets one task of a batch, so that all threads finish together. A task of 16
+    # images takes 10 ms; a task of any size holds the GIL for 0.1 ms if caches are cold.
     task = 16, 64
 
     def load_filler(self, spec: PipelineSpec) -> Filler:
@@ -58,27 +58,27 @@ class BatchForm(ABC):
     def make_maker(
         self, output: OutputSpec, device: torch.device, *, strict: bool, load: Callable[[torch.device], Decode]
     ) -> BatchMaker | None:
-        """Return the maker of batches on a device, or None if decoded images stay in their memory on the CPU.
+        """Return the object that makes batches on a device, or None for decoded images that stay on the CPU.
 
         Args:
-            output, device: output of the pipeline, and device with an index.
+            output, device: output of the pipeline, and torch device with an index.
             strict: whether an image that does not decode raises an error instead of being replaced.
             load: function that loads a device's decoder of JPEG streams.
         """
 
     def divide(self, count: int, output: OutputSpec, *, threads: int) -> list[range]:
-        """Divide the slots of a batch into the threads' tasks; return each task's range of slots."""
+        """Divide the slots of a batch among the threads' tasks; return each task's range of slots."""
         views, (least, most) = self._views(output), self.task
         size = max(1, min(max(-(-count * views // threads), least), most) // views)
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return the number of images that a record adds to the size of a task."""
+        """Return the number of images that each record counts for in the size of a task."""
         return output.view_count
 
 
 class Pixels(BatchForm):
-    """Images that CPU cores have decoded and augmented."""
+    """Form whose images the CPU has decoded and augmented."""
 
     decoded = True
 
@@ -106,7 +106,7 @@ class Pixels(BatchForm):
 
 
 class Streams(BatchForm):
-    """JPEG streams cut to the tiles that views reach, for nvJPEG, which decodes only at full scale."""
+    """Form with JPEG streams, each cut to the tiles that views reach, for nvJPEG, which cannot downscale."""
 
     reduces = False
 
@@ -126,10 +126,10 @@ class Streams(BatchForm):
 
 
 class Segments(BatchForm):
-    """Rows of tiles, with descriptions of their segments for picstore's GPU kernels."""
+    """Form with rows of a JPEG's tiles, and descriptions of their segments, for picstore's GPU kernels."""
 
     mapped = True
-    # Larger tasks, because describing an image's tiles is 200 times as fast as making it, and a task costs 0.1 ms.
+    # Larger tasks, because describing an image's tiles takes 1/200 of the time to decode and augment it.
     task = 64, 128
 
     def _choose_filler(self, plans: Sequence[TransformPlan], output: OutputSpec) -> tuple[Filler, list[Any]]:
@@ -150,7 +150,7 @@ class Segments(BatchForm):
         return 1
 
 
-# Key: name of the form in ``OutputSpec.form``, which is sent to other processes.
+# Forms by name. ``OutputSpec.form`` is the name, because specifications are sent to other processes.
 FORMS: dict[str, BatchForm] = {"pixels": Pixels(), "streams": Streams(), "segments": Segments()}
 _OF_DECODERS = {"cpu": "pixels", "picstore": "segments"}
 

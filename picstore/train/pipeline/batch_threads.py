@@ -54,7 +54,7 @@ class _RequestedBatch:
 
 
 class Pipeline:
-    """Threads that make the batches of an iterator of requests: started by the first ``receive``, ended by ``close``.
+    """Threads that make a batch for each request: the first ``receive`` starts the threads, ``close`` ends them.
 
     Args:
         requests: one request for each batch. The planner's thread draws at most AHEAD + MAX_REQUESTS + 1 requests whose
@@ -62,7 +62,7 @@ class Pipeline:
         buffers: buffers shared with earlier epochs, so that all epochs reuse the same pages.
 
     Attributes:
-        drained: whether all requests were drawn.
+        drained: whether all requests have been drawn.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Pipeline:
         self._requests, self._spec, self._form = requests, spec, FORMS[spec.output.form]
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
-        # A partial, because a method's reference cycle would keep a pipeline that is no longer used in memory.
+        # A bound method would make a reference cycle, which would keep an unused pipeline in memory.
         read = partial(read_containers, spec, self._buffers, self._counter)
         readers = max(source.dataset.containers.readers for source in spec.sources)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
@@ -85,16 +85,16 @@ class Pipeline:
         self._collating = threading.Lock()  # Tokenizers are not thread-safe.
         self._filler_class: Future[Callable[..., BatchFiller]] = Future()
         self._queue: SimpleQueue[Future[HostBatch] | BaseException | None] = SimpleQueue()
-        self._free_slots = threading.Semaphore(AHEAD)  # Slots in the queue.
+        self._free_slots = threading.Semaphore(AHEAD)  # Free places in the queue.
         self._stop = self._started = self.drained = False
         self._pid = os.getpid()
         self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
 
     def start(self) -> None:
-        """Start the threads and load the kernels, unless that has been done.
+        """Start the threads and load the kernels, unless an earlier call has done so.
 
-        numba is imported here rather than with this module, so that the first containers are read meanwhile; and in
-        the caller's thread, so that an interrupt ends a compilation.
+        Loading imports numba, which this module does not import, so that the first containers are read meanwhile. It
+        runs in the caller's thread, so that a keyboard interrupt can end a compilation.
         """
         if self._started:
             return
@@ -113,7 +113,7 @@ class Pipeline:
         """Return the next batch, or None at the end; do not call this again after the end.
 
         Raises:
-            Damage: a record is damaged and the spec is strict, or a source has no sound record in a batch.
+            Damage: a record is damaged and the spec is strict, or all of a source's records in the batch are damaged.
             CancelledError: the pipeline was closed, by another thread for instance, or its process was forked.
         """
         if not self._closed:
@@ -153,7 +153,7 @@ class Pipeline:
         return self._stop or self._pid != os.getpid()
 
     def _plan(self) -> None:
-        """Queue all batches, or an error for the consumer. This is the main function of the planner's thread."""
+        """Queue the futures of all batches, or an error for the consumer; the main function of the planner's thread."""
         try:
             for filling in self._start_batches():
                 self._queue.put(filling)
@@ -183,7 +183,7 @@ class Pipeline:
             filling = self._start_filling(ahead.popleft())
             yield filling
             if first:
-                # Reading for other batches would delay the images of the first batch.
+                # Reads for later batches would delay the first batch.
                 wait([filling])
                 first = False
 
@@ -193,7 +193,7 @@ class Pipeline:
         self.drained = True
 
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
-        """Wait for the kernels, which more reads would delay; return whether the containers are read by then."""
+        """Wait for the kernels, whose loading more reads would delay; return whether the containers are then read."""
         self._filler_class.result()
         return all(future.done() for future in futures.values())
 
@@ -226,7 +226,8 @@ class Pipeline:
                 for number, count in waited.items():
                     key = wanted.source, wanted.epoch, number
                     found[key] = self._aside.take(key, count)
-        # A later result replaces one with fewer records: those set aside, then those read alone, then whole containers.
+        # Results with more records of a container replace those with fewer: first come the records set aside, then
+        # records read alone, then whole containers.
         for read in sorted(requested.futures, key=lambda read: not read.records):
             found[read.source, read.epoch, read.number] = requested.futures[read].result()
         return found
@@ -251,7 +252,7 @@ class Pipeline:
         uses: dict[ContainerKey, ContainerUse],
         problems: dict[int, Damage] | None,
     ) -> HostBatch | None:
-        """Release a batch's containers after its last task; complete it unless a task failed (``problems`` is None)."""
+        """Release a batch's containers after its last task; complete it unless a task failed (no ``problems``)."""
         records.release()
         self._prefetcher.release(uses)
         if problems is None:
@@ -260,7 +261,7 @@ class Pipeline:
         return self._complete(records, filler, dict(sorted(problems.items())))
 
     def _complete(self, records: BatchRecords, filler: BatchFiller, problems: dict[int, Damage]) -> HostBatch:
-        """Build the batch: replace damaged records, and add the values of columns and of ``collate``."""
+        """Build the batch: replace damaged records or raise the damage, and add values of columns and ``collate``."""
         batch = HostBatch(
             images=filler.images,
             labels=records.labels,
@@ -284,7 +285,7 @@ class Pipeline:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     records: I64  # ascending
-    samples: int  # Number of these records' samples in later batches; a record may have several.
+    samples: int  # Number of samples of these records that later batches take; a record may have several.
     held: ReadResult
 
 
@@ -295,15 +296,15 @@ class SetAside:
         self._waiting: dict[EpochContainer, _Waiting] = {}
 
     def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
-        """Copy, out of a container, the records that later batches need, and keep the copies.
+        """Copy the records that later batches need out of a container, and keep the copies.
 
-        If a record is damaged, the whole container is kept, because another of its records will replace this record.
+        If any of the records is damaged, keep the whole container, because a sound record of it will replace this one.
 
         Args:
-            records: one entry for each sample, so that a record may occur several times.
+            records: numbers of the records in the container, one for each sample, so that a number may occur again.
         """
         samples, earlier = len(records), self._waiting.get(key)
-        if earlier is not None:  # Another lane has set records aside.
+        if earlier is not None:  # Another lane has set aside records of this container.
             records, samples = np.concatenate((earlier.records, records)), samples + earlier.samples
         records = np.unique(records)
         if not isinstance(container, Damage) and container.good[records].all():
@@ -311,7 +312,7 @@ class SetAside:
         self._waiting[key] = _Waiting(records, samples, container)
 
     def take(self, key: EpochContainer, samples: int) -> ReadResult:
-        """Return the records set aside for ``samples`` samples of a container; forget them after the last sample."""
+        """Return the records set aside of a container, for ``samples`` samples; forget them after the last sample."""
         waiting = self._waiting.pop(key)
         if waiting.samples > samples:
             self._waiting[key] = _Waiting(waiting.records, waiting.samples - samples, waiting.held)

@@ -23,7 +23,7 @@ Images: TypeAlias = "list[torch.Tensor] | DecodedImages"  # (3, h, w) each
 
 
 def augment_batches(hosts: Sequence[HostBatch], images: Sequence[Images], output: OutputSpec) -> list[Batch]:
-    """Augment each batch's decoded images on their device, in the order of slots; labels and ids stay on the host."""
+    """Return each host batch with its decoded images augmented on their device; labels and ids stay on the host."""
     made: list[list[Any]] = [[] for _ in hosts]
     places, given = [], []
     for host in hosts:
@@ -51,17 +51,17 @@ def augment_views(
     output: OutputSpec,
     group: GroupSpec,
 ) -> list[Any]:
-    """Make a group's views: resample and color the decoded images (3, h, w) of several batches.
+    """Resample and color the decoded images (3, h, w) of several batches; return a group's views.
 
     Args:
         images: the images of each batch.
-        places: for each batch, int64 (n, 2), left and top of each image in its stored image, and int64 (n,), the factor
-            by which decoding divided the sides.
+        places: for each batch, left and top of each decoded image in its stored image, int64 (n, 2), and the factors
+            by which decoding divided the sides, int64 (n,).
         params: for each batch, the group's parameters.
         output, group: output of the pipeline, and the group of views.
 
     Returns:
-        The group's views of each batch: (count, N, 3, H, W), or count lists of N images.
+        For each batch, the group's views: a tensor (count, n, 3, H, W), or ``count`` lists of n images.
     """
     count, sizes = group.count, [len(each) for each in images]
     if len(images) > 1 and group.stacked:
@@ -80,7 +80,7 @@ def augment_views(
 def _augment_alone(
     images: Images, places: tuple[I64, I64], params: TransformParams, output: OutputSpec, group: GroupSpec
 ) -> Any:
-    """Resample and color the images of one batch."""
+    """Resample and color the images of one batch; return a group's views of the batch."""
     count, n = group.count, len(images)
     if count > 1:
         again = np.tile(np.arange(n), count)
@@ -106,9 +106,12 @@ def augment_images(
 ) -> Any:
     """Resample and color decoded images, one for each row of ``params``.
 
+    Args:
+        counts: each batch's number of images, allowed only if all outputs have one size.
+
     Returns:
-        A tensor (n, 3, H, W), or a list of n tensors (3, h, w) if sizes differ. With ``counts``, each batch's number of
-        images, which is allowed only if all images have one size: a list of one tensor for each batch.
+        With ``counts``, a list of one tensor for each batch; else a tensor (n, 3, H, W), or a list of n tensors
+        (3, h, w) if sizes differ.
     """
     from picstore.train.cuda.augment import augment  # The module imports Triton.
 
@@ -128,13 +131,13 @@ def augment_images(
     by_slot = dict(zip(rest.tolist(), made, strict=True))
     listed = [by_slot[slot] if slot in by_slot else image.contiguous() for slot, image in enumerate(images)]
     firsts = {image.data_ptr(): slot for slot, image in reversed(list(enumerate(listed)))}
-    # Replacements of damaged images, and views that equal the decoded image, are copied: writing to one image must not
+    # Copy images that share memory, such as replacements of damaged images, so that writing to one image does not
     # change another.
     return [image if firsts[image.data_ptr()] == slot else image.clone() for slot, image in enumerate(listed)]
 
 
 def _is_unchanged(params: TransformParams, output: OutputSpec) -> Bools:
-    """Return, for each image, whether the output equals the decoded image: bool (n,)."""
+    """Return whether each output image would equal the decoded image: bool (n,)."""
     geometry = params.geometry
     if output.dtype != "uint8" or output.channels_last or not params.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)

@@ -51,7 +51,7 @@ class MadeBatch:
     event: torch.cuda.Event | None = None
 
     def hand_over(self) -> MadeBatch:
-        """Make the current stream wait until the batch is made, and return this object."""
+        """Make the current stream wait until the batch is ready, and return this object."""
         if self.event is not None:
             stream = torch.cuda.current_stream(self.batch.labels.device)
             stream.wait_event(self.event)
@@ -60,25 +60,26 @@ class MadeBatch:
         return self
 
 
-# Function that finishes a batch, called once while the stream on which the batch was started is the current stream.
+# Function that finishes a batch; called once, with the stream on which the batch was started as current stream.
 Finish: TypeAlias = Callable[[], MadeBatch]
 
 
 class BatchMaker(Protocol):
-    """Makes batches on a device.
+    """Object that makes batches on a device from batches in CPU memory.
 
     Attributes:
-        together: most batches that one ``start`` takes; 1 if it waits for a decoder and should run in two threads.
+        together: greatest number of batches for a call of ``start``; 1 if the call waits for a decoder, so that two
+            threads should make calls.
     """
 
     @property
     def together(self) -> int: ...
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
-        """Return whether batches are few and small enough to be made together."""
+        """Return whether batches are few and small enough for one call of ``start``."""
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Queue the work for batches on the current stream; return one function to finish each. All must be called."""
+        """Queue the work for batches on the current stream; return a function for each batch, which must be called."""
 
 
 class OneByOne(ABC):
@@ -106,7 +107,7 @@ def _record_event(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
-# Limits for batches decoded together, their number and their images' values: 4 batches of 256 images of 224 × 224 fit.
+# Limits for batches decoded together: number of batches, and of output values. 4 × 256 images of 224 × 224 fit.
 TOGETHER = 4
 _MOST_VALUES = 160 << 20
 
@@ -159,8 +160,8 @@ class DecodeStreams(OneByOne):
 class DecodeTiles:
     """A ``BatchMaker`` that decodes tiles with picstore's kernels, and augments the images on a GPU.
 
-    Images with unsound segments are decoded on the CPU, which alone decides about damage, before their batch is handed
-    over. An image that does not decode is replaced, or raises Damage if ``strict`` is set. A batch's memory is
+    Images that the GPU refuses are decoded on the CPU, which alone decides what is damaged, before their batch is
+    handed over. An image that does not decode is replaced, or raises Damage if ``strict`` is set. A batch's memory is
     page-locked at its first use. It may be reused once the batch is finished, because the GPU has then read it.
     """
 
@@ -229,8 +230,8 @@ class _BegunTiles:
     """A batch whose images are being decoded; keeps the host's batch alive, because the GPU reads its memory.
 
     Attributes:
-        tables: the batch's tables, without parts of images that no slot shows.
-        tensors: images on the device that the CPU has decoded, by slot.
+        tables: the batch's segment tables, in which images that no slot shows have no parts.
+        tensors: images that the CPU has decoded, on the device, by slot.
         decoded: images that the GPU decodes; None before the decoding is queued.
         status: status of the decoding, and each slot's index in the status; None if the GPU decodes no image.
         copied: whether the batch was copied to page-locked memory.
@@ -259,7 +260,7 @@ class _BegunTiles:
         return images.select(number_of[self._encoded.shown])
 
     def _by_slot(self) -> tuple[DecodedImages, I64]:
-        """Return all images, and for each slot the index of its image."""
+        """Return all images that the GPU or the CPU has decoded, and for each slot the index of its image."""
         from picstore.train.cuda.decoded import DecodedImages  # The module imports Triton.
 
         number_of, parts = np.arange(len(self._encoded.shown)), [] if self.decoded is None else [self.decoded]
@@ -277,7 +278,7 @@ class _BegunTiles:
         return wrong
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
-        """Wait for the GPU; decode on the CPU any images that the GPU refused, and build the batch again with them."""
+        """Wait for the GPU; decode images that it refused on the CPU, and augment the batch again with these images."""
         from picstore.train.cuda.decode_tiles import explain  # The module imports Triton.
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables
@@ -325,7 +326,7 @@ def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, 
 
 
 def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str], *, strict: bool) -> list[Damage]:
-    """Replace images that do not decode, given the reasons by slot; return the damage or, if ``strict``, raise it."""
+    """Replace images that did not decode, given the reasons by slot; return the damage, or raise it if ``strict``."""
     if not broken:
         return []
     problems: dict[int, Damage] = {

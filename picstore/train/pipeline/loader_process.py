@@ -73,12 +73,11 @@ class Message:
     """A batch without its arrays, which lie in a block of shared memory.
 
     Attributes:
-        number: number of the batch.
-        block: number of the block.
-        new_size: bytes of a block that the parent has not mapped, whose descriptor is sent next; else None.
+        number, block: numbers of the batch and of the block, counted from the child's start.
+        new_size: bytes of the block if its descriptor follows, because the parent has not mapped the block; else None.
         gone: numbers of blocks that the child has freed since the previous message.
         arrays: the arrays of ``HostBatch.take_apart``, with a ``SharedArray`` in the place of each.
-        stats: sums over all work of the child.
+        stats: the child's statistics since its start.
     """
 
     number: int
@@ -95,10 +94,10 @@ class SequenceShare:
     """The part of a sequence of batches that one loader process makes.
 
     Attributes:
-        spans: spans of the whole sequence.
-        number: number of the process.
+        spans: all spans of the sequence, dealt to the processes in turn.
+        number: number of the process, from 0.
         ahead: greatest number of batches that are sent and not yet taken.
-        room: limit for the bytes of these batches; AHEAD batches are sent whatever their size.
+        room: limit for the total bytes of these batches; AHEAD batches are sent whatever their size.
     """
 
     spans: DealtSpans
@@ -152,7 +151,7 @@ class LoaderProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether this process may use the child: the child runs, and this is not a fork."""
+        """Whether this process may use the child: the child runs, and this process started it and is not a fork."""
         return self._finalizer.alive and self._process.poll() is None and self._pid == os.getpid()
 
     def start_sequence(self, share: SequenceShare) -> int:
@@ -216,7 +215,7 @@ class LoaderProcess:
             raise
 
     def close(self) -> None:
-        """End the process, from any thread; do nothing in a fork, because the parent goes on with the process."""
+        """End the process, from any thread; do nothing in a fork, because the parent still uses the process."""
         self.running = False
         self._finalizer()
 
@@ -236,7 +235,7 @@ class LoaderProcess:
         self.running = False
         if kind == "error":
             self._failed = True
-            # End the child, because a new child may be able to open a dataset that this child could not open.
+            # End the child: the next iteration starts a new child, which may be able to open a dataset that failed.
             self.close()
             raise content
         return None
@@ -253,12 +252,12 @@ class LoaderProcess:
         if not self._finalizer.alive or self._pid != os.getpid():
             raise CancelledError from error
         self._failed = True
-        if not has_hung_up(error):  # This process has too many open files, for instance.
+        if not has_hung_up(error):  # An error of this process, such as too many open files.
             self.close()
             raise error
         try:
             code = self._process.wait(EXIT_TIMEOUT)
-        except subprocess.TimeoutExpired:  # The child has hung up but does not end.
+        except subprocess.TimeoutExpired:  # The child has closed its socket but does not end.
             self._process.kill()
             code = self._process.wait()
         text = os.pread(self._last_words, _MAX_LAST_WORDS, 0).decode(errors="replace").strip()
@@ -278,7 +277,7 @@ class LoaderProcess:
 
 
 class _MappedBlocks:
-    """The child's blocks of memory, which stay mapped because mapping a block of 19 MB again costs 1 ms."""
+    """Blocks of the child's memory that are mapped here, and stay so because mapping 19 MB again costs 1 ms."""
 
     def __init__(self) -> None:
         self._mapped: dict[int, Mapping] = {}  # Key: number of the block.
@@ -288,7 +287,7 @@ class _MappedBlocks:
         _mapped_blocks.add(self)
 
     def find(self, message: Message, receive_descriptor: Callable[[], int]) -> Mapping:
-        """Return the mapping of a message's block; drop blocks that the child freed, which their arrays keep mapped."""
+        """Return the mapping of a message's block; forget blocks that the child freed, which arrays keep mapped."""
         for number in message.gone:
             self._mapped.pop(number, None)
         if message.new_size is not None:
@@ -301,7 +300,8 @@ class _MappedBlocks:
 
     def use(self, message: Message, receive_descriptor: Callable[[], int]) -> U8:
         """Return the memory of a batch's block; the batch is freed when the last array in that memory is deleted."""
-        # A new array for each batch, the base of the batch's arrays: its deletion means that none of them is left.
+        # A new array for each batch, the base of the batch's arrays: its deletion means that no array of the batch is
+        # left.
         memory: U8 = np.asarray(self.find(message, receive_descriptor))
         self._used[message.number] = message.block
         weakref.finalize(memory, self.free, message.number).atexit = False
@@ -313,14 +313,14 @@ class _MappedBlocks:
         self._freed.append(number)
 
     def take_freed(self) -> tuple[list[int], list[int]]:
-        """Return and forget the freed batches: those whose block may be filled again, and those made private."""
+        """Return the freed batches' numbers, and forget them: batches to fill again, and batches made private."""
         freed = {self._freed.pop() for _ in range(len(self._freed))}
         parted = freed & self._parted
         self._parted -= parted
         return list(freed - parted), list(parted)
 
     def part(self) -> None:
-        """Before a fork, copy batches in use to private memory, so that the fork's arrays keep their values.
+        """Before a fork, replace the shared memory of batches in use by private copies, which the child cannot change.
 
         Page-locked memory stays shared, because users do not see it.
         """
@@ -353,8 +353,8 @@ os.register_at_fork(before=_part_from_fork, after_in_child=_close_in_fork)
 def _end_process(connection: Connection, process: subprocess.Popen[bytes], parent: int) -> None:
     """End the child by hanging up, and wait for its end.
 
-    The descriptor is left open until the last reference to the connection goes: another thread may be reading from it,
-    and the number of a closed descriptor could go to another file meanwhile.
+    The descriptor stays open until the connection is deleted: another thread may be reading from it, and the number
+    of a closed descriptor could go to another file meanwhile.
     """
     if parent != os.getpid():
         return

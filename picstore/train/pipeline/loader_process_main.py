@@ -50,7 +50,7 @@ _LAST_SECONDS = 3.0
 
 @dataclass(slots=True)
 class _SharedBlock:
-    """A block of shared memory, with a descriptor until the parent has received it."""
+    """A block of shared memory, with a descriptor until the descriptor is sent to the parent."""
 
     number: int
     start: int
@@ -103,7 +103,7 @@ class _SharedBlocks:
 
 
 class _HungUp(BaseException):
-    """Error that the parent has closed the socket; not an EOFError, because unpickling may raise that too."""
+    """Error raised when the parent has closed the socket; not an EOFError, because unpickling may raise EOFError."""
 
 
 @contextlib.contextmanager
@@ -118,7 +118,7 @@ def _hanging_up() -> Iterator[None]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler that lets users' modules, such as that of ``collate``, import the modules of ``NUMBA_EXTRAS``."""
+    """Unpickler that allows imports of ``NUMBA_EXTRAS`` before it imports a user's module, as that of ``collate``."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules and not module.startswith("picstore."):
@@ -173,7 +173,7 @@ class ProcessServer:
         under_way: deque[int] = deque()  # bytes of each batch that is sent and not yet taken
         try:
             pipeline.start()
-            if not gc.isenabled():  # ``helper_main.py`` has disabled it.
+            if not gc.isenabled():  # ``helper_main.py`` has disabled garbage collection.
                 gc.freeze()
                 gc.enable()
             while (batch := pipeline.receive()) is not None:
@@ -250,7 +250,7 @@ def main() -> None:
 
 
 class SpanPipelines:
-    """Makes the batches of spans, with one pipeline for each span.
+    """Maker of the batches of spans, with one pipeline for each span.
 
     A pipeline starts as soon as the previous pipeline has requested its last containers, because a span's first batch
     has to wait for a container of each lane. For a moment both hold containers, each within the budget.

@@ -36,7 +36,7 @@ class Call(Protocol):
     """Work for a thread of a pool."""
 
     def run(self) -> None:
-        """Do the work in a thread of the pool, and report errors, since the pool reports none."""
+        """Do the work, in a thread of the pool, and handle all errors, because the pool handles none."""
 
     def cancel(self) -> None:
         """Note that the call will not be run."""
@@ -45,11 +45,11 @@ class Call(Protocol):
 class ThreadPool:
     """``count`` threads that run calls in the order of submission; the first call starts the threads.
 
-    ``yields`` lets other threads, such as readers, go first if cores are scarce: on two cores, 2,959 crops/s of images
-    of 12 megapixels, against 2,709 with equal shares.
+    ``yields`` gives these threads a lower priority than other threads, such as readers: on two cores, 2,959 crops/s of
+    images of 12 megapixels, against 2,709 with equal priorities.
 
-    It replaces an executor of concurrent.futures, which takes no calls once the main thread has ended, although a
-    training loop may go on in another thread, and which a garbage collection in one of its threads cannot shut down.
+    An executor of concurrent.futures would not do: it takes no calls once the main thread has ended, although a
+    training loop may go on in another thread, and a garbage collection in one of its threads cannot shut it down.
     """
 
     def __init__(self, count: int, name: str, *, yields: bool = False) -> None:
@@ -156,7 +156,7 @@ class FillingBatch:
         self._lock = threading.Lock()
 
     def tasks(self, chunks: Sequence[range]) -> list[Call]:
-        """Return a call for each chunk of slots; together the chunks hold all slots."""
+        """Return a call for each chunk of slots; together the chunks must hold all slots of the batch."""
         return [_Task(self, chunk) for chunk in chunks]
 
     def fill(self, slots: range) -> None:
@@ -187,7 +187,7 @@ class FillingBatch:
             if errors and not self._cancelled:
                 finished.set_exception(errors[min(errors)])
             elif batch is None:
-                # The traceback of an error would hold the pipeline until a garbage collection.
+                # No error is set, because its traceback would keep the pipeline alive until a garbage collection.
                 finished.cancel()
             else:
                 finished.set_result(batch)
@@ -248,10 +248,10 @@ def close_at_exit(closable: Closable) -> None:
 
 
 class _Garbage:
-    """Closes objects that a garbage collection finds, in a thread that runs while any object is open.
+    """Closer of objects that a garbage collection finds; its thread runs while any object is open.
 
-    A collection may begin anywhere, also where its thread holds a lock, such as that of ``threading.enumerate``, which
-    a pipeline's threads need in order to end: waiting for these threads would hang for ever.
+    A collection may begin in a thread that holds a lock, such as that of ``threading.enumerate``, which a pipeline's
+    threads need in order to end. Waiting for the pipeline's threads there would be a deadlock.
     """
 
     def __init__(self) -> None:
@@ -260,7 +260,7 @@ class _Garbage:
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """Reset the state that a fork does not inherit: the thread, waiting calls, other threads' collections."""
+        """Set the initial state, also in a fork, in which neither this thread nor other threads' collections go on."""
         self._collecting: set[int] = set()  # Threads in which a collection runs.
         self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()  # ``SimpleQueue.put`` is reentrant.
         self._lock = threading.Lock()
@@ -299,7 +299,7 @@ class _Garbage:
             raise
 
     def _is_idle(self) -> bool:
-        """Return whether the thread may end; the conditions' order matters, because a collection may be running."""
+        """Return whether the closing thread may end; the checks' order matters, as a collection may be running."""
         with self._lock:
             idle = next(iter(_open), None) is None and not self._collecting and self._waiting.empty()
             self._started = not idle
@@ -315,7 +315,7 @@ def close_garbage(close: Callable[[], None]) -> None:
 
 
 def wait_for_exit() -> None:
-    """Block this thread if it is a daemon and the interpreter is ending, when nothing can handle its error."""
+    """Block forever in a daemon thread while the interpreter ends, because nothing could handle the thread's error."""
     if _exiting.is_set() and threading.current_thread().daemon:
         threading.Event().wait()
 

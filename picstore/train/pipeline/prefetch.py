@@ -31,12 +31,12 @@ from picstore.train.pipeline.stats import StatsCounter
 logger = logging.getLogger("picstore")
 
 # Whether a reader without work waits instead of ending, because starting a thread takes 60 µs. False in free-threaded
-# Python, where a waiting thread does not free the objects that it made: such readers held half the budget in addition.
+# Python, where a waiting thread does not free the objects that it made: waiting readers held half the budget more.
 _READERS_WAIT = "t" not in getattr(sys, "abiflags", "")
 
 
 class ContainerKey(NamedTuple):
-    """Key of a container in an epoch of a source, or of some of its records, read without the rest of the container."""
+    """Key of a read: of a whole container in an epoch of a source, or of some of the container's records."""
 
     source: int
     epoch: int
@@ -46,7 +46,7 @@ class ContainerKey(NamedTuple):
 
 @dataclass(slots=True)
 class ContainerUse:
-    """A batch's use of a container of ``size`` bytes; without ``needed``, the batch only notes that lanes are done."""
+    """A batch's use of a container of ``size`` bytes; if not ``needed``, the batch only notes that lanes are done."""
 
     size: int
     lanes: set[int] = field(default_factory=set)  # Lanes that read the container for this batch.
@@ -64,7 +64,7 @@ class _HeldContainer:
 
 
 class Prefetcher:
-    """Holds the containers that lanes read now and that the next batches need, within a budget of bytes.
+    """Reader and holder of the containers that lanes read now and that the next batches need, within a budget of bytes.
 
     A container is held from the first batch that requests it until every lane that reads it is done with it and every
     batch that requested it has released it. Batches request in order; any thread may release them in any order.
@@ -107,7 +107,7 @@ class Prefetcher:
 
         Args:
             uses: the batch's uses, by key; entries of containers that are neither needed nor held are removed.
-            wait: whether to wait until the budget allows the batch; allowed if all earlier batches will be released.
+            wait: whether to wait until the budget allows the batch; all earlier batches must then be released in time.
 
         Returns:
             The futures, or None if the budget does not allow the batch or the prefetcher is closed.
@@ -136,7 +136,7 @@ class Prefetcher:
             return {key: self._held[key].future for key in uses}
 
     def release(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Release the containers of a finished batch that requested them."""
+        """Release the containers that a batch requested, once the batch is finished."""
         with self._changed:
             self._unreleased -= 1
             for key, use in uses.items():
@@ -148,7 +148,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop reading, and end all waits."""
+        """Stop reading, and wake all threads that wait."""
         with self._changed:
             self._closed = True
             while self._waiting:
@@ -186,7 +186,7 @@ class Prefetcher:
             self._ending.pop().join()
 
     def _start_readers(self) -> None:
-        """Wake or start readers for waiting containers."""
+        """Wake or start readers for the containers that wait to be read."""
         self._work.notify(min(len(self._waiting), self._idle))
         for _ in range(min(len(self._waiting) - self._idle, self._readers.threads - self._reading)):
             name = f"{PREFIX}read_{self._reading}"
@@ -196,7 +196,7 @@ class Prefetcher:
             self._reading += 1
 
     def _read_waiting(self) -> None:
-        """Read waiting containers until none is left, keeping no results. This is a reader's main function."""
+        """Read waiting containers until none is left, without keeping results; the main function of a reader thread."""
         handed_over = False
         while calls := self._take_waiting(handed_over):
             handed_over = self._read_some(calls)
@@ -218,12 +218,12 @@ class Prefetcher:
             return [self._waiting.popleft() for _ in range(count)]
 
     def _read_some(self, calls: list[tuple[ContainerKey, Future[ReadResult]]]) -> bool:
-        """Read containers, and empty the list of calls; return False if reading fails."""
+        """Read containers, hand them to their futures, and empty the list of calls; return False if reading fails."""
         for _, future in calls:
             future.set_running_or_notify_cancel()
         try:
             results = self._read([key for key, _ in calls])
-        except BaseException as error:  # The thread that waits for the futures raises it.
+        except BaseException as error:  # The thread that waits for the futures raises the error.
             self._fail(calls, error)
             return False
         self._count_memory(calls, results)
@@ -235,7 +235,7 @@ class Prefetcher:
     def _fail(self, calls: list[tuple[ContainerKey, Future[ReadResult]]], error: BaseException) -> None:
         """Hand an error to the futures of ``calls`` and of all containers that wait for a reader.
 
-        The waiting containers are not tried, because a store that was gone took 3 minutes to fail for one container.
+        The waiting containers are not read, because one read from a store that was gone took 3 minutes to fail.
         """
         with self._lock:
             self._failed = True
@@ -247,7 +247,7 @@ class Prefetcher:
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
     ) -> None:
-        """Count the actual memory of containers that were read, and note that a reader hands them over."""
+        """Count the actual memory of containers that were read, and note that a reader will hand over the results."""
         with self._changed:
             self._handing_over += 1
             for (key, future), result in zip(calls, results, strict=True):
@@ -260,7 +260,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """End the lanes of epochs before a batch's epoch, where ``drop_last`` may have left records unread."""
+        """End the lanes of epochs before a batch's epoch, because ``drop_last`` may have left records there unread."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
@@ -291,7 +291,7 @@ class Prefetcher:
 
 
 def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> dict[ContainerKey, ContainerUse]:
-    """Return, by key, a batch's uses of whole containers, and of records that it reads without their container."""
+    """Return, by key, a batch's uses of whole containers, and of records read without the rest of their container."""
     uses: dict[ContainerKey, ContainerUse] = {}
     for wanted in request:
         dataset = sources[wanted.source].dataset
@@ -310,7 +310,7 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
 
 
 def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
-    """Return the distinct pairs of a container and a lane that reads it, in the order of the samples."""
+    """Return the distinct pairs of a container's number and a lane that reads it, in the order of the samples."""
     inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
     container, lane = samples.container[inside], samples.lane[inside]
     _, firsts = np.unique(container * MAX_LANES + lane, return_index=True)

@@ -26,7 +26,7 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import MAX_READ, DealtSpans, Span, steps_of_span
 from picstore.train.pipeline.loader_process import AHEAD, LoaderProcess, SequenceShare
 
-# Greatest number of batches on their way from all processes: each takes a mapping, and Linux allows 65,530 a process.
+# Limit for batches, over all processes, that are sent and not taken: each takes a mapping, and Linux allows 65,530.
 _MOST_AHEAD = 1 << 15
 
 _Answer: TypeAlias = HostBatch | Exception | None  # None at the end.
@@ -37,8 +37,8 @@ class ProcessSequence:
 
     Args:
         processes: one or more processes, none of which is making batches.
-        spec: specification of each process.
-        owned: whether the processes end with the sequence.
+        spec: specification of one process, with that process's share of the budget.
+        owned: whether ``close`` ends the processes.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ProcessSequence:
         self._pid = os.getpid()
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, or None at the end; raise the errors of ``LoaderProcess.receive`` in their turn."""
+        """Return the next batch, or None at the end; raise an error of a ``LoaderProcess`` when its batch is due."""
         if self._pid != os.getpid():
             raise CancelledError
         if not self._numbers:
@@ -77,7 +77,7 @@ class ProcessSequence:
         """End the sequence."""
         for received in self._received:
             received.clear()
-        for process, number in zip(self._processes, self._numbers, strict=False):  # Some may not have begun.
+        for process, number in zip(self._processes, self._numbers, strict=False):  # Some have not begun.
             process.end_sequence(number)
         if self._owned:
             for process in self._processes:

@@ -108,7 +108,7 @@ class RemoteSequence:
         self._ask()
 
     def _note(self, worker: WorkerHandle, answer: RemoteMessage | Exception) -> None:
-        """Add a batch that a worker has made, or the error in its place, to its task."""
+        """Add a batch that a worker has made, or the error in its place, to the worker's task."""
         task = next(task for task in worker.tasks if task.calls)
         task.made.append((answer, task.calls.popleft()[1]))
         task.losses = 0
@@ -147,7 +147,7 @@ class RemoteSequence:
             self._workers.ray.wait(ahead, num_returns=len(ahead), timeout=0, fetch_local=True)
 
     def _assign(self) -> None:
-        """Give tasks to workers with room, idle workers first; the task that the trainer waits for comes first."""
+        """Give tasks to workers with room, idle workers first; the first task may take the worker of a later task."""
         with_room = [worker for worker in self._workers.members if worker.room]
         for worker in sorted(with_room, key=lambda worker: len(worker.tasks)):
             task = next((task for task in self._tasks if task.worker is None and task.left), None) or self._next_task()
@@ -164,7 +164,7 @@ class RemoteSequence:
                     break
 
     def _next_task(self) -> Task | None:
-        """Cut off the next span and return its task, or None if enough tasks are under way."""
+        """Cut the next span off the sequence and return its task, or None if enough tasks are under way."""
         workers = self._workers.count
         if len(self._tasks) > 2 * workers:
             return None

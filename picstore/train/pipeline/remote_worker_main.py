@@ -49,13 +49,13 @@ def versions() -> dict[str, str]:
 
 
 class RemoteWorker:
-    """Maker of a specification's batches, which another worker can replace if it gets the same calls."""
+    """Maker of a specification's batches; another worker that gets the same calls makes the same batches."""
 
     def __init__(self) -> None:
         self._counter = StatsCounter()
         self._buffers = BufferPools()
         self._pipelines: dict[int, Pipeline | Exception] = {}  # Key: key of the span; an error if the span failed.
-        self._sending: HostBatch | None = None  # The batch whose memory Ray copies.
+        self._sending: HostBatch | None = None  # The batch whose memory Ray is copying.
 
     def open(self, wanted: Mapping[str, str], pickled: bytes) -> Exception | None:
         """Open the datasets of a specification, or return the error that keeps this worker from making batches.
@@ -80,14 +80,14 @@ class RemoteWorker:
         return None
 
     def begin(self, key: int, kept: list[int], order: Order, epoch: int, first: int, count: int) -> None:
-        """Begin a span, to be called ``key``, and end all other spans except those whose keys are in ``kept``."""
+        """Begin a span under the key ``key``, and end all other spans except those whose keys are in ``kept``."""
         self._end({*kept})
         requests = Span(order, epoch, first, count=count)(self._spec.sources)
         pipeline = Pipeline(requests, self._spec, buffers=self._buffers, counter=self._counter)
         self._pipelines[key] = pipeline
         try:
             pipeline.start()
-        except Exception as error:  # Raised by the call for the first batch.
+        except Exception as error:  # The call for the first batch returns the error.
             self._pipelines[key] = error
             pipeline.close()
 

@@ -32,7 +32,7 @@ _WARNING_SECONDS, NO_WORKER_SECONDS = 10.0, 300.0
 _FAILING_SECONDS = 60.0
 # Seconds to wait after a worker has failed to start, before starting another.
 _RETRY_SECONDS = 1.0
-# All ranks together fill the cluster's object stores up to 1 / _SHARE_OF_STORE.
+# Batches of all ranks together take at most 1 / _SHARE_OF_STORE of the cluster's object stores.
 _SHARE_OF_STORE = 4
 
 
@@ -52,7 +52,7 @@ class Task:
 
     @property
     def left(self) -> int:
-        """Number of batches that have not been asked for; 0 after an error."""
+        """Number of batches for which no worker has been called yet; 0 after an error."""
         if self.made and isinstance(self.made[-1][0], Exception):
             return 0
         return (self.span.count or 0) - self.taken - len(self.made) - len(self.calls)
@@ -70,8 +70,8 @@ class WorkerHandle:
     """Ray's actor of a worker, with the worker's tasks and statistics."""
 
     actor: Any
-    opening: Any  # Reference to the call of ``open`` until it ends.
-    tasks: list[Task] = field(default_factory=list)  # The task under way and the next.
+    opening: Any  # Ray's reference to the call of ``open``; None once the call has ended.
+    tasks: list[Task] = field(default_factory=list)  # The task under way and the next task.
     stats: Stats = field(default_factory=Stats)  # The worker's statistics that the trainer's counter includes.
 
     @property
@@ -133,7 +133,7 @@ class RemoteWorkers:
             self._drop((idle or self.members)[-1])
 
     def wait(self, seconds: float) -> list[WorkerHandle]:
-        """Return a worker that answers within ``seconds``, if any does; with 0, all workers that have answered.
+        """Wait up to ``seconds``, and return the first worker to answer, if any; with 0, return all that have answered.
 
         Raise PicstoreError if there has been no worker for too long.
         """
@@ -199,7 +199,7 @@ class RemoteWorkers:
         self.ray.kill(worker.actor)
 
     def _check_alone(self) -> None:
-        """Log a warning if there has been no ready worker for a while, and raise PicstoreError in the end."""
+        """Log a warning if no worker has been ready for a while; raise PicstoreError if none has been for too long."""
         if any(worker.opening is None for worker in self.members):
             self._alone_since, self._warned = time.monotonic(), False
             return

@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnProcesses:
-    """Number of loader processes, and its meaning in a DataLoader's worker, which starts no loader process.
+    """Number of loader processes, and what it means in a DataLoader's worker, which starts no loader process.
 
     Attributes:
         count: number of processes; 0 for threads of this process.
-        chosen: whether the user chose the number. A worker then refuses more than 1.
-        whole_budget: whether a worker holds the whole budget, rather than the share of one process.
+        chosen: whether the user chose the number. A DataLoader's worker then refuses more than 1.
+        whole_budget: whether a DataLoader's worker has the whole budget, rather than the share of one process.
     """
 
     count: int
@@ -81,7 +81,7 @@ def refuse_workers() -> NoReturn:
 
 
 class PipelineRunner:
-    """Runs the pipelines of a loader, one for each epoch, and keeps memory and processes from epoch to epoch.
+    """Runner of a loader's pipelines, one for each epoch; keeps memory and processes from epoch to epoch.
 
     Args:
         decoder: name of a decoder; raise UsageError if the device has no such decoder.
@@ -102,7 +102,7 @@ class PipelineRunner:
         remote: Remote | None = None,
     ) -> None:
         if decoder == "auto" and any(source.dataset.foreign for source in spec.sources):
-            decoder = "cpu"  # Devices decode only JPEGs.
+            decoder = "cpu"  # GPU decoders decode only JPEGs.
         decoder = choose_decoder(decoder, device)
         output = replace(spec.output, form=form_of_decoder(decoder))
         self._form = FORMS[output.form]
@@ -126,9 +126,9 @@ class PipelineRunner:
         if remote is not None:
             from picstore.train.pipeline.remote_workers import pickle_spec
 
-            pickle_spec(self._spec)  # First, so that errors are raised before anything is started.
+            pickle_spec(self._spec)  # Raise errors of pickling before anything is started.
         self._open = Closables()  # Pipelines and processes, also of iterators in use.
-        # Batches started for the next iteration, after the process id and the iteration's position.
+        # Batches started for the next iteration: process id, position of the iteration, and batches.
         self._begun: tuple[int, tuple[int, int], Delivery] | None = None
 
     @property
@@ -137,7 +137,7 @@ class PipelineRunner:
         return self._counter.stats
 
     def set_budget(self, budget: int) -> None:
-        """Set the bytes of containers to hold from the next iteration on, and end the processes that were started."""
+        """Set the budget of bytes for containers from the next iteration on, which starts new processes for it."""
         self._spec = replace(self._spec, resources=replace(self._spec.resources, budget=budget))
         self._processes = []
         self._end_workers()
@@ -156,7 +156,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return the batches of a span, without callables: those kept for the span's position, or else new batches."""
+        """Return the batches of a span, not yet passed to callables: those kept for its position, or new ones."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -191,7 +191,7 @@ class PipelineRunner:
         return self._in_threads(span)
 
     def _load_decoder(self, device: torch.device) -> Decode:
-        """Return the decoder of streams for a device, which the first call loads and tries."""
+        """Return a device's decoder of streams; the first call loads the decoder and tries it on a test image."""
         if device not in self._decoders:
             decode = load_decoder(self._decoder, device)
             check_decoder(decode, device)
@@ -233,7 +233,7 @@ class PipelineRunner:
 
     def _in_threads(self, span: Span) -> HostSource:
         spec, workers = self._spec, Worker.current().count
-        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker has one pipeline.
+        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker stands for one process.
             budget = spec.resources.budget // self._count
             spec = replace(spec, resources=replace(spec.resources, budget=budget))
         if self._threads is None and workers:
@@ -248,10 +248,10 @@ class PipelineRunner:
         return BufferPools.for_batches(mapped=self._form.mapped)
 
     def _in_processes(self, span: Span) -> HostSource:
-        """Return a sequence by loader processes, kept across epochs because starting a process takes half a second."""
+        """Return batches made by loader processes, which are kept because starting a process takes half a second."""
         specs = [self._spec_of_process(number) for number in range(self._count)]
         if any(process.running and process.alive for process in self._processes):
-            # A second iterator has processes of its own.
+            # Another iterator uses the kept processes, so this iterator has processes of its own.
             return ProcessSequence([*map(self._start_process, specs)], span, specs[0], owned=True)
         kept = {number: process for number, process in enumerate(self._processes) if process.alive}
         self._processes = [kept.get(number) or self._start_process(spec) for number, spec in enumerate(specs)]
@@ -270,7 +270,7 @@ class PipelineRunner:
         return process
 
     def _on_cluster(self, remote: Remote, span: Span) -> HostSource:
-        """Return a sequence by remote workers, which are kept across epochs."""
+        """Return batches made by remote workers, which are kept across epochs."""
         from picstore.train.pipeline.remote_sequence import RemoteSequence
 
         if Worker.current().count:
@@ -279,7 +279,7 @@ class PipelineRunner:
             self._workers = self._start_workers(remote)
         if not self._workers.in_use:
             return RemoteSequence(self._workers, span)
-        # A second iterator has workers of its own.
+        # Another iterator uses the kept workers, so this iterator has workers of its own.
         return RemoteSequence(self._start_workers(remote), span, owned=True)
 
     def _start_workers(self, remote: Remote) -> RemoteWorkers:
@@ -332,7 +332,7 @@ class Delivery(Iterator[Batch]):
 
     def __init__(self, stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> None:
         self._stage, self._counter, self._damage_log = stage, counter, damage_log
-        # The interpreter may call __del__ after it has emptied the modules that closing needs.
+        # A finalizer, because __del__ may be called after the interpreter has emptied the modules that closing needs.
         self._finalizer = weakref.finalize(self, close_garbage, stage.close)
         self._finalizer.atexit = False
 

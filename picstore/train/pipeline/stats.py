@@ -52,7 +52,7 @@ class StatsCounter:
         self._lock = threading.Lock()
 
     def add(self, **amounts: float) -> None:
-        """Add to some of the sums."""
+        """Add amounts to the sums with these names."""
         with self._lock:
             for name, amount in amounts.items():
                 self._sums[name] += amount
@@ -75,7 +75,7 @@ class StatsCounter:
 
 
 class _Timer:
-    """Context that adds the time of its block to a sum; a context of ``contextlib`` takes 1 µs, twice as long."""
+    """Context that adds the time of its block to a sum; a ``contextlib`` context would take twice as long, 1 µs."""
 
     __slots__ = ("_counter", "_name", "_start")
 

@@ -171,7 +171,7 @@ class AheadStage:
         return not _is_last(received)
 
     def _start_all(self) -> None:
-        """Start waiting batches; the main function of a thread."""
+        """Start received batches; the main function of a thread."""
         try:
             while self._start_some():
                 pass
@@ -181,7 +181,7 @@ class AheadStage:
             self._started.put(None)
 
     def _start_some(self) -> bool:
-        """Wait for batches and start some; return False at the end."""
+        """Wait until batches may start, and start as many together as ``make`` takes; return False after the last."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._may_start())
             if self._closed:
@@ -256,7 +256,7 @@ class AheadStage:
 
 
 def _is_last(received: HostBatch | BaseException | None) -> bool:
-    """Return whether an answer of a source is the last: None, which means the end, or an error."""
+    """Return whether an item received from a source is the last item: None, which means the end, or an error."""
     return received is None or isinstance(received, BaseException)
 
 
@@ -283,7 +283,7 @@ def _streams(device: torch.device) -> list[torch.cuda.Stream]:
 
 
 def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-    """Return a context in which ``stream`` is the current stream, or which changes nothing for None."""
+    """Return a context in which ``stream`` is the current stream; for None, the context changes nothing."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
