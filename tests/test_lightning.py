@@ -22,6 +22,7 @@ from picstore.errors import UsageError, install_command
 require(importlib.util.find_spec("lightning"), "lightning")
 
 Make = Callable[..., Path]
+STAGES = ("train", "val")
 
 pytestmark = [
     pytest.mark.slow,  # importing Lightning takes 3 s
@@ -95,6 +96,25 @@ def test_validation_sees_every_record_and_a_test_leaves_training_alone(
         fresh, datamodule=data
     )  # from the beginning, not from the validated checkpoint
     assert fresh.trained == lightning_models.alone(path, 1)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+def test_the_sanity_check_leaves_the_batches_of_all_epochs(
+    lightning_models: ModuleType, make_dataset: Make, steps: int
+) -> None:
+    path = make_dataset(40)
+    models = []
+    for checked, module in ((0, True), (steps, True), (steps, False)):
+        loaders = {stage: partial(lightning_models.make_loader, path, seed=seed) for seed, stage in enumerate(STAGES)}
+        trainer = lightning_models.make_trainer(max_epochs=2, num_sanity_val_steps=checked)
+        model = lightning_models.Validator()
+        if module:
+            trainer.fit(model, datamodule=picstore.lightning.DataModule(**loaders))
+        else:
+            trainer.fit(model, *(make() for make in loaders.values()))
+        models.append((model.trained, model.validated[8 * checked :]))
+    assert models[0] == models[1] == models[2] and len(models[0][1]) == 80
 
 
 def test_loaders_get_the_trainers_rank_and_device_unless_given_their_own(

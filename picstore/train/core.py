@@ -262,7 +262,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration resume at the position of a state, without reading earlier samples.
 
-        The loader takes over the lanes of the state unless it was given lanes.
+        The loader takes over the lanes of the state unless it was given lanes. An iterator that is in use raises
+        UsageError at its next batch, since it would move the loader away from the state's position.
 
         Raises:
             UsageError: the state does not fit this loader.
@@ -285,9 +286,14 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
         """Yield the batches of an epoch from ``first`` on; keep the next epoch, begun ahead, for the next iteration."""
         batches = self._runner.batches(Span(self.order, epoch, first, worker.count))
-        finished = False
+        finished, moves = False, self._cursor.moves
         try:
             for number in range(first, self._order.length(epoch) or sys.maxsize, worker.step):
+                if moves != self._cursor.moves:
+                    raise UsageError(
+                        "load_state_dict or set_epoch was called while this iterator was in use, and takes effect in "
+                        "the next iteration; iterate the loader again"
+                    )
                 yield self._take_batch(batches, epoch, number, worker)
             finished = True
         finally:
@@ -295,6 +301,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
                 self._runner.keep((epoch + 1, 0), batches)
             else:
                 batches.close()
+                if not worker.count:
+                    self._cursor.end_early(epoch, first)
 
     def _take_batch(self, batches: Iterator[Batch], epoch: int, number: int, worker: Worker) -> Batch:
         batch = self._apply_callables(next(batches), epoch, number)

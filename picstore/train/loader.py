@@ -60,6 +60,10 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     stops after k batches would otherwise see the same batches for ever. ``load_state_dict`` resumes in the middle of an
     epoch, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the next batch.
 
+    A look at one batch is not an epoch: ``next(iter(loader))`` after the loader was made, or after ``set_epoch`` or
+    ``load_state_dict``, leaves the next iteration where it would have begun. ``position`` then names the batch after
+    the one that was taken. The second look, and one at the only batch of an epoch, are epochs like other iterations.
+
     Training scripts written for a DataLoader find ``batch_size``, ``drop_last``, ``num_workers``, which is 0, and
     ``sampler``, which has ``set_epoch``. Other arguments of a DataLoader raise an error that says
     what to write instead.
@@ -262,7 +266,10 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         return format_facts("Loader", facts)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin ``epoch``, or go on in its middle if a state of ``epoch`` was just loaded."""
+        """Make the next iteration begin ``epoch``, or go on in its middle if a state of ``epoch`` was just loaded.
+
+        An iterator that is in use raises UsageError at its next batch.
+        """
         self._cursor.set_epoch(epoch)
 
     @property

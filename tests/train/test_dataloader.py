@@ -93,6 +93,16 @@ def test_any_number_of_workers_gives_the_same(make_dataset: Make, workers: int) 
         assert same(contents(loader), contents(alone))
 
 
+def test_keras_look_at_a_first_batch_leaves_the_epochs(make_dataset: Make) -> None:
+    """Keras takes one batch to build the model, and then iterates anew; it calls no set_epoch."""
+    path = make_dataset(70)
+    loader, alone = DataLoader(loader_of(path), batch_size=None), loader_of(path)
+    for _ in loader:
+        break
+    for _ in range(2):
+        assert same(contents(loader), contents(alone))
+
+
 @pytest.mark.slow
 def test_more_workers_than_batches_give_the_same(make_dataset: Make) -> None:
     path = make_dataset(20)

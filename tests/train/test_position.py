@@ -43,6 +43,72 @@ def test_after_a_resume_remaining_is_what_the_next_iteration_yields(make_dataset
     resumed.close()
 
 
+def test_a_look_at_one_batch_leaves_every_epoch_as_it_is(make_dataset: Make) -> None:
+    path = make_dataset(40)
+    loader, undisturbed = loader_of(path), loader_of(path)
+    expected = [[batch.ids.tolist() for batch in undisturbed] for _ in range(2)]
+    look = next(iter(loader)).ids.tolist()
+    state = loader.state_dict()
+    assert [[batch.ids.tolist() for batch in loader] for _ in range(2)] == expected and look == expected[0][0]
+    loader.load_state_dict(state)  # The state goes on behind the batch.
+    assert [batch.ids.tolist() for batch in loader] == expected[0][1:]
+    loader.load_state_dict(state)
+    assert next(iter(loader)).ids.tolist() == expected[0][1]
+    loader.set_epoch(0)
+    assert [batch.ids.tolist() for batch in loader] == expected[0][1:]
+    assert [batch.ids.tolist() for batch in loader] == expected[1]
+    loader.close()
+    undisturbed.close()
+
+
+def test_an_iterator_that_is_kept_counts_as_an_epoch(make_dataset: Make) -> None:
+    loader = loader_of(make_dataset(40))
+    pairs = [(one.ids.tolist(), other.ids.tolist()) for one, other in zip(loader, loader, strict=True)]
+    assert len(pairs) == 5 and all(one != other for one, other in pairs)
+    loader.close()
+
+
+@pytest.mark.parametrize("move", ["load_state_dict", "set_epoch", "sampler"])
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_iterator_in_use_is_refused_after_its_loader_was_moved(make_dataset: Make, move: str, isolate: bool) -> None:
+    loader = loader_of(make_dataset(40), isolate=isolate)
+    batches = iter(loader)
+    next(batches)
+    moves: dict[str, Callable[[], None]] = {
+        "load_state_dict": lambda: loader.load_state_dict(loader.state_at(3, 2)),
+        "set_epoch": lambda: loader.set_epoch(3),
+        "sampler": lambda: loader.sampler.set_epoch(3),
+    }
+    moves[move]()
+    with pytest.raises(UsageError, match="while this iterator was in use"):
+        next(batches)
+    first = 2 if move == "load_state_dict" else 0
+    assert loader.position == (3, first)
+    assert len(list(loader)) == 5 - first
+    loader.close()
+
+
+def test_set_epoch_in_the_last_step_of_an_epoch_ends_no_loop(make_dataset: Make) -> None:
+    loader = loader_of(make_dataset(40))
+    for step, _ in enumerate(loader):
+        if step == 4:
+            loader.set_epoch(7)
+    assert loader.position == (7, 0)
+    loader.close()
+
+
+def test_a_mux_refuses_an_iterator_in_use_after_a_state_too(make_dataset: Make) -> None:
+    mux = picstore.DataMux([(picstore.Dataset(make_dataset(20)), 0, 4)], threads=1, isolate=False)
+    batches = iter(mux)
+    state = mux.state_dict()
+    next(batches)
+    mux.load_state_dict(state)
+    with pytest.raises(UsageError, match="while this iterator was in use"):
+        next(batches)
+    assert mux.position == (0, 0)
+    mux.close()
+
+
 def test_a_mux_without_an_end_has_a_position_only(make_dataset: Make) -> None:
     entries = [(picstore.Dataset(make_dataset(20)), 0, 4)]
     mux = picstore.DataMux(entries)

@@ -44,10 +44,17 @@ class EpochCursor:
         length: function that returns the number of batches in an epoch, or None if an epoch has no end.
         whole: whether a new iteration after one that was broken off begins the next epoch, rather than go on with the
             next batch. In workers it does so anyway if epochs end, because workers are ahead of the batches taken.
+
+    Attributes:
+        moves: number of times that :meth:`move_to` was called. Iterators that began before the last one are outdated.
     """
 
     def __init__(self, length: Callable[[int], int | None], *, whole: bool) -> None:
-        self._length, self._whole, self._resume = length, whole, False
+        self._length, self._whole, self._resume, self.moves = length, whole, False, 0
+        # Start of the first iteration after a move; None before that iteration and from the second one on.
+        self._first: tuple[int, int] | None = None
+        # Start of that iteration if it was dropped after at most one batch.
+        self._peeked: tuple[int, int] | None = None
         # Epoch of the loader minus epoch of the caller. None after a state was loaded, until the caller names an epoch.
         self._offset: int | None = 0
         self._shared = SharedIntegers((_MAX_WORKERS, 2))  # epoch and batch of each worker
@@ -86,8 +93,10 @@ class EpochCursor:
         Raise UsageError unless ``epoch`` is an integer from 0 to 2**42.
         """
         (epoch,) = check_position(epoch=epoch)
-        if not (self._resume and self._batch and epoch == self._epoch) or self.in_workers:
-            self.move_to(epoch, 0)
+        resumed = (self._epoch, self._batch) if self._resume else self._peeked
+        if resumed is None or epoch != resumed[0] or self.in_workers:
+            resumed = epoch, 0
+        self.move_to(*resumed)
 
     def follow_epoch(self, number: int) -> None:
         """Make the next iteration begin with epoch ``number``, in the caller's count of epochs.
@@ -106,6 +115,7 @@ class EpochCursor:
         if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
         self._epoch, self._batch, self._resume, self._owner = epoch, batch, True, worker
+        self._first, self._peeked, self.moves = None, None, self.moves + 1
         if worker.count:
             self._shared.values[worker.number] = epoch, batch
         else:
@@ -117,10 +127,23 @@ class EpochCursor:
             self._epoch, self._batch = self._shared.values[worker.number].tolist()
             if self._length(self._epoch) is not None:
                 self._shared.values[worker.number] = self._epoch + 1, worker.number
+        elif self._peeked is not None:
+            self._epoch, self._batch = self._peeked
         elif self._whole and self._batch and not self._resume:
             self._epoch, self._batch = self._epoch + 1, 0
-        self._resume, self._owner = False, worker
+        self._first = (self._epoch, self._batch) if self._resume else None
+        self._resume, self._peeked, self._owner = False, None, worker
         return self._epoch, self._batch
+
+    def end_early(self, epoch: int, first: int) -> None:
+        """Note that an iteration that began at ``first`` of ``epoch`` in this process was dropped before its end.
+
+        If it was the first iteration after a move, and at most one batch was taken, the next iteration begins at the
+        same position, as if there had been none. The position stays behind the batch that was taken.
+        """
+        if self._whole and self._first == (epoch, first) and self.position in ((epoch, first), (epoch, first + 1)):
+            self._first, self._peeked = None, (epoch, first)
+            self._publish(epoch, first)
 
     def advance(self, epoch: int, batch: int, worker: Worker) -> None:
         """Move to position (``epoch``, ``batch``), because the batch before it is handed over now.
@@ -130,9 +153,11 @@ class EpochCursor:
         """
         if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
+        before = [self._epoch, self._batch]
         self._epoch, self._batch = epoch, batch
         if worker.count:
-            if self._length(epoch) is None:
+            # Otherwise the main process has loaded a state meanwhile, which the next iteration begins at.
+            if self._length(epoch) is None and self._shared.values[worker.number].tolist() == before:
                 self._shared.values[worker.number] = epoch, batch
         else:
             self._publish(*((epoch + 1, 0) if self._whole and batch else (epoch, batch)))

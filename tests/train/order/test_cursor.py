@@ -28,6 +28,13 @@ def taken(of: EpochCursor, count: int, worker: Worker = HERE) -> list[tuple[int,
     return found
 
 
+def peek(of: EpochCursor, count: int) -> None:
+    """Take some batches of an iteration that is dropped then."""
+    start = of._peeked or of.position
+    taken(of, count)
+    of.end_early(*start)
+
+
 def in_worker(patch: pytest.MonkeyPatch, number: int, count: int = 2) -> Worker:
     patch.setattr(cursor, "get_worker_info", lambda: SimpleNamespace(id=number, num_workers=count))
     return Worker(number, count)
@@ -64,6 +71,69 @@ def test_a_state_goes_on_in_the_middle_of_its_epoch_once() -> None:
         assert taken(of, 1) == [(4, 0)]
         of.load(4, 3)  # the end
         assert of.position == (5, 0)
+
+
+def test_a_dropped_look_at_one_batch_is_not_an_epoch() -> None:
+    for start in ((0, 0), (4, 1)):
+        for count in (0, 1):
+            of = made(whole=True)
+            of.load(*start)
+            peek(of, count)
+            assert of.position == (start[0], start[1] + count)
+            assert taken(of, 1) == [start]
+            assert taken(of, 1) == [(start[0] + 1, 0)]
+
+
+def test_set_epoch_goes_on_in_the_middle_of_the_epoch_that_was_peeked() -> None:
+    of = made(whole=True)
+    of.load(4, 1)
+    peek(of, 1)
+    of.set_epoch(4)
+    assert taken(of, 1) == [(4, 1)]
+    of.load(4, 1)
+    peek(of, 1)
+    of.set_epoch(3)
+    assert taken(of, 1) == [(3, 0)]
+
+
+def test_a_second_look_two_batches_and_a_whole_epoch_are_epochs() -> None:
+    of = made(whole=True)
+    peek(of, 1)
+    peek(of, 1)
+    assert taken(of, 1) == [(1, 0)]
+    of.set_epoch(5)
+    peek(of, 2)
+    assert taken(of, 1) == [(6, 0)]
+    of = made(whole=True, batches=1)
+    peek(of, 1)
+    assert taken(of, 1) == [(1, 0)]
+
+
+def test_a_state_of_the_position_after_a_look_goes_on_behind_it() -> None:
+    of = made(whole=True)
+    peek(of, 1)
+    of.load(*of.position)
+    assert taken(of, 1) == [(0, 1)]
+
+
+def test_workers_begin_the_epoch_that_was_peeked_before() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        of = made(batches=9, whole=True)
+        peek(of, 1)
+        assert not of.in_workers
+        assert taken(of, 1, in_worker(patch, 1)) == [(0, 1)]
+
+
+def test_an_endless_order_in_workers_keeps_a_state_loaded_meanwhile() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        of = made(batches=None)
+        worker = in_worker(patch, 0)
+        epoch, batch = of.start_iteration(worker)
+        patch.undo()
+        of._publish(0, 70)  # The original loader takes a state.
+        in_worker(patch, 0)
+        of.advance(epoch, batch + worker.step, worker)
+        assert of.start_iteration(worker) == (0, 70)
 
 
 def test_another_epoch_than_the_states_begins_at_its_first_batch() -> None:
