@@ -133,10 +133,10 @@ class RandomAffine:
 
 
 def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:
-    """Return linear maps from the new canvas to the old, float64 (n, 2, 2); angles are in degrees, clockwise.
+    """Return linear maps from the new canvas to the old, float64 (n, 2, 2), given angles in degrees, clockwise.
 
-    The forward map is rotation × scale × shear along y × shear along x, each shear [1, −tan] or its transpose. The
-    determinant is scale², so the inverse divides by the scale only.
+    The map from the old canvas is rotation × scale × shear along y × shear along x, each shear [1, −tan] or its
+    transpose. Its determinant is scale², so its inverse needs no division except by the scale.
     """
     (sine, cosine), (sine_less, cosine_less) = sine_cosine(angle), sine_cosine(angle - shear_y)
     (sine_x, cosine_x), (_, cosine_y) = sine_cosine(shear_x), sine_cosine(shear_y)
@@ -147,14 +147,14 @@ def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:
 
 
 def sine_cosine(degrees: F64) -> tuple[F64, F64]:
-    """Return sine and cosine within 2**-52, exact at multiples of 90 degrees.
+    """Return sine and cosine of angles in degrees, within 2**-52, and exact at multiples of 90 degrees.
 
-    Both are sums of series, because the last bit of NumPy's functions depends on the processor.
+    Both are computed as series, because the last bit of NumPy's functions depends on the processor.
     """
     quarters = np.rint(degrees / 90)
     x = (degrees - 90 * quarters) * (math.pi / 180)
     sine, cosine = np.ones_like(x), np.ones_like(x)
-    # Terms beyond the 17th do not matter below 45 degrees.
+    # Below 45 degrees, terms beyond the 17th are too small to matter.
     for k in range(17, 1, -2):
         sine = 1 - x * x / (k * (k - 1)) * sine
         cosine = 1 - x * x / ((k - 1) * (k - 2)) * cosine
@@ -164,9 +164,9 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 
 
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
-    """Return sizes, int64 (n, 2), of the upright canvases around rotated ones; excess below 1e-4 pixels is cut off."""
+    """Return sizes, int64 (n, 2), of the canvases that hold mapped canvases; excess below 1e-4 pixels is cut off."""
     half = size / 2
-    offset = shift + _times(linear, half) - half  # displacement of the center by the map
+    offset = shift + _times(linear, half) - half  # how far the map displaces the center
     extent = _times(np.abs(linear), half)
     high = np.ceil(np.trunc((offset + extent + half) * 1e4) / 1e4)
     low = np.floor(np.trunc((offset - extent + half) * 1e4) / 1e4)

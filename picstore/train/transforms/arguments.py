@@ -19,17 +19,18 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.padding_and_edges import BORDERS
 
 Fill: TypeAlias = tuple[int, int, int]
-# A name, a member of torchvision's or Pillow's enumeration, or a sequence of names or members.
+# An interpolation's name, a member of torchvision's or Pillow's enumeration, or a sequence of names or members.
 Interpolation: TypeAlias = Any
 Padding: TypeAlias = "int | Sequence[int]"
 Range: TypeAlias = "float | Sequence[float]"
 Size: TypeAlias = "int | Sequence[int]"
 
 _CHANNELS = 3
-# Largest side in pixels; the sides of a baseline JPEG may be almost twice as long.
+# Largest side of an output in pixels; the sides of a baseline JPEG may be almost twice as long.
 _MAX_SIZE = 1 << 15
 _RANDOM = ("bilinear", "bicubic")  # timm's interpolation="random"
-# Samplings for warps of color programs. Bicubic is Pillow's, because torchvision has no bicubic sampling of tensors.
+# Value of SAMPLING for each interpolation of a warp. Bicubic is Pillow's, because torchvision has no bicubic sampling
+# of tensors.
 _SAMPLINGS = {
     filters.NEAREST: opcodes.NEAREST,
     filters.BILINEAR: opcodes.BILINEAR,
@@ -38,7 +39,7 @@ _SAMPLINGS = {
 
 
 def name_of(transform: Any) -> str:
-    """Return the name of a transform for messages."""
+    """Return the name of a transform, for error messages."""
     # Users' callables may have an attribute "name" of any type.
     own = getattr(transform, "name", None)
     return own if isinstance(own, str) else getattr(transform, "__name__", type(transform).__name__)
@@ -50,7 +51,7 @@ def is_number(value: Any) -> bool:
 
 
 def checked_integer(value: Any, name: str, least: int | None = None, most: int | None = None) -> int:
-    """Return a Python or NumPy integer as an int; raise UsageError if it is of another type, a bool or out of range."""
+    """Return a Python or NumPy integer as int; raise UsageError for other types, bools, or a value out of range."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
     if not whole or (least is not None and value < least) or (most is not None and value > most):
         bounds = "" if least is None else f" of at least {least:,}" if most is None else f" from {least:,} to {most:,}"
@@ -59,14 +60,14 @@ def checked_integer(value: Any, name: str, least: int | None = None, most: int |
 
 
 def checked_probability(p: float, transform: str) -> float:
-    """Return ``p``, a number from 0 to 1."""
+    """Return ``p`` as a float; raise UsageError unless it is a number from 0 to 1."""
     if not is_number(p) or not 0 <= p <= 1:
         raise UsageError(f"{transform}: p is {p}; give a probability, 0 to 1")
     return float(p)
 
 
 def checked_range(bounds: Any, name: str) -> tuple[float, float]:
-    """Return two numbers, the lesser first; a sequence of one number stands for the number twice."""
+    """Return two numbers, the lesser first; a sequence of one number gives that number twice."""
     pair = list(bounds) if isinstance(bounds, Sequence) else []
     pair = pair * 2 if len(pair) == 1 else pair
     if len(pair) != 2 or not all(is_number(bound) for bound in pair) or pair[0] > pair[1]:
@@ -75,7 +76,7 @@ def checked_range(bounds: Any, name: str) -> tuple[float, float]:
 
 
 def checked_numbers(values: Any, name: str, counts: tuple[int, ...]) -> tuple[float, ...]:
-    """Return a sequence of finite numbers, whose length must be one of ``counts``."""
+    """Return a sequence of finite numbers as floats; its length must be one of ``counts``."""
     known = isinstance(values, (tuple, list, np.ndarray)) and len(values) in counts
     if not known or not all(isinstance(v, (int, float, np.number)) and math.isfinite(v) for v in values):
         raise UsageError(f"{name} is {values}; give {' or '.join(map(str, counts))} numbers")
@@ -83,7 +84,7 @@ def checked_numbers(values: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 
 
 def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[float, ...]:
-    """Return pairs of least and greatest angle; a number d stands for (−d, d)."""
+    """Return angles as pairs, the least and the greatest; a single number d stands for the pair (−d, d)."""
     if isinstance(degrees, (int, float, np.number)):
         degrees = (-degrees, degrees)
     angles = checked_numbers(degrees, name, counts)
@@ -93,7 +94,7 @@ def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 
 
 def checked_channels(value: Any, name: str, alternative: str = "") -> list[float]:
-    """Return three numbers; one number stands for three equal numbers. The error's text also offers ``alternative``.
+    """Return three numbers; one number stands for three equal ones. An error's message also offers ``alternative``.
 
     ``value`` may be a NumPy array or a tensor, or a list of tensors, which torchvision makes of a tensor.
     """
@@ -140,14 +141,14 @@ def checked_padding(padding: Padding, transform: str) -> tuple[int, int, int, in
 
 
 def checked_padding_mode(mode: str, transform: str) -> int:
-    """Return the code of a padding mode, see ``padding_and_edges.py``."""
+    """Return the code of a padding mode, one of ``padding_and_edges.BORDERS``."""
     if not isinstance(mode, str) or mode not in BORDERS:
         raise UsageError(f"{transform}: padding_mode is {mode!r}; give one of {', '.join(BORDERS)}")
     return BORDERS[mode]
 
 
 def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]:
-    """Return codes of interpolations, see ``kernels/filters.py``; each image gets one of the interpolations.
+    """Return the codes of interpolations, see ``kernels/filters.py``, from which each image gets one.
 
     ``interpolation`` is a name, a member of torchvision's or Pillow's enumeration, a member's number, a sequence of
     these, or ``"random"`` for bilinear and bicubic.
@@ -164,7 +165,7 @@ def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]
 
 
 def checked_sampling(interpolation: Any, transform: str) -> int:
-    """Return the ``opcodes.SAMPLING`` value of an interpolation: nearest, bilinear or bicubic."""
+    """Return the value of ``opcodes.SAMPLING`` for nearest, bilinear or bicubic interpolation."""
     code = filters.code_of(interpolation)
     if code not in _SAMPLINGS:
         raise UsageError(f"{transform}: interpolation is {interpolation}; give 'nearest', 'bilinear' or 'bicubic'")

@@ -20,7 +20,7 @@ from picstore.train.transforms.color_program import ColorProgram
 
 
 class Operation(IntEnum):
-    """Operation on an image; the comment of each operation names its argument."""
+    """Operation on an image; the comment after each operation says what its argument is."""
 
     IDENTITY = 0
     SHEAR_X = 1  # slope: source pixels along x per pixel down
@@ -55,13 +55,13 @@ _OPCODES[Operation.SOLARIZE_ADD] = opcodes.SOLARIZE_ADD
 _OPCODES[Operation.AUTO_CONTRAST] = opcodes.AUTOCONTRAST
 _OPCODES[Operation.EQUALIZE] = opcodes.EQUALIZE
 _OPCODES[Operation.BLUR] = opcodes.BLUR
-# Arguments with which an operation changes nothing.
+# Argument with which an operation changes nothing; NaN if there is none.
 _NEUTRAL = np.full(len(Operation), np.nan)
 _NEUTRAL[[*WARPS, Operation.SOLARIZE_ADD]] = 0.0
 _NEUTRAL[FACTORS] = 1.0
 _NEUTRAL[Operation.POSTERIZE] = 8.0
 _NEUTRAL[Operation.SOLARIZE] = 256.0
-# Extent of a blur on either side, in standard deviations. The weights farther out add up to 1/16,000.
+# Number of standard deviations that a blur reaches on either side. Weights beyond add up to 1/16,000.
 _BLUR_REACH = 4.0
 _SOLARIZE_ADD_BELOW = 128.0
 
@@ -72,11 +72,11 @@ def make_steps(
     """Return a color program that applies one operation to each image.
 
     Args:
-        operations: int64 (n,), numbers of ``Operation``.
-        arguments: float64 (n,), arguments of the operations.
+        operations: int64 (n,), a value of ``Operation`` for each image.
+        arguments: float64 (n,), argument of each operation.
         sizes: int64 (n, 2), widths and heights of the images.
-        sampling: a value of ``opcodes.SAMPLING``, or (n,) values.
-        fill: red, green, blue outside of the image, see ``opcodes.FILL``.
+        sampling: value of ``opcodes.SAMPLING`` for warps: one for all images, or (n,).
+        fill: red, green and blue outside of the image, see ``opcodes.FILL``.
     """
     opcode = np.where(arguments == _NEUTRAL[operations], opcodes.NOTHING, _OPCODES[operations])
     first, second = arguments.copy(), np.zeros_like(arguments)
@@ -95,7 +95,7 @@ def make_steps(
 
 
 def _warp_maps(operations: I64, arguments: F64, sizes: I64) -> F64:
-    """Return the eight coefficients of ``opcodes.WARP`` for shears, translations and rotations: float64 (n, 8)."""
+    """Return float64 (n, 8), the operands a to h of ``opcodes.WARP`` for shears, translations and rotations."""
     maps = np.zeros((len(operations), opcodes.SAMPLING))
     maps[:, (0, 4)] = 1.0
     for operation, column, sign in (
@@ -118,7 +118,7 @@ Step: TypeAlias = tuple[str, float, int]  # name of the operation, probability t
 
 
 def _parse(text: str) -> list[list[Step]]:
-    """Parse sub-policies, separated by commas, of steps, separated by "+"; a step without a magnitude gets 0."""
+    """Parse sub-policies separated by commas; a sub-policy is steps separated by "+"; a missing magnitude is 0."""
     policy = []
     for pair in text.split(","):
         words = [step.split() for step in pair.split("+")]
@@ -128,7 +128,7 @@ def _parse(text: str) -> list[list[Step]]:
     return policy
 
 
-# The policies that the authors found on ImageNet, CIFAR-10 and SVHN.
+# Policies that the authors of AutoAugment found on ImageNet, CIFAR-10 and SVHN.
 IMAGENET = _parse("""
     Posterize 0.4 8 + Rotate 0.6 9, Solarize 0.6 5 + AutoContrast 0.6, Equalize 0.8 + Equalize 0.6,
     Posterize 0.6 7 + Posterize 0.6 6, Equalize 0.4 + Solarize 0.2 4, Equalize 0.4 + Rotate 0.8 8,

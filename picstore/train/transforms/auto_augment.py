@@ -18,24 +18,24 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.distort import sampling_fill
 
-_POLICY_BINS = 10  # number of magnitudes in AutoAugment and AugMix
-_MAX_STEPS = 100  # largest number of steps of a program
+_POLICY_BINS = 10  # number of bins of magnitude in AutoAugment and AugMix
+_MAX_STEPS = 100  # largest number of steps of a color program
 _MAX_BINS = 1 << 20
 _POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
 _BY_NAME = {operation.name.title().replace("_", ""): operation for operation in Operation}
 _TRANSLATIONS = [Operation.TRANSLATE_X, Operation.TRANSLATE_Y]
 _SIGNED = np.isin(np.arange(len(Operation)), [*WARPS, *FACTORS])
 DEEPEST = 3  # greatest number of operations in a chain of random depth
-# Number of candidates for a gamma variate. Each candidate is accepted with a probability of at least 0.95.
+# Number of candidates drawn for a gamma variate. Each candidate is accepted with a probability of at least 0.95.
 _TRIES = 8
 
 
 class _Magnitudes:
-    """Arguments of operations by bin of magnitude: ``torch.linspace`` from 0 to the greatest value, in float32.
+    """Arguments of operations by bin of magnitude, as ``torch.linspace`` from 0 to an operation's limit has them.
 
     Args:
-        shear, rotate, factor: greatest slope, greatest angle in degrees, greatest distance of a factor from 1.
-        translate: greatest translation: below 1 a fraction of the side, else pixels.
+        shear, rotate, factor: greatest slope; greatest angle in degrees; greatest difference of a factor from 1.
+        translate: greatest translation, below 1 as a fraction of the side, else in pixels.
         bits: number of bits that posterizing keeps in the first bin and in the last bin.
     """
 
@@ -48,11 +48,12 @@ class _Magnitudes:
         self._bits = bits
 
     def arguments(self, operations: I64, bins: npt.ArrayLike, count: int, negative: Any, sizes: I64) -> F64:
-        """Return the arguments of operations, float64 (n,).
+        """Return the argument of each image's operation, float64 (n,).
 
         Args:
-            bins: index of each operation's bin, or one index for all operations; ``count`` is the number of bins.
-            negative: whether to negate each argument that has a sign.
+            bins: index of each operation's bin, or one index for all operations.
+            count: number of bins.
+            negative: whether to negate an argument, if the operation's argument has a sign.
         """
         bins, limits = np.broadcast_to(bins, operations.shape), self._limits[operations]
         for operation, side in zip(_TRANSLATIONS, sizes.T, strict=True):
@@ -234,11 +235,11 @@ class AugMix(_AutoAugmentBase):
 
 
 def mix_chains(weights: F64, chains: Sequence[Sequence[ColorProgram]]) -> ColorProgram:
-    """Return a program that averages each image with the results of chains of steps, which all start from the image.
+    """Return a program that averages each image with the results of chains of steps, each applied to the image.
 
     Args:
-        weights: float64 (n, k + 1), weights of the image and of each chain.
-        chains: k lists of programs of one step.
+        weights: float64 (n, k + 1), for each image its own weight and the weights of the k chains.
+        chains: k lists of programs, each of one step.
     """
     count = len(weights)
     programs = [ColorProgram.from_step(opcodes.MIX, [weights[:, 0], opcodes.MIX_FIRST], count=count)]
@@ -249,23 +250,23 @@ def mix_chains(weights: F64, chains: Sequence[Sequence[ColorProgram]]) -> ColorP
 
 
 def draw_depths(depth: int, random: BatchRandom) -> I64:
-    """Return a chain's depth for each image, int64 (n,): ``depth``, or 1 to 3 at random if ``depth`` is below 1."""
+    """Return each image's number of steps in a chain, int64 (n,): ``depth``, or 1 to 3 at random for ``depth`` < 1."""
     drawn = 1 + np.floor(DEEPEST * random.uniform(1)[:, 0]).astype(np.int64)
     return np.full_like(drawn, depth) if depth > 0 else drawn
 
 
 def draw_weights(alpha: float, chains: int, random: BatchRandom) -> F64:
-    """Return weights of the image and of the chains, float64 (n, 1 + chains).
+    """Return each image's own weight and the weights of its chains, float64 (n, 1 + chains).
 
-    The image's weight is a beta variate, and a Dirichlet variate divides the rest among the chains, both of parameter
-    ``alpha``. Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
+    The image's weight is a beta variate, and a Dirichlet variate divides the rest among the chains; both have the
+    parameter ``alpha``. Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
     """
     share, parts = _dirichlet(alpha, 2, random), _dirichlet(alpha, chains, random)
     return np.concatenate([share[:, :1], share[:, 1:] * parts], axis=1)
 
 
 def _dirichlet(alpha: float, count: int, random: BatchRandom) -> F64:
-    """Draw symmetric Dirichlet variates, float64 (n, count)."""
+    """Draw ``count`` shares for each image from a symmetric Dirichlet distribution, float64 (n, count)."""
     variates = np.stack([_gamma(alpha, random) for _ in range(count)], axis=1)
     shares: F64 = variates / variates.sum(axis=1, keepdims=True)
     return shares
@@ -287,15 +288,15 @@ def _gamma(alpha: float, random: BatchRandom) -> F64:
 
 
 def _chosen(values: I64, numbers: F64) -> I64:
-    """Return the element of ``values`` that each of ``numbers``, uniform in [0, 1), selects: int64 (n,)."""
+    """Return an element of ``values`` for each number in [0, 1), int64 (n,); all elements are equally likely."""
     chosen: I64 = values[np.floor(numbers * len(values)).astype(np.int64)]
     return chosen
 
 
 def _linspace(start: F64, end: F64, bins: I64, count: int) -> F64:
-    """Return element ``bins`` of ``torch.linspace(start, end, count)``: float64 (n,) of float32 values.
+    """Return the elements with index ``bins`` of ``torch.linspace(start, end, count)``, as float64 (n,).
 
-    torch rounds the step to float32, and each element after a fused multiplication and addition.
+    Like torch, round the step to float32, and each element to float32 after a fused multiplication and addition.
     """
     step = ((end.astype(np.float32) - start.astype(np.float32)) / np.float32(count - 1)).astype(np.float64)
     upwards, downwards = start + step * bins, end.astype(np.float32) - step * (count - 1 - bins)

@@ -12,11 +12,11 @@ from picstore.arrays import F64, I64, U64
 
 
 class BatchRandom:
-    """Random generator of each of n images; the k-th number depends on (seed, epoch, record id, view, k) only.
+    """Random generators, one for each of n images; number k depends only on (seed, epoch, record id, view, k).
 
     Args:
         ids: ids of the records, (n,).
-        views: indices of the views, (n,) or one for all images. View 0 draws the same as a loader without views.
+        views: indices of the views, (n,) or one for all images. View 0 draws the numbers of a loader without views.
     """
 
     def __init__(self, seed: int, epoch: int, ids: npt.ArrayLike, views: npt.ArrayLike = 0) -> None:
@@ -34,16 +34,16 @@ class BatchRandom:
         return rng.unit(self._keys, counters)
 
     def child(self, number: int) -> BatchRandom:
-        """Return a new generator for each image, whose key depends on the image's key, the position and ``number``.
+        """Return a new generator for each image; its key depends on the image's key, the position and ``number``.
 
-        The position is the number of draws so far. Draws from the new generators do not change it here, so the images
-        may differ in their number of draws.
+        The position is the number of draws so far. Draws from the new generators leave it unchanged, so that images may
+        make different numbers of such draws.
         """
         place = rng.keys(self._keys[:, 0], np.array([self._position], np.uint64))
         return self.of_keys(rng.keys(place, np.array([number], np.uint64)), 0)
 
     def rows(self, slots: I64) -> BatchRandom:
-        """Return copies of the generators of the images at ``slots``, which go on at the current position."""
+        """Return copies of the generators of the images at ``slots``, which continue at the current position."""
         return self.of_keys(self._keys[slots, 0], self._position)
 
     @classmethod
@@ -54,7 +54,7 @@ class BatchRandom:
         return random
 
     def choice(self, values: Sequence[int]) -> I64:
-        """Draw one of the values for each image, int64 (n,). Uses 1 random number, or none for a single value."""
+        """Draw one of ``values`` for each image, int64 (n,). Uses 1 random number, or none if there is one value."""
         if len(values) == 1:
             return np.full(len(self._keys), values[0], dtype=np.int64)
         chosen: I64 = np.array(values, dtype=np.int64)[(self.uniform(1)[:, 0] * len(values)).astype(np.int64)]

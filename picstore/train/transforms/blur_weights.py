@@ -12,16 +12,16 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Array
 
-# Outer taps on either side are left out as long as their weights add up to at most this fraction of all weights.
+# The outermost taps on either side are left out as long as their weights add up to at most this share of all weights.
 NEGLIGIBLE = 2.0**-16
-GROUP = 4  # number of pairs of taps that are added up at once
-TERMS = 16  # terms of the exponential series; error below 1e-16
+GROUP = 4  # number of pairs of taps that a kernel adds up at once
+TERMS = 16  # number of terms of the exponential series, for an error below 1e-16
 # Greater exponents are clipped, because exp(-700) is negligible.
 MOST_EXPONENT = 700.0
 
 
 def first_ratio(sigma: Any) -> Any:
-    """Return exp(-0.5 / sigma²) of an array or number, by the series of a 1024th of the exponent, squared ten times."""
+    """Return exp(-0.5 / sigma²) of an array or number: the series for 1/1024 of the exponent, squared ten times."""
     t = np.minimum(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
     ratio = 1.0 - t / TERMS
     for k in range(TERMS - 1, 0, -1):
@@ -32,15 +32,15 @@ def first_ratio(sigma: Any) -> Any:
 
 
 def smoothing_rows(radius: I64, sigma: F64) -> Array:
-    """Compute a row of weights for each blur: float32 (m, width), with an even width.
+    """Return a row of weights for each blur: float32 (m, width).
 
     Args:
-        radius: int64 (m,), taps on either side of the middle tap.
+        radius: int64 (m,), number of taps on either side of the middle tap.
         sigma: float64 (m,), deviation in pixels, above 0.
 
     Returns:
-        For each blur the number of groups of ``GROUP`` taps on a side, the weight of the middle tap, and the weights of
-        the taps on one side, with zeros in place of the taps left out.
+        In each row: the number of groups of ``GROUP`` taps on a side, the weight of the middle tap, and the weights of
+        the taps on one side, from the middle outwards; 0 for taps left out. The width is even.
     """
     with np.errstate(over="ignore"):
         ratio = first_ratio(sigma)

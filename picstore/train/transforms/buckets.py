@@ -15,7 +15,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.transforms.arguments import checked_size
 
 _MAX_BUCKETS = 256  # a record's bucket takes a byte
-_CHUNK = 1 << 16  # number of images whose sizes fit into the processor's cache
+_CHUNK = 1 << 16  # Sizes of this many images fit into the processor's cache.
 
 
 class Buckets:
@@ -68,16 +68,16 @@ class Buckets:
         ratio: float = 2.0,
         **options: Any,
     ) -> Buckets:
-        """Return buckets such as diffusion models are trained with: sizes as large as possible within an area.
+        """Return buckets as diffusion models are trained with: sizes that are as large as possible within an area.
 
         Args:
             area: greatest height times width, such as ``512 * 512``.
             transform, options: see :class:`Buckets`.
-            multiple_of: number of pixels of which both sides are multiples.
+            multiple_of: number of pixels that divides both sides of each size.
             ratio: greatest ratio of the longer side to the shorter side.
 
         Raises:
-            UsageError: an argument is not possible here or in :class:`Buckets`, or no size of such multiples fits.
+            UsageError: an argument is wrong here or for :class:`Buckets`, or no such size fits.
         """
         if not (isinstance(area, int) and isinstance(multiple_of, int) and area > 0 < multiple_of and ratio >= 1):
             raise UsageError(f"Buckets: area {area}, multiple_of {multiple_of}, ratio {ratio}; give positive numbers")
@@ -113,11 +113,11 @@ class Buckets:
 class AspectRatios:
     """Limits between the aspect ratios of neighboring buckets, ascending.
 
-    A limit is the geometric mean of two ratios. Squares are compared, because the square of the mean is a quotient of
-    integers, so that a record is in the same bucket on every machine.
+    A limit is the geometric mean of two aspect ratios. Its square is stored, a quotient of integers, so that a record
+    is in the same bucket on every machine.
     """
 
-    limits: F64  # (number of buckets - 1,), squares of width / height
+    limits: F64  # (number of buckets − 1,), squares of the limits of width / height
 
     @classmethod
     def of(cls, sizes: Sequence[tuple[int, int]]) -> AspectRatios:
@@ -139,7 +139,7 @@ class AspectRatios:
         return self.assign(np.stack([facts["width"], facts["height"]], axis=1))
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return whether images belong to bucket ``plan``; see :class:`picstore.train.order.requests.PlanChoice`."""
+        """Return whether each image is in bucket ``plan``; see :class:`picstore.train.order.requests.PlanChoice`."""
         mine: Bools = self.assign(sizes) == plan
         return mine
 
@@ -181,7 +181,7 @@ class Sequences:
         self.choice = None  # no rule, because any image may get any length
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
-        """Return each length's batch size in images, for the only bucket; raise UsageError for a ``batch_size``."""
+        """Return the batch size in images for each length, in the one bucket; raise UsageError for ``batch_size``."""
         if batch_size is not None:
             raise UsageError(f"batch_size is {batch_size}; leave it out, as Sequences have tokens in its place")
         return (tuple(self.tokens // length for length in self.sizes),)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
 
     class cached_property:  # noqa: N801 - the standard name
-        """A property that is computed once for an instance, which must have a ``__dict__``."""
+        """Property computed once for each instance, which must have a ``__dict__``."""
 
         def __init__(self, compute):
             self._compute = compute
@@ -26,7 +26,7 @@ else:
             if instance is None:
                 return self
             value = self._compute(instance)
-            # From now on the instance's attribute is found before this descriptor.
+            # The instance's attribute now takes precedence over this descriptor.
             instance.__dict__[self._name] = value
             return value
 

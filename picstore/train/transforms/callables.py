@@ -26,7 +26,7 @@ class PerImage:
             they draw for each image anyway.
 
     Raises:
-        UsageError: in the call, ``function`` does not return a tensor.
+        UsageError: a call of ``function`` does not return a tensor.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -58,7 +58,7 @@ class PerImage:
 
 @dataclass(frozen=True, slots=True)
 class SameForAll:
-    """Function without random numbers that takes any number of images of one size at once."""
+    """Function that draws no random numbers, so that it can take all images of one size in one call."""
 
     function: Callable[[Any], Any]
 
@@ -73,10 +73,10 @@ class SameForAll:
 
 
 def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
-    """Apply a callable to the images of a batch, or to a dict of views or of another callable's results.
+    """Apply a callable to the images of a batch, to views by name, or to the dict that another callable returned.
 
-    Raise UsageError unless the result, or each value of a resulting dict, is a tensor of as many images; a list is
-    accepted too for a list of images or from PerImage. If ``images`` is a dict, the result is not checked.
+    Raise UsageError unless the result, or each value of a resulting dict, is a tensor of as many images as given; a
+    list is accepted too if the images are a list or from PerImage. A dict's results are not checked.
     """
     result = function(images)
     if isinstance(images, Mapping):
@@ -95,7 +95,7 @@ def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
 
 
 def _described(value: Any) -> str:
-    """Describe a value by type, and by length or shape."""
+    """Describe a value in an error message, by its type and by its length or shape."""
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {len(value)}"
     shape = getattr(value, "shape", None)

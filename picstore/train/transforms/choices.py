@@ -23,7 +23,7 @@ from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.padding_and_edges import CONSTANT
 
 _NONE = -1
-# Sizes of canvases on which a transform is tried, to find out whether the transform keeps sizes.
+# Sizes of the two canvases to which a transform is applied, to find out whether it keeps sizes.
 _TRIAL_SIZES = [(97, 61), (53, 89)]
 
 
@@ -31,8 +31,8 @@ class Choice(ABC):
     """Choice among transforms of one kind: all of geometry, all of color, or all of the batch.
 
     Attributes:
-        transforms: the transforms in the order given.
-        step: transform of the same kind as ``transforms`` that applies the choice.
+        transforms: the transforms to choose from, in the order given.
+        step: transform of the same kind that draws the choice and applies it.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
@@ -44,7 +44,7 @@ class Choice(ABC):
 
     @abstractmethod
     def order(self, random: BatchRandom) -> I64:
-        """Draw the indices of the transforms to apply to each image, in order: int64 (n, k); −1 applies none."""
+        """Draw, for each image, the indices of the transforms to apply, in order: int64 (n, k); −1 is none."""
 
     def _make_step(self, steps: list[Any]) -> Any:
         if all(isinstance(step, ColorTransform) for step in steps):
@@ -114,18 +114,18 @@ class RandomOrder(Choice):
 
 
 def unfolded(transform: Any) -> Any:
-    """Return ``transform.step`` of a choice; return any other transform unchanged."""
+    """Return the ``step`` of a choice; return any other transform unchanged."""
     return transform.step if isinstance(transform, Choice) else transform
 
 
 def _draw(choice: Choice, random: BatchRandom, count: int) -> tuple[I64, list[BatchRandom]]:
-    """Return the order that a choice draws, and a generator for each of the choice's ``count`` transforms."""
+    """Return the order drawn by a choice, see ``Choice.order``, and generators for each of its ``count`` transforms."""
     order = choice.order(random)
     return order, [random.child(number) for number in range(count)]
 
 
 class _GeometricStep:
-    """Choice among geometric transforms, as a geometric transform."""
+    """Geometric transform that applies a choice among geometric transforms."""
 
     def __init__(self, choice: Choice, steps: Sequence[Transform]) -> None:
         self.name = type(choice).__name__
@@ -159,7 +159,7 @@ class _GeometricStep:
 
 
 class _ColorStep(ColorTransform):
-    """Choice among color transforms, as a color transform."""
+    """Color transform that applies a choice among color transforms."""
 
     def __init__(self, choice: Choice, steps: Sequence[ColorTransform]) -> None:
         if any(step.normalizes for step in steps):
@@ -172,7 +172,7 @@ class _ColorStep(ColorTransform):
         order, generators = _draw(self._choice, random, len(self._steps))
         n = len(sizes)
         programs = [step(sizes, generator) for step, generator in zip(self._steps, generators, strict=True)]
-        # The last program does nothing; the index −1 in an order selects it.
+        # The last program does nothing. An order selects it by the index −1.
         programs.append(ColorProgram.from_step(opcodes.NOTHING, [], count=n))
         rows = order % len(programs) * n + np.arange(n)[:, None]
         return ColorProgram.chain([ColorProgram.concatenate(programs, column) for column in rows.T])
@@ -183,7 +183,7 @@ class _ColorStep(ColorTransform):
 
 
 class _BatchStep(BatchTransform):
-    """Choice among transforms of the batch, as a transform of the batch."""
+    """Batch transform that applies a choice among batch transforms."""
 
     def __init__(self, choice: Choice, steps: Sequence[BatchTransform]) -> None:
         self._choice, self._steps, self.name = choice, steps, type(choice).__name__
@@ -204,10 +204,10 @@ def _varies(transform: Transform) -> bool:
 
 
 def _keeps_sizes(transform: Transform) -> bool:
-    """Return whether a transform leaves canvases of any size at their size."""
+    """Return whether a transform keeps the size of canvases of any size."""
     canvases = Geometry.identity(*np.transpose(_TRIAL_SIZES))
     try:
         size = transform(canvases, BatchRandom(0, 0, np.arange(len(_TRIAL_SIZES)))).size
-    except UsageError:  # a crop that does not fit
+    except UsageError:  # The canvas is too small for a crop.
         return False
     return not _varies(transform) and np.array_equal(size, canvases.size)

@@ -30,11 +30,11 @@ _PERMUTATIONS = np.array([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1),
 
 
 class ColorJitter(ColorTransform):
-    """Change brightness, contrast, saturation and hue by random factors, in random order. Uses 8 random numbers.
+    """Change brightness, contrast, saturation and hue at random, in random order. Uses 8 random numbers.
 
     Args:
         brightness, contrast, saturation: least and greatest factor; a number x stands for max(0, 1 − x) to 1 + x.
-        hue: least and greatest turn, within −0.5 to 0.5; a number x stands for −x to x.
+        hue: least and greatest turn of the hue, within −0.5 to 0.5; a number x stands for −x to x.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ColorJitter(ColorTransform):
 
 
 class RandomStep(ColorTransform):
-    """Base of transforms that apply one step, with a fixed operand, with probability ``p``."""
+    """Base of transforms that apply one step with a fixed operand, or with probability 1 − ``p`` nothing."""
 
     def __init__(self, p: float, opcode: int, operand: float) -> None:
         self._p = checked_probability(p, type(self).__name__)
@@ -160,7 +160,7 @@ class RandomPhotometricDistort(ColorTransform):
 
     Args:
         brightness, contrast, saturation: least and greatest factor.
-        hue: least and greatest turn, within −0.5 to 0.5.
+        hue: least and greatest turn of the hue, within −0.5 to 0.5.
         p: probability of each change.
     """
 
@@ -201,9 +201,9 @@ class Normalize(ColorTransform):
     """Subtract ``mean`` from levels / 255 and divide by ``std``; images become floats. Uses no random numbers.
 
     Args:
-        mean, std: one number for all channels, or one for each in a list, tuple, array or tensor; std is not 0.
-            Both apply to values from 0 to 1, as in torchvision. Numbers that seem to be of levels from 0 to 255, as
-            FFCV and DALI take them, are used as they are, with a warning.
+        mean, std: one number for all channels, or a list, tuple, array or tensor with one for each; std is not 0.
+            Both are in units of values from 0 to 1, as in torchvision. If they seem to be in levels from 0 to 255, as
+            FFCV and DALI take them, they are used unchanged, with a warning.
         inplace: ignored.
     """
 
@@ -223,7 +223,7 @@ class Normalize(ColorTransform):
 
 
 def _warn_of_levels(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Warn that a mean and a deviation seem to apply to levels from 0 to 255."""
+    """Warn that a mean and a standard deviation seem to be in levels from 0 to 255, rather than from 0 to 1."""
     given = f"mean {_texts(mean)} and std {_texts(std)}"
     scaled = f"mean {_texts([each / 255 for each in mean])} and std {_texts([each / 255 for each in std])}"
     warnings.warn(
@@ -238,7 +238,7 @@ def _texts(numbers: Sequence[float]) -> str:
 
 
 def checked_factors(value: Range | None, name: str) -> tuple[float, float]:
-    """Return the least and the greatest factor; a number x stands for max(0, 1 − x) to 1 + x, None for 1."""
+    """Return the least and the greatest factor; a number x stands for max(0, 1 − x) to 1 + x, and None for 1 to 1."""
     if value is None:
         return 1.0, 1.0
     if is_number(value) and not isinstance(value, Sequence) and value >= 0:
@@ -250,7 +250,7 @@ def checked_factors(value: Range | None, name: str) -> tuple[float, float]:
 
 
 def checked_turns(value: Range | None, name: str) -> tuple[float, float]:
-    """Return the least and the greatest turn of the hue; a number x stands for −x to x, None for 0."""
+    """Return the least and the greatest turn of the hue; a number x stands for −x to x, and None for 0 to 0."""
     if value is None:
         return 0.0, 0.0
     single = is_number(value) and not isinstance(value, Sequence) and value >= 0
@@ -261,7 +261,7 @@ def checked_turns(value: Range | None, name: str) -> tuple[float, float]:
 
 
 def _permute(numbers: F64, chosen: Bools) -> ColorProgram:
-    """Return a step that permutes the channels of the chosen images, given a random number for each image."""
+    """Return a step that permutes the channels of the images that ``chosen`` marks, each by its random number."""
     drawn = np.floor(numbers * len(_PERMUTATIONS)).astype(np.int64)
     opcode = np.where(chosen & (drawn > 0), opcodes.PERMUTE, opcodes.NOTHING)
     return ColorProgram.from_step(opcode, [*_PERMUTATIONS[drawn].T[:2]], count=len(numbers))

@@ -28,11 +28,11 @@ _IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class ColorProgram:
-    """Program for n images, of k steps for each image; steps that do nothing come last.
+    """Color program for n images, with k steps for each image; steps that do nothing come last.
 
     Attributes:
-        opcode: int64 (n, k), see ``opcodes.py``. Each row of ``compose_color``'s result has one ``NORMALIZE``.
-        operands: float64 (n, k, 12).
+        opcode: int64 (n, k), see ``opcodes.py``. Programs of ``compose_color`` have one ``NORMALIZE`` in each row.
+        operands: float64 (n, k, 12), each step's operands, padded with zeros.
         key: uint64 (n, k), keys from which steps draw random numbers for pixels.
     """
 
@@ -44,7 +44,7 @@ class ColorProgram:
     def from_step(
         cls, opcode: npt.ArrayLike, operands: Sequence[npt.ArrayLike], *, key: Any = 0, count: int
     ) -> ColorProgram:
-        """Return a program of one step for ``count`` images; opcode, operands and key: numbers or arrays (count,)."""
+        """Return a program of one step for ``count`` images; each argument is one value or an array (count,)."""
         table = np.zeros((count, 1, opcodes.OPERANDS))
         for k, numbers in enumerate(operands):
             table[:, 0, k] = numbers
@@ -53,7 +53,7 @@ class ColorProgram:
 
     @classmethod
     def chain(cls, programs: Sequence[ColorProgram]) -> ColorProgram:
-        """Return one program that runs the programs, which are for the same images, in turn."""
+        """Return one program that runs ``programs`` in turn, all of which are for the same images."""
         opcode, operands, key = (
             np.concatenate([getattr(program, name) for program in programs], axis=1)
             for name in ("opcode", "operands", "key")
@@ -75,7 +75,7 @@ class ColorProgram:
 
     @classmethod
     def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
-        """Join programs for different images: image i of the result is image ``order[i]`` of the joined images."""
+        """Join programs for different images, numbered through all programs; image i of the result is ``order[i]``."""
         width = max(program.opcode.shape[1] for program in programs)
         concatenated = []
         for name in ("opcode", "operands", "key"):
@@ -92,19 +92,19 @@ class ColorProgram:
         return bool(self.opcode.shape[1] <= 1)
 
     def describe(self, row: int) -> list[str]:
-        """Describe the steps of an image in words, without its normalization."""
+        """Describe in words the steps for image ``row``, except its normalization."""
         steps = zip(self.opcode[row].tolist(), self.operands[row].tolist(), strict=True)
         return [words for opcode, operands in steps if (words := opcodes.describe_step(opcode, operands))]
 
     def normalization(self, row: int) -> tuple[F64, F64]:
-        """Return the means and deviations that normalize an image, float64 (3,) each; 0 and 1 without ``Normalize``."""
+        """Return the means and standard deviations of image ``row``, float64 (3,) each; 0 and 1 if not normalized."""
         found = np.flatnonzero(self.opcode[row] == opcodes.NORMALIZE)
         operands = self.operands[row, found[-1]] if len(found) else np.array(_IDENTITY)
         return operands[:3], operands[3:6]
 
     @cached_property
     def opcode_lists(self) -> list[list[int]]:
-        """``opcode`` as lists, whose elements are read ten times as fast as an array's."""
+        """``opcode`` as nested lists, from which elements are read ten times as fast as from an array."""
         listed: list[list[int]] = self.opcode.tolist()
         return listed
 
@@ -114,8 +114,8 @@ class ColorTransform(ABC):
 
     Attributes:
         normalizes: whether the output is normalized values instead of grey levels.
-        erases: whether the transform also works on normalized values.
-        moves_pixels: whether the transform moves pixels, so that targets no longer fit.
+        erases: whether the transform may also follow ``Normalize``, and work on normalized values.
+        moves_pixels: whether the transform moves pixels, so that boxes and other targets no longer fit.
     """
 
     normalizes = False
@@ -124,14 +124,14 @@ class ColorTransform(ABC):
 
     @abstractmethod
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Draw a program for images of sizes int64 (n, 2), width first; all images use equally many random numbers."""
+        """Draw a program for images of ``sizes``, int64 (n, 2), width first; use as many numbers for each image."""
 
     def check(self, *, normalized: bool) -> None:  # noqa: B027 - most take both
         """Raise UsageError if the transform cannot work on grey levels or, if ``normalized``, on normalized values."""
 
 
 def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: BatchRandom) -> ColorProgram:
-    """Draw one program of transforms that ``check_color`` accepts, for images of sizes int64 (n, 2), width first."""
+    """Draw one program of transforms checked by ``check_color``, for images of ``sizes``, int64 (n, 2), width first."""
     if not transforms:
         return ColorProgram.identity(len(sizes))
     programs = [transform(sizes, random) for transform in transforms]
@@ -146,7 +146,7 @@ def normalizes(transforms: Sequence[ColorTransform]) -> bool:
 
 
 def check_color(transforms: Sequence[ColorTransform]) -> None:
-    """Raise UsageError if a transform after ``Normalize`` needs grey levels, or the value of RandomErasing is wrong."""
+    """Raise UsageError if a transform after ``Normalize`` needs grey levels, or a transform's arguments do not fit."""
     normalized = False
     for transform in transforms:
         if normalized and transform.normalizes:

@@ -34,7 +34,7 @@ TRIES = 10
 class CenterCrop:
     """Crop (height, width), or a square, from the center. Uses no random numbers.
 
-    A smaller image is padded with the fill of the list of transforms, black by default.
+    A smaller image is padded with the common fill of the list of transforms, black by default.
     """
 
     def __init__(self, size: Size) -> None:
@@ -79,8 +79,8 @@ class RandomCrop:
         padding: pixels added on each side before the crop, see ``Pad``.
         pad_if_needed: pad both sides of an image smaller than ``size``; otherwise such an image raises UsageError.
         fill, padding_mode: see ``Pad``.
-        multiple_of: number of pixels of which left and top are multiples, so that the crop falls on whole pixels of the
-            image reduced by this factor; not in torchvision.
+        multiple_of: number of pixels that divides left and top of the crop, so that the crop falls on whole pixels of
+            an image reduced by this factor; not in torchvision.
     """
 
     def __init__(
@@ -148,14 +148,14 @@ class RandomResizedCrop:
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
         size, corner = self._draw_boxes(geometry.size, random.uniform(2 * TRIES + 2))
-        # The resize must not use pixels beyond the crop.
+        # Clip, because the resize must not use pixels beyond the crop.
         cropped = geometry.crop(corner, size).clip_to_canvas()
         resized = cropped.resample_by(random.choice(self._interpolation), self.antialias)
         return replace(resized, size=same_size(self.fixes_size, geometry))
 
     @property
     def single_interpolation(self) -> int | None:
-        """The interpolation of all images; None if an interpolation is drawn for each image."""
+        """Code of the interpolation for all images; None if an interpolation is drawn for each image."""
         return self._interpolation[0] if len(self._interpolation) == 1 else None
 
     @property
@@ -164,7 +164,7 @@ class RandomResizedCrop:
         return np.array([self._scale[0], self._scale[1] - self._scale[0], *self._ratio])
 
     def _draw_boxes(self, image: I64, numbers: F64) -> tuple[I64, I64]:
-        """Return sizes and left top corners of the boxes, int64 (n, 2) each, from random numbers (n, 22)."""
+        """Return the boxes' sizes and left top corners, int64 (n, 2) each, for random numbers (n, 22) of each image."""
         areas, ratios, position = numbers[:, :TRIES], numbers[:, TRIES : 2 * TRIES], numbers[:, 2 * TRIES :]
         area = (image[:, :1] * image[:, 1:]) * (self._scale[0] + (self._scale[1] - self._scale[0]) * areas)
         low, high = math.log(self._ratio[0]), math.log(self._ratio[1])
@@ -179,7 +179,7 @@ class RandomResizedCrop:
         return size, corner.astype(np.int64)
 
     def _largest(self, image: I64) -> F64:
-        """Return the size of the largest box of a permitted ratio in each image, float64 (n, 2)."""
+        """Return the size of the largest box in each image whose width / height is permitted, float64 (n, 2)."""
         ratio = image[:, 0] / image[:, 1]
         width = np.where(ratio > self._ratio[1], np.rint(image[:, 1] * self._ratio[1]), image[:, 0])
         height = np.where(ratio < self._ratio[0], np.rint(image[:, 0] / self._ratio[0]), image[:, 1])
@@ -191,9 +191,9 @@ class RandomFlip:
     """Base of the horizontal and the vertical flip.
 
     Attributes:
-        p: probability.
-        mirrored: whether to mirror left to right, and whether top to bottom.
-        only_mirrors: True, which permits a later transform to repeat the border of the stored image.
+        p: probability of the flip.
+        mirrored: whether the flip mirrors left to right, and whether top to bottom.
+        only_mirrors: True, so that a later transform may repeat the border of the stored image.
     """
 
     only_mirrors = True

@@ -26,10 +26,10 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
 _OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # torchvision's default of sampler_options
-# Number of pairs of a crop and a box to compare at once. A pair takes 100 bytes.
+# Number of pairs of a crop and a box to compare at once; a pair takes 100 bytes.
 _MAX_PAIRS = 1 << 18
-# Largest number of rounds of RandomIoUCrop; torchvision has no limit. One of seven options leaves the image unchanged,
-# so 2e-7 of images would need more rounds.
+# Largest number of rounds of RandomIoUCrop; torchvision has no limit. One of the seven default options leaves the image
+# unchanged, so only 2e-7 of images would need more rounds.
 _ROUNDS = 100
 
 
@@ -92,13 +92,13 @@ class RandomSizeCrop:
 class RandomIoUCrop:
     """Crop a box that overlaps enough with at least one object (Liu et al., "SSD", ECCV 2016).
 
-    A least overlap is drawn from ``sampler_options``; 1 leaves the image unchanged. Up to ``trials`` boxes are drawn.
-    The crop is the first box that holds the center of an object's box and overlaps the object's box enough, measured as
-    intersection over union. Without such a box, another least overlap is drawn. Objects whose center is outside of the
-    crop are dropped. The loader's ``targets`` must name ``"boxes"``.
+    A least overlap is drawn from ``sampler_options``; 1 leaves the image unchanged. Then up to ``trials`` boxes are
+    drawn, until a box holds the center of an object's box and overlaps the object's box enough, measured as
+    intersection over union; this box is the crop. If none does, another least overlap is drawn. Objects whose center is
+    outside of the crop are dropped. The loader's ``targets`` must name ``"boxes"``.
 
     Args:
-        min_scale, max_scale: least and greatest factor of each side, above 0 to 1.
+        min_scale, max_scale: least and greatest side of a box, as a fraction of the image's side, above 0 to 1.
         min_aspect_ratio, max_aspect_ratio: least and greatest width / height of the crop.
         sampler_options: least overlaps, by default 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
         trials: number of boxes for each least overlap, 1 to 1000.
@@ -145,11 +145,11 @@ class RandomIoUCrop:
         return replace(geometry.crop(crops[:, :2], crops[:, 2:]), kept=kept & (inside | ~cropped))
 
     def _try(self, sizes: I64, boxes: F64, random: BatchRandom) -> tuple[Bools, I64, Bools]:
-        """Draw a least overlap for each image, and find the first of the drawn boxes that meets it.
+        """Draw a least overlap and ``trials`` boxes for each image, and find the first box that meets the overlap.
 
         Returns:
-            Whether a box was found, bool (n,); the box's left, top, width, height, int64 (n, 4); whether to leave the
-            image unchanged, bool (n,).
+            Whether a box was found, bool (n,); its left, top, width and height, int64 (n, 4); and whether the image is
+            to stay unchanged, bool (n,).
         """
         option = self._options[np.floor(random.uniform(1)[:, 0] * len(self._options)).astype(np.int64)]
         numbers = random.uniform(4 * self._trials).reshape(len(sizes), self._trials, 4)
@@ -168,11 +168,12 @@ class RandomIoUCrop:
 
 
 def _largest_overlap(crops: F64, boxes: F64) -> F64:
-    """Return each crop's largest intersection over union with a box whose center the crop holds: float64 (n, t).
+    """Return each crop's largest intersection over union with the boxes whose center it holds, float64 (n, t); or −1.
 
-    Crops (n, t, 4) are left, top, width, height; boxes (n, m, 4) left, top, right, bottom. −1 stands for no such box.
+    Crops (n, t, 4) are left, top, width, height; boxes (n, m, 4) are left, top, right, bottom.
     """
-    # An image of a crowd pads the boxes of all images, so that all images at once would take gigabytes.
+    # One image with many boxes makes the padded boxes of all images as many, so all images at once could take
+    # gigabytes.
     step = max(1, _MAX_PAIRS // max(1, crops.shape[1] * boxes.shape[1]))
     pieces = [slice(k, k + step) for k in range(0, len(crops), step)]
     return np.concatenate([_overlaps(crops[piece], boxes[piece]) for piece in pieces])
@@ -188,7 +189,7 @@ def _overlaps(crops: F64, boxes: F64) -> F64:
 
 
 def _hold_centers(crops: F64, boxes: F64) -> Bools:
-    """Return whether crops (n, t, 4) hold the centers of boxes (n, m, 4): bool (n, t, m)."""
+    """Return whether each of an image's crops (n, t, 4) holds the center of each box (n, m, 4): bool (n, t, m)."""
     corner, center = crops[:, :, None, :2], (boxes[:, None, :, :2] + boxes[:, None, :, 2:]) / 2
     hold: Bools = np.logical_and.reduce((corner < center) & (center < corner + crops[:, :, None, 2:]), axis=3)
     return hold

@@ -24,14 +24,14 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.blur_noise_erasing import pixel_keys
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-_MAX_SIGMA = 127.0  # greatest deviation in pixels, which limits the memory of a blur
+_MAX_SIGMA = 127.0  # greatest deviation of a blur in pixels, which limits the memory that the blur takes
 
 
 class RandomPerspective(ColorTransform):
-    """Move the four corners inwards by random distances, with probability ``p``. Uses 9 random numbers.
+    """Move the image's four corners inwards by random distances, with probability ``p``. Uses 9 random numbers.
 
     Args:
-        distortion_scale: greatest distance, 0 to 1, as a fraction of half the width and height.
+        distortion_scale: greatest distance as a fraction of half the width and height, 0 to 1.
         p: probability.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue). None is black, without the darker
@@ -52,11 +52,11 @@ class RandomPerspective(ColorTransform):
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         numbers = random.uniform(9)
         most = (self._scale * (sizes // 2)).astype(np.int64) + 1
-        inwards = np.floor(numbers[:, 1:].reshape(-1, 4, 2) * most[:, None])  # distances of the corners along x and y
+        inwards = np.floor(numbers[:, 1:].reshape(-1, 4, 2) * most[:, None])  # distances along x and y, (n, 4, 2)
         left_top, right_bottom = inwards, sizes[:, None] - most[:, None] + inwards
         low, high = left_top.transpose(1, 2, 0), right_bottom.transpose(1, 2, 0)
         corners = np.array([[low[0, 0], low[0, 1]], [high[1, 0], low[1, 1]], high[2], [low[3, 0], high[3, 1]]])
-        # Corners that coincide have no map; the whole output is fill then.
+        # There is no map if corners coincide; the whole output is then fill.
         with np.errstate(all="ignore"):
             coefficients = _perspective_maps(corners, sizes.T - 1)
         flat = (sizes < 2).any(axis=1)
@@ -91,7 +91,7 @@ class ElasticTransform(ColorTransform):
 
 
 def sampling_fill(fill: Any, transform: str) -> tuple[float, float, float]:
-    """Return the three operands of a fill; raise UsageError unless it is None, a level of 0 to 255, or three levels."""
+    """Return a fill's three operands; raise UsageError unless ``fill`` is None, a level 0 to 255, or three levels."""
     if fill is None:
         return opcodes.NO_FILL, opcodes.NO_FILL, opcodes.NO_FILL
     red, green, blue = checked_fill(fill, transform)
@@ -99,17 +99,17 @@ def sampling_fill(fill: Any, transform: str) -> tuple[float, float, float]:
 
 
 def _perspective_maps(corners: F64, extent: I64) -> list[F64]:
-    """Return the coefficients of the maps from four points to the corners of upright rectangles.
+    """Return the coefficients of the perspective maps from four points to the corners of upright rectangles.
 
     The map from the unit square to four points has a closed form (Heckbert, "Fundamentals of texture mapping and image
-    warping", 1989). The result is the inverse of this map, times the extent.
+    warping", 1989). The result is the inverse of that map, multiplied by the rectangle's extent.
 
     Args:
-        corners: float64 (4, 2, n), x and y of left top, right top, right bottom, left bottom.
-        extent: int64 (2, n), x and y of the rectangle's right bottom.
+        corners: float64 (4, 2, n), x and y of the points: left top, right top, right bottom, left bottom.
+        extent: int64 (2, n), x and y of the rectangle's right bottom corner.
 
     Returns:
-        Eight arrays (n,), in the order of ``opcodes.WARP``.
+        Eight arrays (n,), the operands a to h of ``opcodes.WARP``.
     """
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = corners
     right, below, rest = (x1 - x2, y1 - y2), (x3 - x2, y3 - y2), (x0 - x1 + x2 - x3, y0 - y1 + y2 - y3)

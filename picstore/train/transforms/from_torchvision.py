@@ -22,15 +22,15 @@ from picstore.train.transforms.color_program import ColorTransform
 
 _PACKAGE = "torchvision.transforms"
 _FLOATS = ("float32", "float16", "bfloat16")
-# Transforms to leave out, because images of a batch and boxes already have the form that these transforms make.
+# Transforms to leave out, because their results are the form that images and boxes of a batch have anyway.
 _NEEDLESS = {"Identity", "ToImage", "PILToTensor", "ToPureTensor", "RGB", "ClampBoundingBoxes"}
 _CONVERSIONS = {"ToTensor", "ToDtype", "ConvertImageDtype", "ToPILImage"}
-# Transforms without random numbers, which are applied to whole batches.
+# Transforms that draw no random numbers, so that they are applied to whole batches.
 _WITHOUT_DRAWS = {"LinearTransformation"}
-# Attributes of torchvision's transforms that are not named like their parameter, by parameter.
+# For a parameter, the attribute of torchvision's transform, if it has another name.
 _ATTRIBUTES = {"sampler_options": "options"}
-_OURS = {"multiple_of", "label_smoothing"}  # parameters unknown to torchvision
-_LEVELS = {"fill", "threshold", "value"}  # parameters that are levels
+_OURS = {"multiple_of", "label_smoothing"}  # parameters that only picstore has
+_LEVELS = {"fill", "threshold", "value"}  # parameters in units of levels
 # Libraries whose transforms take single images, and what to write instead.
 _OTHER_LIBRARIES = {
     "albumentations": "picstore.PerImage(function), as docs/howto/transforms.md shows",
@@ -60,7 +60,7 @@ TRANSFORMS: Mapping[str, Any] = {
 
 
 def transform_from_config(table: Mapping[str, Any]) -> Any:
-    """Build a transform from a configuration: a table of its ``name`` and arguments.
+    """Build a transform from a configuration table, which holds its ``name`` and its arguments.
 
     The argument ``transforms`` of a choice is a list of such tables.
 
@@ -81,14 +81,14 @@ def transform_from_config(table: Mapping[str, Any]) -> Any:
 
 @dataclass
 class Steps:
-    """Translation of a list of transforms to picstore's, as far as the list has been read.
+    """Translation of a list of transforms to picstore's transforms, up to the transform read last.
 
     Attributes:
         steps: picstore's transforms, and callables.
         dtype: name of the float dtype to which the list converts images; None for bytes.
-        _unit: whether levels are 0 … 1, not 0 … 255.
-        _normalized: whether the list has normalized images.
-        _called: whether the list has a callable.
+        _unit: whether levels are now 0 … 1, not 0 … 255.
+        _normalized: whether the images are normalized by now.
+        _called: whether a callable has been read.
     """
 
     steps: list[Any] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Steps:
     _called: bool = False
 
     def read(self, transform: Any) -> None:
-        """Add a transform, or all of a list, Compose or nn.Sequential; raise UsageError if it has no counterpart."""
+        """Add a transform, or all in a list, Compose or nn.Sequential; raise UsageError if any has no counterpart."""
         name, module = type(transform).__name__, type(transform).__module__
         library = module.partition(".")[0]
         if isinstance(transform, type):
@@ -130,7 +130,7 @@ class Steps:
         name = type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))
-        elif name == "ImageClassification":  # preprocessing of pretrained weights
+        elif name == "ImageClassification":  # the preprocessing that belongs to pretrained weights
             for each in ("Resize", "CenterCrop", "Normalize"):
                 self._add(_preset_step(transform, each))
         elif name in _CONVERSIONS:
@@ -156,7 +156,7 @@ class Steps:
         return ours(**arguments)
 
     def _argument(self, transform: Any, parameter: str) -> Any:
-        """Return the argument ``parameter`` of picstore's class, as ``transform`` of torchvision has it."""
+        """Return the value for ``parameter`` of picstore's class, taken from the torchvision object ``transform``."""
         name = type(transform).__name__
         value = getattr(transform, _ATTRIBUTES.get(parameter, parameter))
         if parameter == "transforms":
@@ -170,7 +170,7 @@ class Steps:
         return _levels(value, f"{name}: {parameter}", whole=parameter == "fill")
 
     def _choice(self, transform: Any, choice: str) -> Any:
-        """Translate a transform inside torchvision's class ``choice``; a Compose of several becomes a RandomApply."""
+        """Translate a transform that torchvision's class ``choice`` holds; several become a RandomApply with p=1."""
         inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)
         if inner.dtype is not None or not inner.steps:
@@ -181,7 +181,7 @@ class Steps:
         return inner.steps[0] if len(inner.steps) == 1 else RandomApply(inner.steps, p=1)
 
     def _convert(self, transform: Any) -> None:
-        """Note the dtype that a conversion gives images; after a callable, add the conversion as a callable."""
+        """Note the dtype to which a conversion converts images; after a callable, add the conversion as a callable."""
         name = type(transform).__name__
         dtype, scaled = _target_dtype(transform)
         if self._called:
@@ -202,33 +202,33 @@ class Steps:
 
 
 def _preset_step(preset: Any, name: str) -> Any:
-    """Return picstore's Resize, CenterCrop or Normalize, by ``name``, of a preset: a ``weights.transforms()``."""
+    """Return picstore's Resize, CenterCrop or Normalize, by ``name``, for a preset made by ``weights.transforms()``."""
     if name == "Resize":
         return TRANSFORMS[name](preset.resize_size, preset.interpolation, antialias=preset.antialias)
     return TRANSFORMS[name](*((preset.crop_size,) if name == "CenterCrop" else (preset.mean, preset.std)))
 
 
 def _target_dtype(transform: Any) -> tuple[str | None, bool]:
-    """Return the name of a conversion's dtype, None if images keep theirs; and whether it scales the levels."""
+    """Return the name of the dtype that a conversion gives images, or None; and whether it also scales the levels."""
     name = type(transform).__name__
     if name in ("ToTensor", "ToPILImage"):
         return ("float32" if name == "ToTensor" else "uint8"), True
     dtype = transform.dtype
     if isinstance(dtype, dict):
-        # Keys are classes such as Image, names of classes, or "others".
+        # Keys are classes such as Image, class names, or "others".
         by_name = {getattr(key, "__name__", key): value for key, value in dtype.items()}
         dtype = by_name.get("Image", by_name.get("Tensor", by_name.get("others")))
     return None if dtype is None else str(dtype).removeprefix("torch."), getattr(transform, "scale", True)
 
 
 def _drops_small_boxes(transform: Any) -> bool:
-    """Return whether a transform only drops boxes below one pixel, which picstore drops anyway."""
+    """Return whether a transform only drops boxes smaller than a pixel, which picstore drops anyway."""
     named = type(transform).__name__ == "SanitizeBoundingBoxes"
     return named and transform.min_size <= 1 and transform.min_area <= 1
 
 
 def _levels(value: Any, name: str, *, whole: bool) -> Any:
-    """Scale values of 0 to 1 to levels of 0 to 255, rounded if ``whole``; return strings and None unchanged."""
+    """Scale values from 0 … 1 to levels 0 … 255, and round them if ``whole``; return strings and None unchanged."""
     if isinstance(value, (list, tuple)):
         return [_levels(each, name, whole=whole) for each in value]
     if value is None or isinstance(value, str):

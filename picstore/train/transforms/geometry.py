@@ -37,32 +37,33 @@ from picstore.train.transforms.padding_and_edges import (
     vector_length,
 )
 
-_TOLERANCE = 1e-6  # pixels allowed for rounding errors
-# Limit in pixels to which coordinates are clipped: beyond every image, but within the range of integers.
+_TOLERANCE = 1e-6  # tolerance in pixels for rounding errors
+# Coordinates in pixels are clipped to this limit, which is beyond every image but within the range of integers.
 _LIMIT = float(1 << 28)
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Map from source pixels to output pixels for each of n images.
+    """Map between source pixels and output pixels, for each of n images.
 
     Attributes:
         source_size: int64 (n, 2), widths and heights of the images.
         frame: float64 (n, 2, 3), the parallelogram of the source that becomes the output. Columns: the vector of the
-            upper side, the vector of the left side, and the left top corner, in source pixels. The frame may lie
-            outside of the image.
+            upper side, the vector of the left side, and the left top corner, in source pixels. The frame may reach
+            beyond the image.
         clip: int64 (n, 4), left, top, right, bottom in source pixels. The filter uses only pixels within the clip;
-            pixels outside of the image are ``fill``.
+            pixels in the clip but outside of the image are ``fill``.
         size: int64 (n, 2), widths and heights of the outputs after the transforms so far.
-        edges: float64 (n, k, 3), half-planes a·x + b·y + c ≥ 0 in source coordinates, outside of which the output is
-            ``fill``. The sum is the distance in pixels of the edge's canvas; the edge is blended over one pixel.
-        interpolation: int64 (n,), see ``kernels/filters.py``: the widest filter that a transform asks for, because the
-            whole list of transforms is one resampling.
-        antialias: bool (n,), whether the filter is widened on minification; the nearest filter never is.
+        edges: float64 (n, k, 3), half-planes a·x + b·y + c ≥ 0 in source coordinates; outside of them the output is
+            ``fill``. The sum is the distance from the edge, in pixels of the canvas that the edge bounds; the output is
+            blended with the fill over one pixel.
+        interpolation: int64 (n,), code of ``kernels/filters.py`` for the widest filter that any transform asks for,
+            because the whole list of transforms is one resampling.
+        antialias: bool (n,), whether the filter is widened if it minifies; the nearest filter never is.
         fill: uint8 (n, 3), the color outside of the image.
         border: int64 (n,), padding mode of ``padding_and_edges.py``: what the output shows between image and edges.
         boxes: float64 (n, m, 4), boxes of objects in source pixels, padded with NaN; None if no transform needs boxes.
-        kept: bool (n, m), False for objects that a transform has dropped; None without boxes.
+        kept: bool (n, m), False for objects that a transform has dropped; None if ``boxes`` is None.
     """
 
     source_size: I64
@@ -79,7 +80,7 @@ class Geometry:
 
     @classmethod
     def identity(cls, widths: npt.ArrayLike, heights: npt.ArrayLike, boxes: F64 | None = None) -> Geometry:
-        """Return the identity map of images, given widths and heights in pixels, (n,) each, and boxes of objects."""
+        """Return the identity map of images, given widths and heights in pixels, (n,) each, and objects' ``boxes``."""
         size = np.stack([np.asarray(widths, dtype=np.int64), np.asarray(heights, dtype=np.int64)], axis=1)
         n = len(size)
         frame = np.zeros((n, 2, 3))
@@ -95,9 +96,9 @@ class Geometry:
     def of_crops(
         cls, source_size: I64, frame: F64, clip: I64, box: F64, size: I64, *, interpolation: int, antialias: bool
     ) -> Geometry:
-        """Return the geometry of crops at whole pixels within images, resized to ``size`` and perhaps mirrored.
+        """Return the geometry of images cropped at whole pixels, perhaps mirrored, and resized to ``size``.
 
-        ``box`` and other cached properties are set here, which saves 60 NumPy operations.
+        ``box`` and other cached properties are set here, because computing them would take 60 NumPy operations.
         """
         n = len(size)
         made = cls(
@@ -117,7 +118,7 @@ class Geometry:
 
     @classmethod
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
-        """Join geometries of different images: image i of the result is image ``order[i]`` of the joined images."""
+        """Join geometries, with images numbered through all of them; image i of the result is image ``order[i]``."""
         chosen = np.asarray(order, dtype=np.int64)
         most = max(each.edges.shape[1] for each in geometries)
         padding = [open_edges(len(each.size), most - each.edges.shape[1]) for each in geometries]
@@ -130,13 +131,13 @@ class Geometry:
 
     @cached_property
     def matrix(self) -> F64:
-        """float64 (n, 2, 3): maps (x, y, 1) in output pixels to source pixels."""
+        """float64 (n, 2, 3): map of (x, y, 1) in output pixels to source pixels."""
         sides = self.frame[:, :, :2] / self.size[:, None, :]
         return np.concatenate([sides, self.frame[:, :, 2:]], axis=2)
 
     @cached_property
     def upright(self) -> Bools:
-        """Bool (n,): whether rows of pixels stay horizontal, so that ``box`` and ``flip`` describe ``frame``."""
+        """Bool (n,): whether rows of source pixels stay horizontal, so that ``box`` and ``flip`` describe ``frame``."""
         upright: Bools = (self.frame[:, 0, 1] == 0) & (self.frame[:, 1, 0] == 0)
         return upright
 
@@ -144,7 +145,7 @@ class Geometry:
     def box(self) -> F64:
         """float64 (n, 4): left, top, width, height of the upright box around the frame, in source pixels."""
         sides, corner = self.frame[:, :, :2], self.frame[:, :, 2]
-        # The sums of two elements are written out, because NumPy takes 10 µs to sum along an axis of length 2.
+        # The two elements are added by ``+``, because NumPy takes 10 µs to sum along an axis of length 2.
         extent, negative = np.abs(sides), np.minimum(sides, 0)
         start = corner + (negative[:, :, 0] + negative[:, :, 1])
         return np.concatenate([start, extent[:, :, 0] + extent[:, :, 1]], axis=1)
@@ -167,29 +168,29 @@ class Geometry:
 
     @cached_property
     def scale(self) -> F64:
-        """float64 (n, 2): source pixels per output pixel along x and y of the source."""
+        """float64 (n, 2): number of source pixels per output pixel, along the source's x and y axes."""
         return vector_length(self.matrix[:, :, 0], self.matrix[:, :, 1])
 
     @cached_property
     def shrink(self) -> F64:
-        """float64 (n,): source pixels per output pixel, the least along the axes of source and output."""
+        """float64 (n,): number of source pixels per output pixel, the least along the axes of source and output."""
         along = vector_length(self.matrix[:, 0, :2], self.matrix[:, 1, :2])
         shrink: F64 = np.minimum(self.scale, along).min(axis=1)
         return shrink
 
     @cached_property
     def output_edges(self) -> F64:
-        """float64 (n, k, 3): ``edges`` in output coordinates, see ``edges_on_output``."""
+        """float64 (n, k, 3): ``edges`` in output coordinates, as ``edges_on_output`` returns them."""
         return edges_on_output(self.edges, self.matrix)
 
     @cached_property
     def shows_edges(self) -> Bools:
-        """Bool (n,): whether an edge hides a pixel of the output, at least in part."""
+        """Bool (n,): whether any of the edges hides a pixel of the output, at least in part."""
         return hides_pixels(self.output_edges, self.size)
 
     @cached_property
     def minifies(self) -> Bools:
-        """Bool (n,): whether the filter is widened on minification."""
+        """Bool (n,): whether the filter is widened if it minifies."""
         minifies: Bools = self.antialias & (self.interpolation != NEAREST)
         return minifies
 
@@ -209,16 +210,16 @@ class Geometry:
 
     @cached_property
     def window(self) -> I64:
-        """int64 (n, 4): ``reach``; with a repeated border, positions that the filter uses, also beyond the image."""
+        """int64 (n, 4): ``reach``; with a repeated border, positions that the filter uses, in or out of the image."""
         window: I64 = np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
         return window
 
     @cached_property
     def _window(self) -> I64:
-        """int64 (n, 4): left, top, right, bottom of the pixels in the clip that the filter can use."""
+        """int64 (n, 4): left, top, right, bottom of the positions within the clip that the filter can use."""
         widened = np.where(self.minifies[:, None], np.maximum(self.scale, 1.0), 1.0)
         half_width = np.array(HALF_WIDTHS)[self.interpolation, None]
-        # A slanted image is first reduced and then interpolated, so that the widths of two filters add up.
+        # A slanted image is first reduced, then interpolated, so the half-widths of both filters add up.
         steps = np.where(self.upright[:, None] | (widened <= 1), half_width, half_width + np.minimum(half_width, 2.0))
         support = widened * steps
         low = np.clip(np.floor(self.box[:, :2] - support), -_LIMIT, _LIMIT).astype(np.int64)
@@ -226,26 +227,27 @@ class Geometry:
         return np.concatenate([np.maximum(low, self.clip[:, :2]), np.minimum(high, self.clip[:, 2:])], axis=1)
 
     def decode_factors(self, gap: float | None) -> I64:
-        """Return the factor 1, 2, 4 or 8 by which decoding may divide the sides, for a ``reducing_gap``: int64 (n,).
+        """Return the factor 1, 2, 4 or 8 by which decoding may divide each image's sides, int64 (n,).
 
-        The factor is 1 with a repeated border, and without antialiasing, as decoding at a smaller size averages pixels.
+        ``gap`` is the loader's ``reducing_gap``. The factor is 1 with a repeated border, and without antialiasing,
+        because reduced decoding averages pixels.
         """
         return decode_factors(np.where(self.minifies & (self.border == CONSTANT), self.shrink, 1.0), gap)
 
     def crop(self, corner: npt.ArrayLike, size: npt.ArrayLike) -> Geometry:
-        """Crop canvases to boxes: left tops and sizes, int64 (n, 2) each; a box has ``fill`` outside of its canvas."""
+        """Crop canvases to boxes: left tops and sizes, int64 (n, 2) each; a box shows ``fill`` beyond its canvas."""
         corner, size = np.asarray(corner, dtype=np.int64), np.asarray(size, dtype=np.int64)
         linear = self.matrix[:, :, :2]
         frame = np.empty_like(self.frame)
         frame[:, :, :2] = linear * size[:, None, :]
         frame[:, :, 2] = self.frame[:, :, 2] + linear[:, :, 0] * corner[:, :1] + linear[:, :, 1] * corner[:, 1:]
         beyond = ((corner < 0) | (corner + size > self.size)).any(axis=1)
-        # Whether pixels of the image, or of its repeated border, lie beyond the canvas, where an edge must hide them.
+        # Whether the image, or its repeated border, has pixels beyond the canvas, which an edge must hide.
         ends = ~self._holds_clip | (self.border != CONSTANT)
         edges = append_edges(self.edges, beyond & ends, lambda: canvas_edges(self.matrix, self.size))
         cropped = replace(self, frame=frame, size=size, edges=edges)
-        # Before any resize the crop is exact: the clip becomes the crop, padding included, so that a later resize uses
-        # no other pixel. After a resize the clip stays, because the filter has already used pixels beyond the crop.
+        # Before any resize the crop is exact: the clip becomes the crop, with its padding, so that a later resize uses
+        # no other pixel. After a resize the clip stays, because the filter has used pixels beyond the crop by then.
         start = cropped.box[:, :2]
         scale = np.abs(linear[:, (0, 1), (0, 1)])
         exact = self.upright[:, None] & (scale == 1) & (start == np.floor(start))
@@ -258,7 +260,7 @@ class Geometry:
         return replace(cropped, clip=clip)
 
     def clip_to_canvas(self) -> Geometry:
-        """Reduce the clip to the source pixels that lie on the canvas, at least in part."""
+        """Reduce the clip to the source pixels that lie on the canvas, wholly or in part."""
         low = np.clip(np.floor(self.box[:, :2] + _TOLERANCE), -_LIMIT, _LIMIT).astype(np.int64)
         high = np.clip(np.ceil(self.box[:, :2] + self.box[:, 2:] - _TOLERANCE), -_LIMIT, _LIMIT).astype(np.int64)
         high = np.maximum(high, low + 1)
@@ -266,7 +268,7 @@ class Geometry:
         return replace(self, clip=clip)
 
     def mirror(self, which: npt.ArrayLike) -> Geometry:
-        """Mirror each canvas left to right, and top to bottom, if its row of ``which``, bool (n, 2), says so."""
+        """Mirror each canvas as its row of ``which``, bool (n, 2), says: left to right, and top to bottom."""
         chosen = np.asarray(which, dtype=np.bool_)[:, None, :]
         frame = self.frame.copy()
         sides = np.where(chosen, frame[:, :, :2], 0)
@@ -275,40 +277,40 @@ class Geometry:
         return replace(self, frame=frame)
 
     def warp(self, maps: F64, size: I64) -> Geometry:
-        """Map canvases to new canvases of ``size``, by float64 (n, 2, 3) maps from new pixels to old pixels."""
+        """Map canvases to new canvases of ``size``; ``maps`` is float64 (n, 2, 3), from new pixels to old pixels."""
         linear = self.matrix[:, :, :2]
         frame = (linear[:, :, :, None] * maps[:, None]).sum(axis=2)
         frame[:, :, 2] += self.frame[:, :, 2]
         frame[:, :, :2] *= size[:, None, :]
-        # An upright image ends at its clip; a slanted image ends at edges alone, so the clip is turned into edges.
+        # An upright image ends at its clip. A slanted image ends only at edges, so the clip must become edges.
         edges = append_edges(self.edges, self._exceeds_clip, lambda: clip_edges(self.clip, self.scale))
         edges = np.concatenate([edges, canvas_edges(self.matrix, self.size)], axis=1)
         return replace(self, frame=frame, size=size, edges=edges)
 
     def resample_by(self, interpolation: I64, antialias: bool = True) -> Geometry:
-        """Return a copy resampled by ``interpolation`` (n,), or by an earlier transform's filter if that is wider."""
+        """Return a copy that resamples by ``interpolation`` (n,), or by an earlier transform's wider filter."""
         widest = np.maximum(self.interpolation, interpolation)
         return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 
     def with_fill(self, fill: Fill) -> Geometry:
-        """Return a copy with another color outside of the image."""
+        """Return a copy that has ``fill`` outside of the image."""
         return replace(self, fill=np.tile(np.array(fill, dtype=np.uint8), (len(self.size), 1)))
 
     def with_border(self, border: int) -> Geometry:
-        """Return a copy that repeats the image beyond its border by the padding mode ``border``."""
+        """Return a copy that repeats pixels of the image beyond its border, by the padding mode ``border``."""
         return replace(self, border=np.full(len(self.size), border, dtype=np.int64))
 
     def points_to_output(self, slot: int, points: npt.ArrayLike) -> F64:
-        """Map points (k, 2), x and y in source pixels of image ``slot``, to output pixels, perhaps beyond the output.
+        """Map points (k, 2), x and y in source pixels of image ``slot``, to pixels of its output, or beyond the output.
 
         Returns:
-            float64 (k, 2); NaN for a singular map.
+            float64 (k, 2); NaN if the image's map is singular.
         """
         x, y = np.moveaxis(np.asarray(points, dtype=np.float64), -1, 0)
         return np.stack([row[0] * x + row[1] * y + row[2] for row in invert_maps(self.matrix[slot])], axis=-1)
 
     def objects_on_canvas(self) -> tuple[F64, Bools]:
-        """Return upright boxes around the objects on the canvas, float64 (n, m, 4), and ``kept``, bool (n, m)."""
+        """Return boxes around the objects in pixels of the canvas, float64 (n, m, 4), and ``kept``, bool (n, m)."""
         if self.boxes is None or self.kept is None:
             return np.empty((len(self.size), 0, 4)), np.empty((len(self.size), 0), dtype=np.bool_)
         corners = self.boxes[:, :, [[0, 1], [2, 1], [2, 3], [0, 3]]]
@@ -317,7 +319,7 @@ class Geometry:
         return np.concatenate([moved.min(axis=2), moved.max(axis=2)], axis=2), self.kept
 
     def corners(self, row: int) -> F64:
-        """Return the corners of the region that becomes an output, in source pixels, clockwise from its left top."""
+        """Return the corners of the region that becomes the output, in source pixels, clockwise from its left top."""
         across, down, corner = self.frame[row].T
         return np.stack([corner, corner + across, corner + across + down, corner + down])
 
@@ -335,7 +337,7 @@ class Geometry:
 
     @cached_property
     def _holds_clip(self) -> Bools:
-        """Bool (n,): whether an upright canvas contains the clip, so that no pixel of the image lies beyond."""
+        """Bool (n,): whether the canvas is upright and holds the clip, so that no pixel of the image lies beyond."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] >= low - _TOLERANCE) & (self.clip[:, 2:] <= high + _TOLERANCE)
         holds: Bools = self.upright & inside.all(axis=1)
@@ -343,7 +345,7 @@ class Geometry:
 
     @cached_property
     def _exceeds_clip(self) -> Bools:
-        """Bool (n,): whether an upright canvas extends beyond the clip."""
+        """Bool (n,): whether the canvas is upright and reaches beyond the clip."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] <= low + _TOLERANCE) & (self.clip[:, 2:] >= high - _TOLERANCE)
         exceeds: Bools = self.upright & ~inside.all(axis=1)
@@ -351,14 +353,14 @@ class Geometry:
 
 
 def _on_grid(numbers: F64) -> F64:
-    # Numbers that are not finite are refused later.
+    # Ignore overflow, because numbers that are not finite are rejected later.
     with np.errstate(over="ignore"):
         rounded: F64 = np.rint(numbers * GRID) / GRID
     return rounded
 
 
 def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[str, Any]:
-    """Return ``boxes`` and ``kept`` of the chosen images; an empty dict if no geometry has boxes."""
+    """Return ``boxes`` and ``kept`` of the images ``chosen`` from all geometries; an empty dict if none has boxes."""
     held = [(each.boxes, each.kept, len(each.size)) for each in geometries]
     most = max((boxes.shape[1] for boxes, _, _ in held if boxes is not None), default=None)
     if most is None:
@@ -374,18 +376,18 @@ def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[st
 
 
 class Transform(Protocol):
-    """Step that changes the geometry of a batch. A step that pads has an attribute ``fill``, the padding's color."""
+    """Step that changes the geometry of a batch. A step that pads has the padding's color as attribute ``fill``."""
 
     @property
     def fixes_size(self) -> tuple[int, int] | None:
         """(height, width) of every output, or None if the size depends on the input."""
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        """Return the geometry after this step. Each image uses the same number of random numbers."""
+        """Return the geometry after this step, using the same number of random numbers for each image."""
 
 
 def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRandom) -> Geometry:
-    """Apply transforms in order; raise UsageError if fills differ or a crop does not fit into an image."""
+    """Apply transforms in order; raise UsageError if their fills differ or a crop does not fit into an image."""
     common_fill(transforms)
     for transform in transforms:
         geometry = transform(geometry, random)
@@ -393,7 +395,7 @@ def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRa
 
 
 def common_fill(transforms: Sequence[Transform]) -> Fill:
-    """Return the fill of a list of transforms, black by default; raise UsageError if transforms differ in fill."""
+    """Return the fill that all transforms of a list share, black by default; raise UsageError if fills differ."""
     given: list[tuple[str, Fill]] = [(name_of(each), each.fill) for each in transforms if hasattr(each, "fill")]
     first, color = given[0] if given else ("", (0, 0, 0))
     for name, fill in given[1:]:
@@ -403,7 +405,7 @@ def common_fill(transforms: Sequence[Transform]) -> Fill:
 
 
 def check_borders(transforms: Sequence[Transform]) -> None:
-    """Raise UsageError if a transform repeats the image's border, but follows a transform that is not a flip."""
+    """Raise UsageError if a transform repeats the image's border, but follows any transform that is not a flip."""
     for i, transform in enumerate(transforms):
         if getattr(transform, "border", CONSTANT) != CONSTANT:
             others = [each for each in transforms[:i] if not getattr(each, "only_mirrors", False)]
@@ -421,7 +423,7 @@ def output_size(transforms: Sequence[Transform]) -> tuple[int, int] | None:
             return None
         fixed = transforms[i].fixes_size
         if fixed is not None:
-            # Later transforms depend on the size alone, so one image gives the size of all.
+            # The transforms that follow depend only on the size, so one image shows the size of all.
             image = Geometry.identity([fixed[1]], [fixed[0]])
             width, height = compose(transforms[i + 1 :], image, BatchRandom(0, 0, [0])).size[0]
             return int(height), int(width)

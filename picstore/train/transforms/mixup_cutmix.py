@@ -12,7 +12,7 @@ from picstore.errors import UsageError
 from picstore.train.transforms.arguments import checked_integer, checked_probability, is_number, name_of
 from picstore.train.transforms.batch_random import BatchRandom
 
-# For types alone, because the loader's process imports this module but not torch.
+# Imported for types alone, because loader processes import this module without torch.
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -21,22 +21,22 @@ class BatchTransform(ABC):
     """Step on the images (N, 3, H, W) and labels of a batch; the base of :class:`MixUp` and :class:`CutMix`.
 
     Attributes:
-        needs_floats: whether the step averages images, so that bytes would be rounded.
+        needs_floats: whether the step needs images of floats, because it averages images and bytes would be rounded.
     """
 
     needs_floats = False
 
     @abstractmethod
     def for_classes(self, count: int) -> BatchTransform:
-        """Return a copy for a dataset with ``count`` class names, or 0; raise UsageError if the count does not fit."""
+        """Return a copy for a dataset with ``count`` class names, or 0; raise UsageError if ``count`` does not fit."""
 
     @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
-        """Transform a batch; ``random`` has one generator, for the batch; labels become float32 (N, classes)."""
+        """Transform a batch, with the one generator of ``random``; labels become float32 (N, classes)."""
 
 
 class _Mix(BatchTransform):
-    """Base of MixUp and CutMix, which mix each image, and its label, with the previous image of the batch."""
+    """Base of MixUp and CutMix, which mix each image and label with the previous image and label of the batch."""
 
     def __init__(
         self, alpha: float = 1.0, num_classes: int | None = None, *, p: float = 1.0, label_smoothing: float = 0.0
@@ -62,7 +62,7 @@ class _Mix(BatchTransform):
         return bound
 
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
-        """Mix a batch with probability ``p``; labels become float32 (N, classes) in any case."""
+        """Mix a batch with probability ``p``; labels become float32 (N, classes) whether it is mixed or not."""
         if isinstance(images, list) or (self.needs_floats and not images.is_floating_point()):
             found = "images of several sizes" if isinstance(images, list) else f"images of {images.dtype}"
             raise UsageError(f"{type(self).__name__} takes a batch of floats of one size, not {found}")
@@ -75,14 +75,14 @@ class _Mix(BatchTransform):
 
     @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
-        """Mix each image with the previous image; return the images, and the resulting weight of an image itself.
+        """Mix each image with the previous image; return the images, and the weight that an image itself has after all.
 
-        ``weight`` is the drawn weight of an image itself, greater if CutMix's box is clipped; ``x`` and ``y`` are
-        uniform random numbers.
+        ``weight`` is the drawn weight of an image itself; the result is greater if CutMix's box is clipped. ``x`` and
+        ``y`` are uniform random numbers.
         """
 
     def _soft_labels(self, labels: Tensor) -> Tensor:
-        """Return labels as probabilities of classes, all 0 before the smoothing for an unknown label, −1."""
+        """Return labels as probabilities of classes, which are smoothed; all are 0 before for an unknown label, −1."""
         import torch
 
         if labels.ndim == 2:
@@ -134,25 +134,25 @@ class CutMix(_Mix):
 
 
 def _average(values: Tensor, weight: float) -> Tensor:
-    """Return weight × row + (1 − weight) × previous row, for each row; each product and sum is rounded by itself.
+    """Return weight × row + (1 − weight) × previous row, for each row, with products and sum rounded one by one.
 
-    ``add_(alpha=...)`` fuses product and sum on some devices, so that batches would differ between devices.
+    ``add_(alpha=...)`` would fuse product and sum on some devices, and batches would differ between devices.
     """
     return values.mul(weight).add_(values.roll(1, 0).mul_(1 - weight))
 
 
 def _span(center: int, extent: int, weight: float) -> tuple[int, int]:
-    """Return start and end of CutMix's box along one axis, in pixels, rounded as torchvision does."""
+    """Return the start and the end of CutMix's box along one axis, in pixels, rounded as in torchvision."""
     half = int(0.5 * math.sqrt(1 - weight) * extent)
     return max(center - half, 0), min(center + half, extent)
 
 
 def symmetric_beta(alpha: float, u: float, v: float) -> float:
-    """Draw from the distribution Beta(alpha, alpha) by two uniform numbers in [0, 1).
+    """Draw a number from the distribution Beta(alpha, alpha), given two uniform numbers in [0, 1).
 
     If T has Student's distribution of 2 α degrees of freedom, and X has Beta(α, α), then T / sqrt(2 α + T²) has the
     distribution of 2 X − 1. Bailey's formula for T ("Polar generation of random variates with the t-distribution",
-    1994) takes two numbers and rejects none.
+    1994) takes two numbers and never rejects any.
     """
     power, cosine = (1 - u) ** (1 / alpha), math.cos(2 * math.pi * v)
     spread = (1 - power) * cosine**2
@@ -162,11 +162,11 @@ def symmetric_beta(alpha: float, u: float, v: float) -> float:
 def bind_batch_transforms(
     callables: Sequence[Any], *, classes: int, one_size: bool, floats: bool, targets: Sequence[str]
 ) -> tuple[Any, ...]:
-    """Bind the batch transforms among a loader's callables to the number of classes, and return all callables.
+    """Return a loader's callables, with the batch transforms among them bound to the number of classes.
 
     Args:
         classes: number of class names, 0 for none.
-        one_size, floats: whether the images before the first callable have one size, and whether they are floats.
+        one_size, floats: whether the images that the first callable gets have one size, and whether they are floats.
         targets: names of the targets that move with the images.
 
     Raises:

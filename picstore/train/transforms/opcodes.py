@@ -13,58 +13,60 @@ from enum import IntEnum
 from picstore.errors import UsageError
 
 NOTHING = 0
-SCALE = 1  # factor of brightness
-CONTRAST = 2  # factor
-SATURATION = 3  # factor; 0 makes grey
-HUE = 4  # turns, −0.5 to 0.5
+SCALE = 1  # factor of the brightness
+CONTRAST = 2  # factor of the contrast
+SATURATION = 3  # factor of the saturation; 0 makes grey
+HUE = 4  # turn of the hue, −0.5 to 0.5
 SOLARIZE = 5  # threshold: grey levels at or above it are inverted
-POSTERIZE = 6  # 256 / number of levels
-SOLARIZE_ADD = 7  # levels to add; limit below which they are added
-PERMUTE = 8  # channels that become red and green
+POSTERIZE = 6  # 256 / number of levels to keep
+SOLARIZE_ADD = 7  # number to add to levels below a limit; the limit
+PERMUTE = 8  # indices of the channels that become red and green
 LAST_POINTWISE = 8
 
 AUTOCONTRAST = 9
 EQUALIZE = 10
-SHARPNESS = 11  # factor; 0 smooths
-# a to h: output pixel (x, y) shows input pixel (a x + b y + c, d x + e y + f) / (g x + h y + 1). SAMPLING and FILL.
+SHARPNESS = 11  # factor; 0 smooths, 1 changes nothing
+# a to h, then SAMPLING and FILL. Output pixel (x, y) shows (a x + b y + c, d x + e y + f) / (g x + h y + 1) of the
+# input.
 WARP = 12
-# Greatest shifts of x and y in pixels before the blur, deviations of the blur; SAMPLING and FILL. Has a key.
+# Greatest shifts of x and y in pixels before the blur, deviations of the blur across and down; SAMPLING and FILL. Has a
+# key, the seed of the noise.
 ELASTIC = 13
-MIX = 14  # weight; MIX_FIRST, MIX_NEXT or MIX_LAST
-# Mean and deviation in grey levels, 1 to clip or 0 to wrap around. Has a key, the seed of the noise.
+MIX = 14  # weight of a result; MIX_FIRST, MIX_NEXT or MIX_LAST
+# Mean and standard deviation in grey levels; 1 to clip or 0 to wrap around. Has a key, the seed of the noise.
 NOISE = 15
-# Taps on either side of the middle tap, across and down; deviation in pixels.
+# Number of taps on either side of the middle tap, across and down; standard deviation in pixels.
 BLUR = 16
 ERASE = 17  # left, top, right, bottom, red, green, blue
-ERASE_RANDOM = 18  # left, top, right, bottom; has a key
-NORMALIZE = 19  # three means and three deviations, in 0 … 1
+ERASE_RANDOM = 18  # left, top, right, bottom; has a key, the seed of the values
+NORMALIZE = 19  # three means and three standard deviations, in units of 0 … 1
 
 OPERANDS = 12  # number of operands of each step
 
-# Indices of operands of WARP and ELASTIC: the interpolation; and the first of red, green, blue outside of the image,
-# or of NO_FILL three times, which is black as torchvision's None.
+# Indices of operands of WARP and ELASTIC. At SAMPLING is the interpolation. From FILL on are red, green and blue
+# outside of the image, or three times NO_FILL, which is black as torchvision's None.
 SAMPLING = 8
 FILL = 9
 
 LEAST_SIGMA = 1e-3  # least deviation of a blur in pixels
 
-# Values of SAMPLING. torchvision's interpolation blends pixels at the border with the fill; Pillow's repeats the
-# border, and gives an output pixel the fill if the pixel's center lies outside of the image.
+# Values of the operand SAMPLING. torchvision's interpolation blends pixels at the border with the fill. Pillow's
+# repeats the border, and an output pixel whose center lies outside of the image is fill.
 NEAREST = 0
 BILINEAR = 1
 PILLOW_BILINEAR = 2
 PILLOW_BICUBIC = 3
 NO_FILL = -1.0
 
-# Second operands of MIX, a weighted sum of the results of chains of steps. Each chain begins with the image as
-# it was at MIX_FIRST.
+# Second operands of MIX, which adds up results of chains of steps by weight. Each chain begins with the image as it was
+# at MIX_FIRST.
 MIX_FIRST = 0  # begin the sum with the image
 MIX_NEXT = 1  # add a chain's result, and begin another chain
 MIX_LAST = 2  # add a chain's result, and continue with the sum
 
 
 class OutputDtype(IntEnum):
-    """Dtype of a batch's images, on which color programs do not depend."""
+    """Dtype of a batch's images; color programs do not depend on it."""
 
     UINT8 = 0
     FLOAT32 = 1

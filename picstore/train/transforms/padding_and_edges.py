@@ -17,13 +17,13 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Bools
 
-_TOLERANCE = 1e-6  # pixels allowed for rounding errors
+_TOLERANCE = 1e-6  # tolerance in pixels for rounding errors
 CONSTANT, EDGE, REFLECT, SYMMETRIC = range(4)
 BORDERS = {"constant": CONSTANT, "edge": EDGE, "reflect": REFLECT, "symmetric": SYMMETRIC}
 
 
 def border_indices(low: int, high: int, extent: int, border: int) -> I64:
-    """Return the indices of the pixels that a padded line of ``extent`` pixels shows at ``low`` … ``high`` − 1.
+    """Return the index of the pixel, among ``extent``, that a padded line shows at each of ``low`` … ``high`` − 1.
 
     REFLECT mirrors at the middle of the first or last pixel, SYMMETRIC at its outer edge.
     """
@@ -36,20 +36,20 @@ def border_indices(low: int, high: int, extent: int, border: int) -> I64:
 
 
 def mirrored_reach(low: I64, high: I64, extent: I64) -> tuple[I64, I64]:
-    """Return start and end of the pixels that lines can show at ``low`` … ``high`` − 1, with any border mode."""
+    """Return start and end of the pixels that padded lines can show at ``low`` … ``high`` − 1, in any padding mode."""
     first = np.where(high > extent, np.minimum(low, 2 * extent - high - 1), low)
     last = np.where(low < 0, np.maximum(high, 1 - low), high)
     return np.clip(first, 0, extent - 1), np.clip(last, 1, extent)
 
 
 def vector_length(x: F64, y: F64) -> F64:
-    """Return √(x² + y²), exact if x or y is 0, in place of NumPy's hypot, whose rounding depends on the machine."""
+    """Return √(x² + y²), exact if x or y is 0; unlike NumPy's hypot, its rounding is the same on every machine."""
     root: F64 = np.sqrt(x * x + y * y)
     return root
 
 
 def invert_maps(matrix: F64) -> F64:
-    """Return the inverses of affine maps (…, 2, 3); NaN for singular maps."""
+    """Return the inverses of affine maps (…, 2, 3); NaN for maps without an inverse."""
     a, b, c, d, e, f = np.moveaxis(matrix.reshape(*matrix.shape[:-2], 6), -1, 0)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         inverse = np.stack([e, -b, b * f - e * c, -d, a, d * c - a * f], axis=-1) / (a * e - b * d)[..., None]
@@ -58,7 +58,7 @@ def invert_maps(matrix: F64) -> F64:
 
 
 def canvas_edges(matrix: F64, size: I64) -> F64:
-    """Return the four sides of canvases as edges, float64 (n, 4, 3), given the canvases' maps to source pixels."""
+    """Return the four sides of canvases as edges, float64 (n, 4, 3), given maps of canvas pixels to source pixels."""
     near = invert_maps(matrix)
     far = -near
     far[:, :, 2] += size
@@ -66,7 +66,7 @@ def canvas_edges(matrix: F64, size: I64) -> F64:
 
 
 def clip_edges(clip: I64, scale: F64) -> F64:
-    """Return the four sides of clips as edges, (n, 4, 3); ``scale`` is in source pixels per pixel of the canvas."""
+    """Return the four sides of clips as edges, (n, 4, 3); ``scale``, (n, 2), is source pixels per canvas pixel."""
     axes = np.tile(np.eye(2), (len(clip), 1, 1))
     near = np.concatenate([axes, -clip[:, :2, None]], axis=2) / scale[:, :, None]
     far = np.concatenate([-axes, clip[:, 2:, None]], axis=2) / scale[:, :, None]
@@ -79,9 +79,9 @@ def open_edges(n: int, count: int) -> F64:
 
 
 def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
-    """Append ``sides()``, (n, 4, 3), to the edges (n, k, 3) of the chosen images, and open edges to the others.
+    """Append the edges ``sides()``, (n, 4, 3), to ``edges`` (n, k, 3) for chosen images, and open edges for others.
 
-    If no image is chosen, the edges stay unchanged.
+    If no image is chosen, return ``edges`` unchanged.
     """
     if not chosen.any():
         return edges
@@ -89,7 +89,7 @@ def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
 
 
 def edges_on_output(edges: F64, matrix: F64) -> F64:
-    """Map edges to output coordinates; distances are in output pixels or canvas pixels, whichever are larger."""
+    """Map edges to output coordinates; their unit is the pixel of the output or of the canvas, whichever is larger."""
     if not edges.shape[1]:
         return edges
     full = np.zeros((len(matrix), 3, 3))
@@ -100,7 +100,7 @@ def edges_on_output(edges: F64, matrix: F64) -> F64:
 
 
 def hides_pixels(edges: F64, size: I64) -> Bools:
-    """Return whether an edge hides any pixel of each output, at least in part: bool (n,)."""
+    """Return whether any of an output's edges hides any of its pixels, at least in part: bool (n,)."""
     if not edges.shape[1]:
         return np.zeros(len(edges), dtype=np.bool_)
     a, b, c = np.moveaxis(edges, 2, 0)

@@ -46,5 +46,5 @@ class EpochStages:
         return bisect_right(self.firsts, epoch) - 1
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return, for all images alike, whether ``plan`` is the plan of the epoch: bool (n,)."""
+        """Return bool (n,), the same for all n images: whether ``plan`` is the plan of the epoch's stage."""
         return np.full(len(sizes), plan == self.stage(epoch), dtype=np.bool_)

@@ -24,7 +24,7 @@ from picstore.train.transforms.arguments import (
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
-_SMALLEST, _LARGEST, _STEP = 1e-6, 100.0, 1e-5  # bounds and precision of the scale, from timm
+_SMALLEST, _LARGEST, _STEP = 1e-6, 100.0, 1e-5  # bounds and precision in timm's search for a scale
 
 
 class _Resizing:
@@ -41,7 +41,7 @@ class _Resizing:
         return replace(geometry.resample_by(random.choice(self._interpolation), self._antialias), size=size)
 
     def _scaled(self, geometry: Geometry, factor: F64, random: BatchRandom) -> Geometry:
-        """Resize each image by its factor, (n,); sides are rounded down, to at least one pixel."""
+        """Resize each image by its factor in ``factor``, (n,); sides are rounded down, but not below one pixel."""
         size = np.maximum((geometry.size * factor[:, None]).astype(np.int64), 1)
         return self._resized(geometry, size, random)
 
@@ -58,7 +58,7 @@ class Resize(_Resizing):
             name, a sequence of which each image gets one, or "random" for bilinear or bicubic. If transforms of a list
             differ, the widest filter is used. "nearest" takes the pixel under the center, as torch's "nearest-exact".
         max_size: greatest longer side, only with an int or None as ``size``.
-        antialias: widen the filter on minification; False in one transform makes the whole list plain interpolation.
+        antialias: widen the filter if it minifies; False in one transform makes the whole list plain interpolation.
     """
 
     varies_size = False
@@ -104,7 +104,7 @@ class ResizeToCover(_Resizing):
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
         least = np.array(self._size[::-1])
-        # Computed in integers: one side is exact, and the other side is rounded up by less than a pixel.
+        # Integer arithmetic: one side is exact, and the other side is rounded up by less than a pixel.
         narrow = geometry.size[:, 0] * least[1] <= geometry.size[:, 1] * least[0]
         width = np.where(narrow, least[0], -(-geometry.size[:, 0] * least[1] // geometry.size[:, 1]))
         height = np.where(narrow, -(-geometry.size[:, 1] * least[0] // geometry.size[:, 0]), least[1])
@@ -113,14 +113,14 @@ class ResizeToCover(_Resizing):
 
 
 class ResizeToSequence(_Resizing):
-    """Resize to as many patches as fit into a sequence, at about the same aspect ratio, as timm's class of that name.
+    """Resize to as many patches as fit into a sequence, at almost the same aspect ratio, as timm's class of that name.
 
     Both sides become multiples of the patch. Uses no random numbers, or one if an interpolation is drawn.
 
     Args:
         patch_size: pixels.
-        max_seq_len: greatest number of patches.
-        max_ratio: greatest ratio of the new side of an image to the old side; None for no limit.
+        max_seq_len: greatest number of patches of an image.
+        max_ratio: greatest factor by which an image is enlarged; None for no limit.
         interpolation, antialias: as for ``Resize``.
     """
 
@@ -144,7 +144,7 @@ class ResizeToSequence(_Resizing):
         return self._resized(geometry, size, random)
 
     def _scale(self, size: I64) -> F64:
-        """Return the largest scales at which images have at most the allowed number of patches, by timm's bisection."""
+        """Return the largest scales at which images have no more patches than allowed, found by timm's bisection."""
         low, high = np.full(len(size), _SMALLEST), np.full(len(size), _LARGEST)
         while len(size) and high[0] - low[0] >= _STEP:
             middle = (low + high) / 2
@@ -250,9 +250,9 @@ def proportional_size(size: I64, shorter: int | I64 | None, longest: int | None)
     """Return the sizes of canvases resized at the same aspect ratio, rounded down: int64 (n, 2).
 
     Args:
-        size: int64 (n, 2).
-        shorter: pixels of the shorter side, or int64 (n, 1); None for as many as ``longest`` allows.
-        longest: limit of the longer side; None for no limit.
+        size: int64 (n, 2), sizes of the canvases before.
+        shorter: new shorter side in pixels, or int64 (n, 1); None to resize the longer side to ``longest``.
+        longest: greatest longer side in pixels; None for no limit.
     """
     least: I64 = size.min(axis=1, keepdims=True)
     resized = size if shorter is None else (shorter * size / least).astype(np.int64)
@@ -264,5 +264,5 @@ def proportional_size(size: I64, shorter: int | I64 | None, longest: int | None)
 
 
 def same_size(sides: tuple[int, int], geometry: Geometry) -> I64:
-    """Return ``sides``, (height, width), for each image of a batch: int64 (n, 2), width first."""
+    """Return ``sides``, (height, width), as the size of each image of a batch: int64 (n, 2), width first."""
     return np.broadcast_to(np.array(sides[::-1], dtype=np.int64), geometry.size.shape)

@@ -23,12 +23,12 @@ from picstore.train.transforms.auto_augment import DEEPEST, draw_depths, draw_we
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-# Magnitude that is level 1, and greatest magnitude unless a section "mmax" is given.
+# Magnitude at which the level is 1; also the greatest magnitude unless a section "mmax" is given.
 _DENOMINATOR = 10.0
-# A deviation "mstd" above this means that magnitudes are uniform from 0 to the given magnitude.
+# A deviation "mstd" above this number selects magnitudes uniform from 0 to the given magnitude.
 _UNIFORM = 100.0
-_MAX_STEPS = 100  # largest number of steps of a program
-# Policies, each with timm's name for the operation that the policy calls "Posterize".
+_MAX_STEPS = 100  # largest number of steps of a color program
+# For each family of policies, the policy, and timm's name for the operation that the policy calls "Posterize".
 _POLICIES = {
     "original": (IMAGENET, "PosterizeOriginal"),
     "originalr": (IMAGENET, "PosterizeIncreasing"),
@@ -41,7 +41,7 @@ _SAMPLINGS = {
     filters.BILINEAR: opcodes.PILLOW_BILINEAR,
     filters.BICUBIC: opcodes.PILLOW_BICUBIC,
 }
-# Default values of the sections of each family of configurations, such as "m" for the magnitude.
+# For each family of configurations, the default values of its sections, such as "m" for the magnitude.
 _DEFAULTS = {
     "rand": {"m": 10.0, "n": 2.0, "p": 0.5, "mstd": 0.0, "mmax": _DENOMINATOR, "inc": 0.0},
     "augmix": {"m": 3.0, "w": 3.0, "d": -1.0, "a": 1.0, "b": 0.0, "mstd": math.inf},
@@ -52,15 +52,15 @@ _BLUR = (0.1, 2.0)  # least and greatest deviation of a blur in pixels
 
 @dataclass(frozen=True)
 class Draws:
-    """Values that determine the arguments of the operations on n images.
+    """Drawn and given values that determine the arguments of n images' operations.
 
     Attributes:
-        level: float64 (n,), magnitudes / 10.
+        level: float64 (n,), magnitude / 10 of each operation.
         sign: float64 (n,), −1 or 1.
         number: float64 (n,), the uniform numbers from which the signs were drawn.
         side: float64 (n, 2), widths and heights of the images.
-        most: greatest translation in pixels.
-        part: greatest translation as a fraction of the side.
+        most: greatest translation in pixels, for operations such as "TranslateX".
+        part: greatest translation as a fraction of the side, for operations such as "TranslateXRel".
     """
 
     level: F64
@@ -72,7 +72,7 @@ class Draws:
 
     @property
     def factor(self) -> F64:
-        """Factor that moves away from 1 as the level increases."""
+        """Factor that moves away from 1, up or down by the sign, as the level increases."""
         away: F64 = np.maximum(0.1, 1 + self.sign * 0.9 * self.level)
         return away
 
@@ -105,7 +105,7 @@ def _random_deviation(draws: Draws) -> F64:
     return _BLUR[0] + (_BLUR[1] * np.clip(draws.level, 0, 1) - _BLUR[0]) * draws.number
 
 
-# Operation and function of the argument, by timm's name. timm's positive translations are to the left and up.
+# By timm's name, the operation and the function of its argument. timm's positive translations are to the left and up.
 LEVELS: dict[str, tuple[Operation, Level]] = {
     "AutoContrast": (Operation.AUTO_CONTRAST, _none),
     "Equalize": (Operation.EQUALIZE, _none),
@@ -139,7 +139,7 @@ NAMES = list(LEVELS)
 
 
 def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
-    """Return operations, int64 (n,), and arguments, float64 (n,), of indices in ``NAMES``; −1 is no operation."""
+    """Return operations, int64 (n,), and arguments, float64 (n,), given indices in ``NAMES``; −1 is no operation."""
     operations, arguments = np.full(len(names), int(Operation.IDENTITY)), np.zeros(len(names))
     for number in np.unique(names[names >= 0]).tolist():
         operation, level = LEVELS[NAMES[number]]
@@ -152,12 +152,12 @@ def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
 _PLAIN = ("AutoContrast", "Equalize", "Invert", "Rotate", "SolarizeAdd")
 _MOVES = ("ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
 _GRADED = ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
-# Sets of operations, with each operation's weight in the random choice.
+# Sets of timm's names of operations; values are the weights with which an operation is drawn.
 RANDOM = dict.fromkeys((*_PLAIN, *_MOVES, *_GRADED), 1.0)
 INCREASING = dict.fromkeys((*_PLAIN, *_MOVES, *(f"{name}Increasing" for name in _GRADED)), 1.0)
 AUGMIX = {name: 1.0 for name in INCREASING if name not in ("Invert", "SolarizeAdd")}
 THREE = dict.fromkeys(("SolarizeIncreasing", "Desaturate", "GaussianBlur"), 1.0)
-# Sets whose operations differ in weight.
+# By name, sets whose operations are drawn with unequal weights.
 WEIGHTED: dict[str, dict[str, float]] = {
     name: {operation: weight for weight, operations in groups.items() for operation in operations.split()}
     for name, groups in {
@@ -237,7 +237,7 @@ class TimmAutoAugment(ColorTransform):
         weights = np.array(list(self._set.values()))
         weighted = (weights != weights[0]).any()
         if weighted:
-            # Weighted draw without repetition: the operations with the shortest exponential waiting times come first.
+            # Draw without repetition by weight: the operations with the shortest exponential waiting times come first.
             waiting = -np.log1p(-random.uniform(len(names))) / weights
             order = np.argsort(waiting, axis=1, kind="stable")
         steps = [ColorProgram.from_step(opcodes.NOTHING, [], count=count)]
@@ -265,13 +265,13 @@ class TimmAutoAugment(ColorTransform):
         drawn = np.floor(random.uniform(1)[:, 0] * len(names)).astype(np.int64)
         steps = []
         for k in range(names.shape[1]):
-            # This number would select the operation, which the policy gives; so each operation uses 6 numbers here too.
+            # Skip the number that would select the operation, which the policy gives; so each operation uses 6 numbers.
             random.uniform(1)
             steps.append(self._step(names[drawn, k], magnitudes[drawn, k], chances[drawn, k], sizes, random))
         return ColorProgram.chain(steps)
 
     def _step(self, names: I64, magnitude: Any, chance: Any, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Return a step for each image, given indices in ``NAMES``, magnitudes and chances, (n,) or one number each."""
+        """Return a step for each image, given indices in ``NAMES``; magnitude and chance are one number or (n,)."""
         applied, radius, turn, sign, which = random.uniform(5).T
         deviation = self._values["mstd"]
         if deviation == math.inf:
@@ -287,7 +287,7 @@ class TimmAutoAugment(ColorTransform):
 
 
 def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
-    """Return the family, its sections' values and its set of operations; raise UsageError if ``config`` is wrong."""
+    """Return the family, its sections' values and the operations' weights; raise UsageError if ``config`` is wrong."""
     family, *sections = str(config).split("-")
     wrong = f"TimmAutoAugment: config is {config!r}"
     if family not in _DEFAULTS:
@@ -315,7 +315,7 @@ def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
 
 
 def _policy_arrays(family: str) -> tuple[I64, F64, F64]:
-    """Return the indices in ``NAMES``, chances and magnitudes of a policy, each (sub-policies, operations)."""
+    """Return a family's policy as indices in ``NAMES``, chances and magnitudes, each (sub-policies, operations)."""
     policy, posterize = _POLICIES[family]
     names = [[NAMES.index(posterize if name == "Posterize" else name) for name, _, _ in steps] for steps in policy]
     chances = [[chance for _, chance, _ in steps] for steps in policy]

@@ -19,25 +19,26 @@ from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.progressive import EpochStages, Progressive
 from picstore.train.transforms.views import ViewCallables, ViewGroup, Views
 
-# A geometric or color transform, a transform of torchvision, or a callable that takes a batch.
+# A geometric or color transform, a transform of torchvision, or a callable on a batch.
 UserTransform: TypeAlias = Any
-# A list, a Compose, an nn.Sequential, or a single transform.
+# A list or Compose of transforms, an nn.Sequential, or a single transform.
 Transforms: TypeAlias = "Sequence[UserTransform] | UserTransform"
 LoaderTransform: TypeAlias = "Transforms | Views | Buckets | Sequences | Progressive"
 
-TARGETS = ("boxes", "keypoints", "polygons", "extra")  # targets besides attachments and columns
-_COMPANIONS = ("labels", "visibility", "index")  # fields of a target that come with boxes or keypoints
+TARGETS = ("boxes", "keypoints", "polygons", "extra")  # targets that are neither attachments nor columns
+_COMPANIONS = ("labels", "visibility", "index")  # fields that come with the target boxes or keypoints
 
 
 @dataclass(frozen=True, slots=True)
 class TransformPlan:
-    """The transforms of a dataset's images, and the targets and columns that accompany images.
+    """Plan of the transforms of a dataset's images, and of the targets and columns that accompany the images.
 
     Attributes:
         groups: groups of views of each image; a list of transforms is one group without a name.
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
         columns: names of the dataset's columns in batches.
-        reducing_gap: least factor that decoding at a smaller size leaves to the resampling, see ``jpeg/reducing.py``.
+        reducing_gap: least factor of reduction that reduced decoding leaves to the resampling, see
+            ``jpeg/reducing.py``.
         dtype: name of the float dtype to which a conversion in the list, such as ``ToDtype``, converts images.
     """
 
@@ -49,7 +50,7 @@ class TransformPlan:
 
     @property
     def normalizes(self) -> bool:
-        """Whether the images are floats."""
+        """Whether the transforms normalize images, which become floats."""
         return any(group.normalizes for group in self.groups)
 
     @property
@@ -59,11 +60,11 @@ class TransformPlan:
 
 
 def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[str] = ()) -> tuple[str, ...]:
-    """Check names of targets, and drop repetitions.
+    """Return names of targets without repetitions, if the dataset has all of them.
 
     Args:
         names: fields of the extra, attachments or columns.
-        columns: columns of other datasets of a mux, which this dataset need not have.
+        columns: names of columns of other datasets of a mux, which this dataset may lack.
 
     Raises:
         UsageError: the dataset has no such target, or a name is an attachment of one dataset of a mux and a column of
@@ -95,13 +96,13 @@ def plan_transforms(
     aug_repeats: int = 1,
     reducing_gap: float | None = None,
 ) -> tuple[TransformPlan, tuple[UserTransform, ...]]:
-    """Split a list of transforms, or a list for each group of views, into a plan and callables for whole batches.
+    """Split a list of transforms, or the lists of Views, into a plan and the callables for whole batches.
 
     Args:
         targets: names of targets and columns.
-        columns: the dataset's columns.
+        columns: names of the dataset's columns.
         aug_repeats: number of images to make from each record, if ``transforms`` is a list.
-        reducing_gap: the loader's option.
+        reducing_gap: the loader's ``reducing_gap``.
 
     Raises:
         UsageError: the order is not geometry, color, callables; an element is not a transform; transforms contradict
@@ -141,7 +142,7 @@ def plan_loader(
     """Plan each list of a loader's transforms by :func:`plan_transforms` with ``options``.
 
     Returns:
-        The plans; the callables for each stage of the epochs; and the rule for the plan of an image, or None.
+        The plans; for each stage of the training, its callables; and the rule that chooses a plan, or None.
 
     Raises:
         UsageError: see :func:`plan_transforms`; or a bucket has callables, or makes images of another size.
@@ -169,7 +170,7 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
 
 
 def common_dtype(names: Sequence[str | None]) -> str | None:
-    """Return the dtype to which conversions in several lists convert, or None; raise UsageError if dtypes differ."""
+    """Return the one dtype in ``names`` of conversions, None if there is none; raise UsageError if dtypes differ."""
     named = sorted({name for name in names if name is not None})
     if len(named) > 1:
         raise UsageError(f"lists of transforms convert to {', '.join(named)}; give all the same dtype")
@@ -177,7 +178,7 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 
 
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
-    """Split transforms into geometry, color and callables; return these, and the name of the images' float dtype."""
+    """Split transforms into geometry, color and callables; return the three, and the float dtype's name or None."""
     read = Steps()
     read.read(() if transforms is None else transforms)
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])
@@ -199,7 +200,7 @@ def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ..
 
 
 def _check_pixels_stay(color: Sequence[ColorTransform], targets: Sequence[str]) -> None:
-    """Raise UsageError if a color transform moves pixels, but targets other than ``extra`` would not follow."""
+    """Raise UsageError if a color transform moves pixels, and targets other than ``extra`` would have to follow."""
     following = [name for name in targets if name != "extra"]
     for transform in color:
         if transform.moves_pixels and following:

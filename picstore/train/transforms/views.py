@@ -25,7 +25,7 @@ class Views:
 
     Args:
         groups: by name, the number of views and a list of transforms, see :class:`picstore.Loader`; 1 to 256 views in
-            all. Callables in a list take the views of the group, count · N images at a time.
+        all. Callables in a list get all views of the group as one batch of count · N images.
     """
 
     def __init__(self, **groups: tuple[int, Any]) -> None:
@@ -56,7 +56,7 @@ class ViewGroup:
         color: transforms that become one pass over the pixels.
         name: name of the group.
         count: number of views of each image.
-        first: index of the group's first view among the views of all groups, on which random numbers depend.
+        first: index of the group's first view among the views of all groups; random numbers depend on the index.
     """
 
     geometry: tuple[Transform, ...] = ()
@@ -72,23 +72,23 @@ class ViewGroup:
 
     @property
     def normalizes(self) -> bool:
-        """Whether the images are floats."""
+        """Whether the transforms normalize images, which become floats."""
         return normalizes(self.color)
 
     @property
     def needs_boxes(self) -> bool:
-        """Whether the geometry depends on the boxes of a record's objects."""
+        """Whether the geometry depends on the boxes of the objects in an image."""
         return any(getattr(transform, "needs_boxes", False) for transform in self.geometry)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewCallables:
-    """Callables of all groups as one callable on views by name, which are tensors (count, N, 3, H, W) or lists."""
+    """One callable made of all groups' callables. It takes views by name: tensors (count, N, 3, H, W), or lists."""
 
     by_name: Mapping[str, tuple[Callable[[Any], Any], ...]]
 
     def __call__(self, views: Mapping[str, Any]) -> dict[str, Any]:
-        """Apply the callables of each group to all views of the group at once, or one by one if views are lists."""
+        """Apply each group's callables to all its views at once or, if the views are lists, to one view at a time."""
         return {name: self._apply(self.by_name.get(name, ()), images) for name, images in views.items()}
 
     def _apply(self, callables: Sequence[Callable[[Any], Any]], images: Any) -> Any:
