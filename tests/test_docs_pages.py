@@ -24,7 +24,7 @@ from stores import request as send
 import picstore
 
 ROOT = Path(__file__).parents[1]
-GUIDES = ("environment", "index-in-place", "large-images", "mixing", "python", "selecting", "tutorial")
+GUIDES = ("environment", "index-in-place", "large-images", "mixing", "objects", "python", "selecting", "tutorial")
 PAGES = sorted([*(ROOT / f"docs/{name}.md" for name in GUIDES), *ROOT.glob("docs/howto/*.md")])
 FIXTURES = ROOT / "tests" / "fixtures" / "sources"
 BLOCK = re.compile(r"^(?:<!-- (not run|run by): (.+?) -->\n)?```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -30,7 +30,7 @@ from picstore.storage.dataset import Dataset
 
 # Name of the dataset's column of hashes, which are stored as int64.
 COLUMN = "phash"
-# docs/duplicates.md has the recall and precision of this distance.
+# docs/archive/duplicates-2026-11.md has the recall and precision of this distance.
 DEFAULT_DISTANCE = 6
 # Largest distance for which look-ups of bands with up to 3 bits flipped suffice; 4 flips take 8,000 more look-ups.
 MAX_DISTANCE = 11
