@@ -17,20 +17,21 @@ from picstore.kernels.simd import load_native_u64
 from picstore.train.transforms.blur_weights import GROUP, NEGLIGIBLE, first_ratio
 
 _LEVELS = 256
-# One histogram for each byte of a word, because an increment waits for the previous increment of the same counter.
+# Number of histograms, one for each byte of a word, because an increment waits for the previous one of the same
+# counter.
 _TABLES = 8
 
 _f32, _i32, _u8, _u64 = np.float32, np.int32, np.uint8, np.uint64
 _LOW = np.uint64(0xFF)
 _TOP, _PER_LEVEL = np.float32(255), np.float32(1 / 255)
-# The sharpening filter has 5 in the middle and 1 around it.
+# The sharpening filter's weights are 5 in the middle and 1 around it; their sum is 13.
 _FOUR, _THIRTEENTH = np.float32(4), np.float32(1 / 13)
 _first_ratio = device_function(first_ratio)
 
 
 @device_function
 def half_weights(radius, sigma):
-    """Return float32 weights of the middle tap and of the taps to one side, padded with zeros to whole groups."""
+    """Return float32 weights of the middle tap and the taps on one side, with zeros up to a multiple of ``GROUP``."""
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
     square = ratio * ratio
@@ -54,7 +55,7 @@ def half_weights(radius, sigma):
 
 @device_function
 def reflected(i, extent):
-    """Reflect an index at the first and the last element, as often as needed."""
+    """Return the index from 0 to ``extent`` − 1 that ``i`` has after reflections at the first and the last element."""
     period = max(2 * (extent - 1), 1)
     i = abs(i) % period
     return period - i if i >= extent else i
@@ -62,7 +63,7 @@ def reflected(i, extent):
 
 @device_function
 def weighted_sum(flat, low, high, weights, out):
-    """Write the weighted sum of rows of ``flat`` to ``out``; the two rows of weight k begin at low[k] and high[k]."""
+    """Write the weighted sum of rows of ``flat`` to ``out``; weight k has two rows, beginning at low[k] and high[k]."""
     middle, count = flat[low[0] :], out.size
     first = weights[0]
     for i in range(count):
@@ -77,7 +78,7 @@ def weighted_sum(flat, low, high, weights, out):
 
 @device_function
 def pad_row(row, padded, margin):
-    """Copy a row into the middle of ``padded``, float32, and fill ``margin`` values at each end by reflection."""
+    """Copy a row into the middle of ``padded``, float32, and fill the ``margin`` values at each end by reflection."""
     middle = padded[margin:]
     for i in range(row.size):
         middle[i] = row[i]
@@ -94,7 +95,7 @@ def _round(line, row):
 
 @kernel("(float64[:, :, ::1], int64, int64, uint8[:, :, ::1])")
 def blur(operands, slot, step, image):
-    """Blur an image in place.
+    """Blur an image by a Gaussian, in place.
 
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the number of taps on either side of
@@ -122,7 +123,7 @@ def blur(operands, slot, step, image):
                 pad_row(plane[done], padded, margin)
                 weighted_sum(padded, left, right, across, ring[done % ring.shape[0]])
                 done += 1
-            # The ring holds row r of the image at r modulo the size of the ring.
+            # Row r of the image is at index r modulo the ring's size.
             for k in range(reach + 1):
                 above[k] = reflected(y - k, height) % ring.shape[0] * width
                 below[k] = reflected(y + k, height) % ring.shape[0] * width
@@ -132,7 +133,7 @@ def blur(operands, slot, step, image):
 
 @device_function
 def _count_levels(plane, counts):
-    """Count the levels of a plane in ``counts``, int32 (8, 256), a histogram for each byte of a word."""
+    """Count the levels of a plane; ``counts``, int32 (8, 256), has a histogram for each byte of a word."""
     address, words = plane.ctypes.data, plane.size // 8
     for k in range(words):
         word = load_native_u64(_u64(address + 8 * k))
@@ -144,7 +145,7 @@ def _count_levels(plane, counts):
 
 @device_function
 def _equalizing_table(counts, table):
-    """Write the new value of each level to ``table``; return False if no level changes."""
+    """Write each level's new value to ``table``, given ``counts``; return False if no level changes."""
     total, last = 0, 0
     for level in range(_LEVELS):
         count = 0
@@ -179,7 +180,7 @@ def equalize(image):
 
 @kernel("(uint8[:, :, ::1],)")
 def stretch_contrast(image):
-    """Stretch each channel of an image, as for ``equalize``, so that its least level is 0 and its greatest 255."""
+    """Stretch each channel of an image, uint8 (3, height, width), so that its levels range from 0 to 255."""
     planes = image.reshape(3, image.shape[1] * image.shape[2])
     for c in range(3):
         plane = planes[c]
@@ -202,7 +203,7 @@ def _copy_row(row, out):
 
 @device_function
 def _sharpen_row(rows, y, rest, column, out):
-    """Write row ``y`` blended with its smoothed copy, whose share is ``rest``, except the first and last pixel."""
+    """Write row ``y`` blended with its smoothed copy, which has the weight ``rest``; leave the outermost pixels."""
     above, row, below = rows[(y - 1) % 3], rows[y % 3], rows[(y + 1) % 3]
     for i in range(row.size):
         column[i] = above[i] + row[i] + below[i]
@@ -216,9 +217,9 @@ def _sharpen_row(rows, y, rest, column, out):
 
 @kernel("(float64[:, :, ::1], int64, int64, uint8[:, :, ::1])")
 def sharpen(operands, slot, step, image):
-    """Blend an image with a smoothed copy in place, except the outermost pixels.
+    """Blend an image with a smoothed copy of itself in place, except the outermost pixels.
 
-    Arguments are as for ``blur``; ``operands[slot, step, 0]`` is the factor: 0 smooths, 1 changes nothing.
+    ``operands[slot, step, 0]`` is the factor: 0 smooths, 1 changes nothing. Other arguments are as for ``blur``.
     """
     rest = _f32(1 - operands[slot, step, 0])
     height, width = image.shape[1:]

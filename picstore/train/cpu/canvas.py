@@ -18,12 +18,12 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.opcodes import FILL, NEAREST, PILLOW_BICUBIC, PILLOW_BILINEAR, SAMPLING
 
-_BORDER = 3  # pixels around a packed image
+_BORDER = 3  # width in pixels of the border around a packed image
 _POSITIONS = ThreadBuffer()
 
 _f32, _i32, _u8, _u32, _u64 = np.float32, np.int32, np.uint8, np.uint32, np.uint64
 _LOW, _SHIFT, _HALF = np.uint32(0xFF), np.uint32(BITS), np.uint32(ONE // 2)
-_INSIDE = np.uint32(1 << 24)  # The highest byte is 1 for pixels of the image.
+_INSIDE = np.uint32(1 << 24)  # mark in the highest byte of the image's own pixels
 _PER_ONE, _FRACTION = np.float32(1 / ONE), ONE - 1
 
 
@@ -43,10 +43,10 @@ def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
 
 @device_function
 def _packed(image, numbers):
-    """Interleave the planes into uint32 pixels, with red in the lowest byte and with a border.
+    """Return the planes interleaved: uint32 pixels with red in the lowest byte, surrounded by a border.
 
-    The border repeats the image's edge for Pillow's filters, and is the fill for NEAREST; otherwise it is zero, so
-    that ``_INSIDE`` is not set there.
+    The border repeats the image's edge for Pillow's filters, and is the fill for NEAREST. For torchvision's filter it
+    is zero, so that it has no mark ``_INSIDE``.
     """
     height, width = image.shape[1:]
     packed = np.zeros((height + 2 * _BORDER, width + 2 * _BORDER), np.uint32)
@@ -76,11 +76,11 @@ def _packed(image, numbers):
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_nearest(operands, slot, step, positions, image):
-    """Replace each pixel of an image by the pixel at its position in ``positions``, in place.
+    """Replace each pixel of an image by the image's pixel at its position in ``positions``, in place.
 
     Args:
-        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds sampling and fill.
-        positions: int32 (2, height, width), x and y.
+        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds SAMPLING and FILL.
+        positions: int32 (2, height, width), x and y of the pixel to take.
         image: uint8 (3, height, width), C-contiguous.
     """
     packed = _packed(image, operands[slot, step])
@@ -106,7 +106,7 @@ def _channel(pixel, shift):
 
 @inlined
 def _weights(to_x, to_y):
-    """Return 12-bit weights of the four neighbors; without the casts, numba would continue in 64 bits."""
+    """Return the 12-bit weights of four neighbors, given a position. The casts keep numba from computing in 64 bits."""
     fx, fy = _u32(to_x & _FRACTION), _u32(to_y & _FRACTION)
     both = _u32(_u32(fx * fy + _HALF) >> _SHIFT)
     return _u32(_u32(ONE) - fx - fy + both), _u32(fx - both), _u32(fy - both), both
@@ -114,7 +114,7 @@ def _weights(to_x, to_y):
 
 @inlined
 def _sum_of(pixels, shift, weights):
-    """Return the weighted sum of a channel of four neighbors."""
+    """Return the weighted sum of four neighbors in the channel that begins at bit ``shift``."""
     return _u32(
         _u32(weights[0] * _channel(pixels[0], shift))
         + _u32(weights[1] * _channel(pixels[1], shift))
@@ -125,7 +125,7 @@ def _sum_of(pixels, shift, weights):
 
 @device_function
 def _interpolate_row(neighbors, position, half, rows):
-    """Interpolate a row of pixels into rows of red, green and blue; ``half`` is added before truncation."""
+    """Interpolate a row of pixels, and write red, green and blue to ``rows``; ``half`` makes the truncation round."""
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     to_x, to_y = position
     red, green, blue = rows
@@ -138,9 +138,9 @@ def _interpolate_row(neighbors, position, half, rows):
 
 @device_function
 def _blend_border(neighbors, position, fill, y, image):
-    """Blend the pixels of row ``y`` that have neighbors outside of the image with the fill, as torchvision does.
+    """Blend pixels of row ``y`` with the fill if any of their neighbors lie outside of the image, as torchvision does.
 
-    torchvision counts such neighbors as black, and then blends in the fill, so that a border pixel is darker than both.
+    torchvision counts such neighbors as black, and then blends in the fill, so a border pixel is darker than both.
     """
     to_x, to_y = position
     high_x, high_y = (image.shape[2] - 1) * ONE, (image.shape[1] - 1) * ONE
@@ -161,7 +161,7 @@ def _blend_border(neighbors, position, fill, y, image):
 
 @device_function
 def _fill_outside(position, extent, fill, rows):
-    """Overwrite the pixels whose positions lie outside of the image with the fill, as Pillow does."""
+    """Write the fill to the pixels whose positions lie outside of the image, as Pillow does."""
     to_x, to_y = position
     low, high_x, high_y = -ONE // 2, extent[0] * ONE - ONE // 2, extent[1] * ONE - ONE // 2
     for x in range(to_x.size):
@@ -171,13 +171,13 @@ def _fill_outside(position, extent, fill, rows):
 
 @inlined
 def _fill_levels(numbers):
-    """Return red, green and blue of the fill, which are 0 for ``NO_FILL``."""
+    """Return the fill's red, green and blue, which are 0 for ``NO_FILL``."""
     return _i32(max(numbers[FILL], 0.0)), _i32(max(numbers[FILL + 1], 0.0)), _i32(max(numbers[FILL + 2], 0.0))
 
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_linear(operands, slot, step, positions, image):
-    """Interpolate each pixel between the 2 × 2 pixels around its position; arguments are as for ``gather_nearest``."""
+    """Replace each pixel by an interpolation of the 2 × 2 pixels around its position; see ``gather_nearest``."""
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
     height, width = image.shape[1:]
@@ -186,7 +186,7 @@ def gather_linear(operands, slot, step, positions, image):
     stride = packed.shape[1]
     fill = _fill_levels(numbers)
     pillow = numbers[SAMPLING] == PILLOW_BILINEAR
-    half = _u32(0) if pillow else _HALF  # Pillow truncates
+    half = _u32(0) if pillow else _HALF  # no rounding, because Pillow truncates
     for y in range(height):
         start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # Inside the loop, so that numba keeps ``packed``.
         to_x, to_y = positions[0, y], positions[1, y]
@@ -205,7 +205,7 @@ def gather_linear(operands, slot, step, positions, image):
 
 @inlined
 def _cubic_weights(t):
-    """Return Pillow's weights (a = -1) of four neighbors in a line; the second lies ``t`` before the position."""
+    """Return Pillow's cubic weights (a = -1) of four neighbors; ``t`` is the position's distance from the second."""
     square, cube = t * t, t * t * t
     return _f32(2) * square - cube - t, _f32(1) - _f32(2) * square + cube, t + square - cube, cube - square
 
@@ -219,7 +219,7 @@ def _write_cubic_weights(positions, weights):
 
 @device_function
 def _add_cubic_row(neighbors, across, down, sums):
-    """Add one row of the 4 × 4 neighbors, weighted ``across`` and ``down``, to the sums of red, green and blue."""
+    """Add a row of the 4 × 4 neighbors to the sums of red, green and blue, weighted by ``across`` and ``down``."""
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     a, b, c, d = across[0], across[1], across[2], across[3]
     for k in range(3):
@@ -238,7 +238,7 @@ def _truncate(line, row):
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_cubic(operands, slot, step, positions, image):
-    """Interpolate each pixel between the 4 × 4 pixels around its position; arguments are as for ``gather_nearest``."""
+    """Replace each pixel by an interpolation of the 4 × 4 pixels around its position; see ``gather_nearest``."""
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
     height, width = image.shape[1:]

@@ -13,7 +13,7 @@ from picstore.train.cpu.blur_sharpen_equalize import half_weights, pad_row, refl
 from picstore.train.cpu.noise import random_bits
 from picstore.train.transforms.opcodes import LEAST_SIGMA, NEAREST, SAMPLING
 
-BITS, ONE = 12, 1 << 12  # fractional bits of a position, and one pixel
+BITS, ONE = 12, 1 << 12  # number of fractional bits of a position, and one pixel in such units
 
 _f32, _i32 = np.float32, np.int32
 _S40 = np.uint64(40)
@@ -22,7 +22,7 @@ _TO_UNIT = np.float32(2.0**-23)
 
 @inlined
 def _fixed(at, scale, shift, extent):
-    """Convert a position to fixed point, clamped to the pixel before the first and the pixel after the last."""
+    """Return ``at`` as an integer position, limited to the pixel before the first and the pixel after the last."""
     at = at * scale + shift
     at = at if at > -scale else -scale  # NaN becomes -scale too.
     highest = scale * (extent + 1) - 1
@@ -31,17 +31,17 @@ def _fixed(at, scale, shift, extent):
 
 @inlined
 def _scale_and_shift(sampling):
-    """Return scale and shift for ``_fixed``: whole pixels for NEAREST, else 1 / ONE pixels from the first center."""
+    """Return the scale and the shift that ``_fixed`` applies: to pixels for NEAREST, else to 1 / ONE pixels."""
     return (1.0, 0.0) if sampling == NEAREST else (float(ONE), 0.5 - ONE / 2)
 
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1])")
 def map_positions(operands, slot, step, positions):
-    """Write the source position of each pixel under an affine or perspective map.
+    """Write, for each pixel, the position that an affine or perspective map gives it in the source.
 
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the operands of ``opcodes.WARP``.
-        positions: int32 (2, height, width), x and y.
+        positions: int32 (2, height, width), receives x and y.
     """
     numbers = operands[slot, step]
     a, b, c, d = numbers[0], numbers[1], numbers[2], numbers[3]
@@ -64,14 +64,14 @@ def map_positions(operands, slot, step, positions):
 
 @device_function
 def _fill_uniform(key, first, row):
-    """Fill a row with random numbers of the counters from ``first`` on: multiples of 2**-23 in [-1, 1)."""
+    """Fill a row with random multiples of 2**-23 in [-1, 1), of the counters ``first``, ``first`` + 1 and so on."""
     for i in range(row.size):
         row[i] = _f32(_i32(random_bits(key, first + i) >> _S40)) * _TO_UNIT - _f32(1)
 
 
 @device_function
 def _blurred_rows(key, first, across, rows):
-    """Fill rows with random numbers of the counters from ``first`` on, and blur them along rows, the first pass."""
+    """Fill rows with random numbers, of the counters from ``first`` on, and blur each row: the blur's first pass."""
     width, margin = rows.shape[1], across.size - 1
     numbers, padded = np.empty(width, np.float32), np.zeros(width + 2 * margin, np.float32)
     left, right = np.empty(margin + 1, np.int64), np.empty(margin + 1, np.int64)
@@ -85,7 +85,7 @@ def _blurred_rows(key, first, across, rows):
 
 @device_function
 def _displace(rows, down, numbers, axis, positions):
-    """Blur the noise along columns, the second pass, and write the displaced x or y coordinate of each pixel."""
+    """Blur along columns, the blur's second pass, and write each pixel's displaced coordinate along ``axis``."""
     height, width = rows.shape
     reach = down.size - 1
     above, below = np.empty(reach + 1, np.int64), np.empty(reach + 1, np.int64)
@@ -107,7 +107,7 @@ def _displace(rows, down, numbers, axis, positions):
 
 @kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, int32[:, :, ::1])")
 def displace_positions(operands, key, slot, step, positions):
-    """Write the positions of pixels displaced by blurred uniform noise, as in torchvision's ElasticTransform.
+    """Write, for each pixel, its position displaced by blurred uniform noise, as in torchvision's ElasticTransform.
 
     Args:
         operands: float64 (n, k, 12); ``operands[slot, step]`` holds the operands of ``opcodes.ELASTIC``.
@@ -118,7 +118,7 @@ def displace_positions(operands, key, slot, step, positions):
     height, width = positions.shape[1:]
     rows = np.empty((height, width), np.float32)
     for axis in range(2):
-        radius = int(8 * numbers[2 + axis] + 1) // 2  # torchvision's radius
+        radius = int(8 * numbers[2 + axis] + 1) // 2  # the radius that torchvision uses
         across = half_weights(radius, max(numbers[2], LEAST_SIGMA))
         down = half_weights(radius, max(numbers[3], LEAST_SIGMA))
         _blurred_rows(key[slot, step], axis * height * width, across, rows)

@@ -16,25 +16,25 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.buffers import CUTS, PIXELS
 
-_WIDE = 33  # pixels, which give at least 3 samples of chroma at any factor
+_WIDE = 33  # width in pixels that gives at least 3 samples of chroma at any factor
 
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
-    """Decode like ``jpeg.decode_any.decode_rgb``; the result is valid until the thread's next call."""
+    """Decode as ``jpeg.decode_any.decode_rgb`` does; the result is overwritten by this thread's next decoding."""
     buffer = PIXELS.at_least(-(-width // factor) * -(-height // factor) * 3)
     return decode_any.decode_rgb(jpeg, width=width, height=height, factor=factor, buffer=buffer)
 
 
 def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]]:
-    """Decode the part of a slot's image that the views reach, given as a box, int64 (4,).
+    """Decode the part of a slot's image that the views reach, ``reach``: left, top, right, bottom, int64 (4,).
 
-    Decoding divides the sides by ``factor``, 1, 2, 4 or 8. A file of any format is decoded whole.
+    Decoding divides the sides by ``factor``, 1, 2, 4 or 8. An image without tiles is decoded whole.
 
     Returns:
-        The pixels, and left and top of the first pixel in the stored image.
+        The pixels, and left and top of the first pixel in pixels of the stored image.
 
     Raises:
-        ImageError: the stream is damaged, or has another size than its record says.
+        ImageError: the stream is damaged, or has another size than its record states.
     """
     part = None if records.foreign[slot] else decode_part(records, slot, reach, factor=factor)
     if part is not None:
@@ -47,7 +47,7 @@ def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]] | None:
-    """Decode the reached part of a tiled JPEG as ``decode_slot`` does; return None if that is the whole image."""
+    """Decode the reached part of a tiled JPEG, see ``decode_slot``; return None if that is the whole image."""
     one, top = slice(slot, slot + 1), int(records.tops[slot])
     tiled = TiledJpegs(records.layouts[one], records.addresses[one], records.sizes[one], ())
     box = boxes_to_cut(records.to_held(reach[None], [slot]), tiled.tilings[:, :2])
@@ -56,13 +56,13 @@ def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, tuple[int, int]] | None:
-    """Decode a box, int64 (1, 4), of a tiled JPEG as ``decode_slot`` does; return None if it is the whole image."""
+    """Decode a box, int64 (1, 4), of a tiled JPEG; return pixels, left and top; or None if the box is all of it."""
     if not tiled.sizes[0, 1] or (box == [[0, 0, *tiled.tilings[0, :2]]]).all():
         return None
     found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)
     if found is not None:
         return found[0], (int(found[1][0]), int(found[1][1]))
-    # Widen the box: libjpeg does not interpolate chroma rows of at most 2 samples, which 32 pixels may become.
+    # Widen the box: 32 pixels may become 2 samples of chroma, and libjpeg interpolates no rows that short.
     if factor > 1:
         size = tiled.tilings[0, :2]
         box[0, :2] = np.minimum(box[0, :2], np.maximum(size - _WIDE, 0))
@@ -74,14 +74,14 @@ def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, t
 
 
 def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: int = 1) -> tuple[U8, tuple[int, int]]:
-    """Decode a box of a JPEG that may hold only some rows of tiles, like ``decode_slot``.
+    """Decode a box of a JPEG, of which some rows of tiles may be missing; return as ``decode_slot`` does.
 
     Args:
-        stream: the headers, and the held rows of tiles.
+        stream: the JPEG's headers and the rows of tiles that are held.
         tiling: int64 (6,), tiling of the held rows, see ``jpeg.cut.TiledJpegs``.
-        box: int64 (4,): left, top, right, bottom in pixels of the held rows.
-        lengths: uint16, lengths of the segments.
-        factor: as for ``decode_slot``.
+        box: int64 (4,): left, top, right, bottom, in pixels of the held rows.
+        lengths: uint16, lengths in bytes of the held segments.
+        factor: 1, 2, 4 or 8, by which decoding divides the sides.
 
     Raises:
         ImageError: the stream is damaged.
@@ -98,7 +98,7 @@ def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str
     The extension of ``name`` identifies formats without a magic number. Raise ImageError if the file does not decode
     to ``width`` × ``height`` pixels.
     """
-    # Imported late, because few datasets need this import, and it takes 0.1 s.
+    # Imported here, because the import takes 0.1 s, and few datasets need it.
     from picstore.prepare.image.decoder_process import decode_bounded
     from picstore.prepare.image.encode_settings import EncodeSettings
 

@@ -36,15 +36,15 @@ _REASONS = {
     WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
     OUTSIDE: "its box does not lie within what was read of it",
 }
-# Number of a process's first batches with one image's pixels from the CPU; several, because some may be dropped.
+# In this many first batches of a process, one image is also decoded on the CPU; several, because some may be dropped.
 PROBED = 16
 _probed = count()
 
 
 class StreamFiller:
-    """A :class:`BatchFiller` of cut streams and targets.
+    """Filler of batches with cut streams and targets; see :class:`BatchFiller`.
 
-    The streams lie in one block of memory, ``images``, where each chunk of slots has room for its uncut streams.
+    The cut streams lie in one block of memory, ``images``. In it, each chunk of slots has room for its uncut streams.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class StreamFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, count)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Cut the streams of some slots; return, by slot, the reason why a stream must not be decoded."""
+        """Cut the streams of ``slots``; return, by slot, the damage of streams that must not be decoded."""
         records = self._records
         chosen = [slot for slot in slots if slot not in records.problems and records.sizes[slot, 0]]
         if chosen:
             start, stop = self._starts[[slots.start, slots.stop]].tolist()
             layouts = records.layouts[chosen]
-            # No owners are given, because the records keep the containers' memory alive.
+            # Pass no owners, because the records keep the containers' memory alive.
             tiled = TiledJpegs(layouts, records.addresses[chosen], records.sizes[chosen], ())
             boxes = boxes_to_cut(records.to_held(self._reach[chosen], chosen), layouts[:, :2])
             cuts = cut_batch(tiled, boxes, out=self._data[start:stop])
@@ -91,7 +91,7 @@ class StreamFiller:
         return records.corrupt(wrong)
 
     def _check(self, slot: int) -> dict[int, str]:
-        """Check a stream's headers, by which device decoders allocate memory; return {} or the slot and its problem."""
+        """Check a stream's headers, because GPU decoders allocate memory by them; return {} or the problem by slot."""
         start, stop = self._encoded.bounds[slot].tolist()
         width, height = self._encoded.boxes[slot, 2:].tolist()
         if self._records.foreign[slot]:
@@ -104,9 +104,9 @@ class StreamFiller:
 
 
 class SegmentFiller:
-    """A :class:`BatchFiller` of tiles, their descriptions for the GPU, and targets.
+    """Filler of batches with tiles, the tiles' descriptions for the GPU, and targets; see :class:`BatchFiller`.
 
-    A process's first batches also carry one image's pixels from the CPU, for a comparison with the GPU's pixels.
+    A process's first batches also carry the pixels of one image from the CPU, to be compared with the GPU's pixels.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class SegmentFiller:
         arrays: Any = SegmentTables.divide(layout, block)
         self._data, self._rows, self._segments = arrays["data"], arrays["images"], arrays["segments"]
         self._tables = arrays["codes"], arrays["places"], arrays["quantization"]
-        self._rows[:], arrays["places"][:] = 0, 0  # Zeros mark images that are not described.
+        self._rows[:], arrays["places"][:] = 0, 0  # Zeros mark images without a description.
         self.images: list[ViewImages] | U8 = self._data
         self._rects, self._results = (np.zeros((n, 4), np.int64) for _ in range(2))
         self._tilings, self._boxes, self._lengths = arrays["tilings"], arrays["boxes"], arrays["lengths"]
@@ -147,12 +147,12 @@ class SegmentFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, n)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Describe the images of some slots; return for each slot without an image the reason."""
+        """Describe the images of ``slots``; return, by slot, the damage of images that cannot be decoded."""
         records = self._records
         self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}
         codes = self._results[slots.start : slots.stop, 0]
-        # A code other than 0 marks slots without a stream, and images that the GPU does not decode.
+        # The code is not 0 for slots without a stream, and for images that the GPU does not decode.
         chosen = slots if self.targets is not None else (slots.start + np.flatnonzero(codes)).tolist()
         probed = self._choose_probe(codes) if slots.start == 0 else -1
         if probed >= 0:
@@ -173,12 +173,12 @@ class SegmentFiller:
         return records.corrupt(wrong)
 
     def _describe(self, part: slice) -> None:
-        """Describe and copy the tiles of some slots, and note the copied part of each image."""
+        """Copy and describe the tiles of the slots ``part``, and note which part of each image was copied."""
         records = self._records
         streams = records.addresses, records.sizes, records.layouts, self._boxes, self._factors, records.points
         described = self._segments, self._lengths, self._firsts
         images = self._rows, self._rects, self._results
-        # The records keep the containers' memory alive.
+        # Pass no owners, because the records keep the containers' memory alive.
         describe_tiles((part.start, part.stop), streams, (self._data, self._starts), described, images, self._tables)
         results, rects = self._results[part], self._rects[part]
         good = results[:, 0] == 0
@@ -186,14 +186,14 @@ class SegmentFiller:
         self._encoded.bounds[part, 1] += results[:, 3] * good
         self._encoded.boxes[part] = rects
         self._encoded.boxes[part, 1] += records.tops[part]
-        # The copied part begins at the box's first row of tiles, and is a JPEG of the rows that follow.
+        # What was copied of an image is a JPEG, which begins with the box's first row of tiles.
         top, height = rects[:, 1], records.layouts[part, HEIGHT]
         rows = results[:, 2] // self._per_row[part]
         self._tilings[part, HEIGHT] = np.minimum(rows * records.layouts[part, MCU_HEIGHT], height - top)
         self._boxes[part, 1::2] -= top[:, None]
 
     def _decode(self, slot: int, reason: str) -> None:
-        """Decode on the CPU an image that the GPU does not decode; raise ImageError if the image is damaged."""
+        """Decode an image on the CPU, because the GPU does not for ``reason``; raise ImageError if it is damaged."""
         factor = int(self._factors[slot])
         pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=factor)
         self._segment_tables.pixels[slot] = np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -201,12 +201,12 @@ class SegmentFiller:
         self._encoded.boxes[slot] = left, top, factor * pixels.shape[1], factor * pixels.shape[0]
 
     def _choose_probe(self, codes: I64) -> int:
-        """Return the first slot that the GPU decodes, or -1 if there is none or if enough batches were probed."""
+        """Return the first slot that the GPU decodes; or -1 if there is none, or after ``PROBED`` batches."""
         described = np.flatnonzero(codes == 0)
         return int(described[0]) if len(described) and next(_probed) < PROBED else -1
 
     def _probe(self, slot: int) -> None:
-        """Decode a slot's box on the CPU, and keep the pixels as the probe."""
+        """Decode a slot's box on the CPU, and keep the pixels as the probe that is compared with the GPU's pixels."""
         tops = int(self._records.tops[slot])
         box = boxes_to_cut(self._records.to_held(self._reach[[slot]], [slot]), self._records.layouts[[slot], :2])[0]
         factor = int(self._factors[slot])

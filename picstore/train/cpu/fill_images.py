@@ -27,18 +27,18 @@ from picstore.train.transforms.opcodes import OutputDtype
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One view of all slots."""
+    """One view of each slot."""
 
     params: TransformParams  # parameters of the view's group
-    first: int  # row of slot 0 in ``params``
+    first: int  # index in ``params`` of this view of slot 0
     images: Images
 
 
 class ImageFiller:
-    """A :class:`BatchFiller` of images and targets.
+    """Filler of batches with images and targets; see :class:`BatchFiller`.
 
-    Slots are filled in any order by any thread, because a slot depends only on its record and its parameters. A record
-    is decoded once, in the box around the reach of all views. All images lie in one block of memory.
+    Any thread may fill any slots in any order, because a slot depends only on its record and its parameters. A record
+    is decoded once, within the box that all views together reach. All images lie in one block of memory.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ImageFiller:
         self.encoded: EncodedBatch | None = None
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Decode, resample and color some slots; return for each slot without an image the reason."""
+        """Decode, resample and color the images of ``slots``; return, by slot, damage of records without an image."""
         records, plain = self._records, self._plain(slots)
         described = self._describe(plain) if self._strided is None else self._strided[:, slots.start : slots.stop]
         made = self._fused.run(records, slots, np.ascontiguousarray(described).reshape(-1, described.shape[2]))
@@ -81,11 +81,11 @@ class ImageFiller:
 
     @staticmethod
     def _describe(views: Sequence[Images]) -> StridedImage:
-        """Return addresses, strides and shapes of the views' images for kernels: int64 (views, n, 7)."""
+        """Return addresses, strides and shapes of the views' images, for kernels: int64 (views, n, 7)."""
         return np.stack([strided_images(images) for images in views])
 
     def _plain(self, slots: range) -> list[Images]:
-        """Return, by view, uint8 memory for resampled images before the color pass, the outputs' memory if possible."""
+        """Return, by view, uint8 memory for images before the color pass: the outputs' own memory, if possible."""
         outputs = [view.images[slots.start : slots.stop] for view in self._views]
         if self._in_place:
             return outputs
@@ -101,7 +101,7 @@ class ImageFiller:
         return plain
 
     def _color(self, slot: int, index: int, plain: Sequence[Images]) -> None:
-        """Run the color programs of a slot's views; the resampled images are at ``index`` of ``plain``."""
+        """Run the color programs of a slot's views; the views' resampled images are at ``index`` in ``plain``."""
         if self._in_place and self._uncolored:
             return
         for view, resampled in zip(self._views, plain, strict=True):
@@ -110,7 +110,7 @@ class ImageFiller:
             run_color(view.params.program, view.first + slot, image, out, self._dtype)
 
     def _fill_others(self, slots: range, plain: Sequence[Images]) -> dict[int, str]:
-        """Make the images that the fused kernel left out, stage by stage; return problems of streams by slot."""
+        """Make the images that the fused kernel has left out, stage by stage; return streams' problems by slot."""
         records = self._records
         missing = np.flatnonzero(~self._fused.done[slots.start : slots.stop]) + slots.start
         chosen = [slot for slot in missing.tolist() if slot not in records.problems]
@@ -123,16 +123,16 @@ class ImageFiller:
                     row, out = view.first + slot, images[slot - slots.start]
                     render(pixels, view.params.geometry, row, origin=origin, factor=factor, out=out)
             except ImageError as error:
-                wrong[slot] = str(error)  # Only text: the error's traceback would keep the container in memory.
+                wrong[slot] = str(error)  # The error's traceback would keep the container in memory.
             except MemoryError:
                 wrong[slot] = "takes more memory than there is"
         return wrong
 
 
 def _allocate(geometries: Sequence[Geometry], output: OutputSpec, n: int, blocks: BufferPool) -> list[ViewImages]:
-    """Return, by group, arrays (count, n, 3, H, W) or lists of arrays (3, h, w), all in one block of memory.
+    """Return memory for each group's images, in one block: an array (count, n, 3, H, W), or lists of arrays (3, h, w).
 
-    The block comes from a pool, because fresh pages for each batch would take a tenth of the time to fill the batch.
+    The block comes from a pool, because fresh pages would take a tenth of the time in which a batch is filled.
     """
     dtype = output.numpy_dtype
     values = [3 * int(geometry.size.prod(axis=1).sum()) for geometry in geometries]

@@ -31,22 +31,23 @@ from picstore.train.transforms.padding_and_edges import CONSTANT
 
 
 def can_fuse(geometry: Geometry) -> Bools:
-    """Return, for each image, whether the kernel tries to make it: bool (n,). Tests replace this to turn it off."""
+    """Return bool (n,): whether the kernel tries to make each image. Tests replace this to turn the kernel off."""
     plain: Bools = geometry.upright & ~geometry.shows_edges & (geometry.border == CONSTANT)
     chosen: Bools = plain & (geometry.size > 0).all(axis=1)
     return chosen
 
 
 class FusedKernel:
-    """Fused kernel, which decodes and resamples the images of a batch.
+    """Fused kernel for a batch: decodes and resamples the images of its slots.
 
     Args:
-        geometries: geometries of each group of views.
-        reach: int64 (n, 4), the joint reach of all views of each slot.
-        factors, foreign: int64 (n,), factors by which decoding divides sides; bool (n,), False for upright JPEGs.
+        geometries: geometries of the groups of views.
+        reach: int64 (n, 4), left, top, right, bottom of the box that all views of a slot together reach.
+        factors: int64 (n,), factors by which decoding divides the sides.
+        foreign: bool (n,), False for upright JPEGs.
 
     Attributes:
-        done: bool (n,), the slots whose views ``run`` has made.
+        done: bool (n,), whether ``run`` has made the views of a slot.
     """
 
     def __init__(self, geometries: Sequence[Geometry], reach: I64, factors: I64, foreign: Bools) -> None:
@@ -63,9 +64,9 @@ class FusedKernel:
         )
 
     def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> bool:
-        """Make the images of some slots, without the GIL; return whether the kernel has made all images.
+        """Make the images of ``slots``, without the GIL; return whether the kernel has made all of them.
 
-        ``targets`` has a row for each view of each slot, view after view.
+        ``targets`` has a row for each view of each slot; the rows of a view are together.
         """
         streams = records.addresses, records.sizes, records.layouts, records.image_sizes, records.tops
         marks, geometry = (self._chosen, self.done), (self._cuts, self._factors, *self._views)
@@ -79,11 +80,11 @@ class FusedKernel:
                 try:
                     pixels = PIXELS.at_least(WORKSPACE.grow())
                 except MemoryError:
-                    slot += 1  # The separate stages report the error.
+                    slot += 1  # Skip the slot; the separate stages report the error.
         return bool(self.done[slots.start : slots.stop].all())
 
 
-# Kernels that ``run_fused`` calls by address, so that they are compiled only once, and at the same time.
+# Kernels that ``run_fused`` calls by address, so that each is compiled only once, and all are compiled in parallel.
 DECODING = open_box, open_stream, decode_rows
 STAGES = *DECODING, resample_box
 _open_box, _open_stream, _decode, _resample = (caller(stage.signature) for stage in STAGES)
@@ -108,21 +109,21 @@ def load_stages() -> tuple[int, ...]:
     "int16[::1], uint8[::1], int64[::1])), uint8[::1])), int64[:, ::1], UniTuple(int64, 4))"
 )
 def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
-    """Decode each chosen image once, and resample all views.
+    """Decode each chosen image once, and resample it for each view.
 
     Args:
-        slots: the first slot, the last slot + 1, and the slot of the first target.
-        marks: bool (n,), which images to make; bool (n,), set for each image that is made.
+        slots: first slot, last slot + 1, and the slot of the first row of ``targets``.
+        marks: bool (n,), images to make; and bool (n,), set for images that are made.
         streams: addresses, sizes and layouts of the streams in memory, as ``jpeg.cut.TiledJpegs`` has them; width and
-            height of the stored images, and the number of their pixel rows above the first row in memory.
-        geometry: boxes to cut (n, 4), and factors by which decoding divides sides (n,); for all views, view after view,
-            boxes to resample, clips, flips, interpolations, antialias and fill.
-        workspace: the decoder's arrays, and a buffer of pixels.
+            height of the stored images; and the number of their pixel rows above the first row in memory.
+        geometry: boxes to cut (n, 4), and factors by which decoding divides sides (n,). Then, for each view of each
+            slot, view after view: box to resample, clip, flips, interpolation, antialias and fill.
+        workspace: the decoder's arrays, and a buffer for pixels.
         targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, view after view.
-        stages: addresses of ``STAGES``.
+        stages: addresses of the kernels ``STAGES``.
 
     Returns:
-        The slot for which the buffer of pixels was too small, otherwise the last slot + 1.
+        The slot for which the buffer for pixels was too small; if there is none, the last slot + 1.
     """
     chosen, done = marks
     addresses, sizes, layouts, image_sizes, tops = streams
@@ -160,14 +161,14 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
             flip, code = (flips[row, 0], flips[row, 1]), interpolations[row]
             arguments = image, rows, box, clip, flip, code, antialias[row], fill[row], targets[target]
             made &= _resample(stages[3], arguments)
-        # The rest of the stream is decoded too, because it may be damaged.
+        # Decode the rest of the stream too, because it may be damaged.
         done[i] = made and (ring == height or _decode(stages[2], (state, height)) == 0)
     return slots[1]
 
 
 @device_function
 def _open_image(stages, stream, box, factor, workspace, rect):
-    """Open the part of an image that a box needs, or the whole image; ``rect`` and result are as for ``open_box``."""
+    """Open the part of an image that ``box`` needs, or the whole image; fill ``rect`` and return like ``open_box``."""
     addresses, sizes, layout, size, top = stream
     if box[0] > 0 or box[1] > 0 or box[2] < size[0] or box[3] < size[1]:
         part = box - top * (np.arange(4) % 2)
@@ -181,7 +182,7 @@ def _open_image(stages, stream, box, factor, workspace, rect):
 
 @device_function
 def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):
-    """Convert a box, and the clip within which it reads, from stored to decoded pixels; round the clip outwards."""
+    """Write the box to resample, and the clip for its reads, in decoded instead of stored pixels; widen the clip."""
     for k in range(4):
         decoded_box[k] = (box[k] - (rect[k] if k < 2 else 0)) / factor
         edge = clip[k] - rect[k % 2]

@@ -26,25 +26,25 @@ from picstore.train.transforms.geometry import Geometry
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
-_MASK_FORMATS = "PNG", "TIFF", "BMP", "GIF"  # lossless
+_MASK_FORMATS = "PNG", "TIFF", "BMP", "GIF"  # lossless formats
 _MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # some versions of Pillow open 16 bits as "I"
 
 
 def is_jpeg(blob: bytes | memoryview) -> bool:
-    """Return whether an attachment is an image target; masks have lossless formats."""
+    """Return whether an attachment is a JPEG and so an image target; masks have lossless formats."""
     return bytes(blob[:2]) == bytes([0xFF, SOI])
 
 
 def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> U8:
-    """Return the image target of one image.
+    """Return the image target of an image: an attached JPEG, cropped and resized as the image is.
 
     Args:
         name: name of the attachment.
-        blob: a JPEG with the sides of the record's image, divided by an integer and rounded up or down.
+        blob: a JPEG whose sides are those of the record's image, divided by an integer and rounded up or down.
         geometry, slot: geometry of the batch, and index of the image.
 
     Returns:
-        uint8 (3, h, w): the attachment under the geometry at the attachment's scale, without color transforms.
+        uint8 (3, h, w): the attachment under the geometry, in the attachment's scale, without color transforms.
 
     Raises:
         ImageError: the JPEG is damaged or has no such size, or the integer does not divide the output's sides.
@@ -67,7 +67,7 @@ def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: in
 
 
 def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
-    """Return the integer ratio of an image's sides to an attachment's sides; raise ImageError if there is none."""
+    """Return the integer by which an attachment is smaller than its image; raise ImageError if there is none."""
     scale = max(1, round(source[0] / size[0]))
     if all(side in (whole // scale, -(-whole // scale)) for side, whole in zip(size, source, strict=True)):
         return scale
@@ -76,9 +76,9 @@ def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
 
 
 def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, int]) -> Geometry:
-    """Return the geometry of one image, in source and output pixels that are ``scale`` times as large.
+    """Return image ``slot``'s geometry for an attachment, whose pixels are ``scale`` times as large.
 
-    Interpolation is at least bilinear, because whole pixels of the larger image may be half pixels here.
+    Interpolation is at least bilinear, because what are whole pixels in the image may be fractions of pixels here.
     """
     chosen = Geometry.concatenate([geometry], [slot])
     low, high = chosen.clip[:, :2] // scale, -(-chosen.clip[:, 2:] // scale)
@@ -94,7 +94,7 @@ def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, 
 
 
 def make_mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
-    """Return the mask target of one image by nearest-neighbor interpolation: uint8 or int64 (H, W), 0 outside."""
+    """Return the mask target of an image, by nearest-neighbor interpolation: uint8 or int64 (H, W), 0 outside."""
     mask = open_mask(name, blob, *geometry.source_size[slot].tolist())
     width, height = geometry.size[slot].tolist()
     out = np.empty((height, width), dtype=mask.dtype)
@@ -103,7 +103,7 @@ def make_mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int
 
 
 def open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> Array:
-    """Decode a mask to uint8, uint16 or int32 (height, width); raise ImageError if it is not a mask of this size."""
+    """Decode a mask to uint8, uint16 or int32 (height, width); raise ImageError if it is not a mask of that size."""
     try:
         with _open_image(blob) as image:
             _check_mask(name, image, width, height)
@@ -119,14 +119,14 @@ def open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> A
 
 
 def _open_image(blob: bytes | memoryview) -> ImageFile.ImageFile:
-    """Read the header of an image; raise SyntaxError if the format is none of ``_MASK_FORMATS``."""
-    # Imported late, because few datasets have masks, and Pillow delays the first batch by 40 ms.
+    """Read an image's header; raise SyntaxError if its format is not one of ``_MASK_FORMATS``."""
+    # Imported here, because Pillow would delay the first batch by 40 ms, and few datasets have masks.
     from PIL import BmpImagePlugin, GifImagePlugin, PngImagePlugin, TiffImagePlugin
 
     from picstore.prepare.image.mend_files import leave_out_metadata
 
     data = leave_out_metadata(bytes(blob)).data
-    # The classes are called directly, because ``Image.open`` refuses images of more than 179 million pixels.
+    # Call the classes, because ``Image.open`` refuses images of more than 179 million pixels.
     png, tiff = PngImagePlugin.PngImageFile, TiffImagePlugin.TiffImageFile
     for opened in (png, tiff, BmpImagePlugin.BmpImageFile, GifImagePlugin.GifImageFile):
         with contextlib.suppress(SyntaxError):
@@ -143,7 +143,7 @@ def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:
 
 def _check_tiff(name: str, data: bytes) -> None:
     """Raise ImageError if Pillow would return the values of a TIFF inverted or in the wrong byte order."""
-    from picstore.prepare.image.tiff import read_layout, read_tags  # imported late: few masks are TIFFs
+    from picstore.prepare.image.tiff import read_layout, read_tags  # few masks are TIFFs
 
     layout = read_layout(read_tags(data), "<" if data.startswith(b"II") else ">")
     white_is_zero = layout.photometric == 0 and (layout.bits > 8 or layout.planar)

@@ -31,8 +31,8 @@ from picstore.train.transforms.geometry import Geometry, compose
 from picstore.train.transforms.transform_plan import TransformPlan
 from picstore.train.transforms.views import ViewGroup
 
-# Number of images whose parameters are drawn, to see which steps occur. A step of probability 0.05 is missed once in
-# 500,000 trainings, and is then compiled at its first use.
+# Number of images for which parameters are drawn, to see which steps occur. A step of probability 0.05 stays unseen
+# once in 500,000 trainings; its kernel is then compiled at its first use.
 _DRAWS = 256
 _SIZES = np.array([(640, 480), (480, 640), (200, 150), (1600, 1200)])  # width and height
 _BOXES = np.array([[(20.0, 20.0, 120.0, 120.0), (30.0, 40.0, 140.0, 100.0)]])
@@ -51,17 +51,17 @@ _GATHER = {opcodes.NEAREST: canvas.gather_nearest, opcodes.PILLOW_BICUBIC: canva
 
 
 def stream_kernels(plans: Sequence[TransformPlan]) -> list[Any]:
-    """List the kernels that cut streams for nvJPEG."""
+    """Return the kernels that cut streams for nvJPEG."""
     return [*_gathering(plans), cut_all]
 
 
 def segment_kernels(plans: Sequence[TransformPlan]) -> list[Any]:
-    """List the kernels that describe tiles to a GPU, and that decode probes and images that the GPU refuses."""
+    """Return the kernels that describe tiles to a GPU, and those that decode probes and images that the GPU refuses."""
     return [*_gathering(plans), choose_boxes, measure_tiles, describe_tiles, cut_all, *DECODING]
 
 
 def needed_kernels(plans: Sequence[TransformPlan], output: OutputSpec) -> list[Any]:
-    """List the kernels that make images with these transforms on the CPU, found by drawing ``_DRAWS`` parameters."""
+    """Return the kernels that the transforms need on the CPU, found by drawing parameters for ``_DRAWS`` images."""
     found = {*_gathering(plans), run_fused, *STAGES}
     for plan in plans:
         for group in plan.groups:
@@ -72,7 +72,7 @@ def needed_kernels(plans: Sequence[TransformPlan], output: OutputSpec) -> list[A
 
 
 def _gathering(plans: Sequence[TransformPlan]) -> list[Any]:
-    """List the kernels that read and gather records and draw crops."""
+    """Return the kernels that read containers, gather records and draw crops."""
     draws = any(draws_by_kernel(group) for plan in plans for group in plan.groups)
     return [read_and_check, enter_records, *([draw_numbers, place_crops] if draws else [])]
 
@@ -96,7 +96,7 @@ def _of_geometry(geometry: Geometry, output: OutputSpec) -> Iterator[Any]:
         yield apply_edges
     if "polygons" in output.targets:
         yield clip_polygon
-    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # Attachments, which may be masks.
+    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # Attachments may be masks.
         yield warp_nearest
 
 

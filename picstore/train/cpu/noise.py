@@ -16,7 +16,7 @@ from picstore import rng
 from picstore.arrays import F32
 from picstore.kernels.jit import device_function, inlined, kernel
 
-_CHUNK = 1024  # values; 16 KB with the workspace
+_CHUNK = 1024  # number of values at a time; 16 KB with the workspace
 
 _f32, _i32, _u8, _u64 = np.float32, np.int32, np.uint8, np.uint64
 _GOLDEN, _M1, _M2 = np.uint64(rng.GOLDEN), np.uint64(rng.MIX1), np.uint64(rng.MIX2)
@@ -25,9 +25,9 @@ _I1, _I2 = np.int32(1), np.int32(2)
 _LOW31 = np.uint64((1 << 31) - 1)
 _ZERO, _HALF, _ONE, _TOP = (np.float32(number) for number in (0, 0.5, 1, 255))
 _SCALE = np.float32(2.0**-31)
-_TURN = np.float32(np.pi / 4 * 2.0**-30)  # angle per unit of a 31-bit number
+_TURN = np.float32(np.pi / 4 * 2.0**-30)  # angle in radians per unit of a 31-bit number
 _CENTER = np.float32(2.0**30)
-# Bits of sqrt(1/2): subtracted, they make the exponent 0 for numbers from sqrt(1/2) to sqrt(2).
+# Bit pattern of sqrt(1/2). After its subtraction, the exponent is 0 for numbers from sqrt(1/2) to sqrt(2).
 _ROOT = np.int32(0x3F3504F3)
 _MANTISSA, _BITS = np.int32((1 << 23) - 1), np.int32(23)
 _LN2 = np.float32(np.log(2.0))
@@ -38,7 +38,7 @@ _D3, _D5, _D7, _D9 = np.float32(-1 / 6), np.float32(1 / 120), np.float32(-1 / 50
 
 @inlined
 def random_bits(key, counter):
-    """Return ``rng.bits`` of a key and an int64 counter: uint64."""
+    """Return 64 random bits, uint64, of a key and an int64 counter, as ``rng.bits`` does."""
     z = _u64(key) + _GOLDEN * _u64(counter + 1)
     z = (z ^ (z >> _S30)) * _M1
     z = (z ^ (z >> _S27)) * _M2
@@ -47,7 +47,7 @@ def random_bits(key, counter):
 
 @device_function
 def _random_words(key, first, uniform, angle, choice):
-    """Draw a random word for each element of ``choice``, and split its bits into ``uniform``, angle and choice."""
+    """Draw a word of random bits for each element of ``choice``, and split it into ``uniform``, angle and choice."""
     for j in range(choice.size):
         z = random_bits(key, first + j)
         uniform[j] = (_f32(_i32(z >> _S33)) + _HALF) * _SCALE
@@ -57,7 +57,7 @@ def _random_words(key, first, uniform, angle, choice):
 
 @device_function
 def _split(bits, exponent):
-    """Split float32 bits into exponents and, in place, the bits of mantissas from sqrt(1/2) to sqrt(2)."""
+    """Split the bits of float32 numbers into exponents and, in place, bits of mantissas from sqrt(1/2) to sqrt(2)."""
     for j in range(bits.size):
         shifted = _i32(bits[j] - _ROOT)
         exponent[j] = _f32(_i32(shifted >> _BITS))
@@ -66,18 +66,18 @@ def _split(bits, exponent):
 
 @kernel("(uint64, int64, float32[:, ::1], int32[::1], float32[::1])")
 def fill_normals(key, first, workspace, choice, out):
-    """Write standard normals: pair ``first + j`` of ``key`` to ``out[2 * j]`` and ``out[2 * j + 1]``.
+    """Write standard normal numbers: pair ``first + j`` of ``key`` to ``out[2 * j]`` and ``out[2 * j + 1]``.
 
     Args:
-        key, first: uint64 key, and int64 number of the first pair.
-        workspace, choice: float32 (3, n) and int32 (n,), working memory.
+        key, first: uint64 key, and int64 index of the first pair.
+        workspace, choice: float32 (3, n) and int32 (n,), memory to work in.
         out: float32 (2 n,).
     """
     uniform, exponent, angle = workspace[0], workspace[1], workspace[2]
     _random_words(key, first, uniform, angle, choice)
     _split(uniform.view(np.int32), exponent)
     for j in range(choice.size):
-        # log u = e log 2 + log m, and log m = 2 artanh((m - 1) / (m + 1)).
+        # log u = e log 2 + log m for exponent e and mantissa m, and log m = 2 artanh((m - 1) / (m + 1)).
         m = uniform[j]
         s = np.divide(m - _ONE, m + _ONE)
         q = s * s
@@ -93,7 +93,7 @@ def fill_normals(key, first, workspace, choice, out):
 
 
 def standard_normals(key: int, count: int) -> F32:
-    """Return the first ``count`` normals of a key: float32 (count,)."""
+    """Return the first ``count`` standard normal numbers of a key: float32 (count,)."""
     pairs = (count + 1) // 2
     normals = np.empty(2 * pairs, dtype=np.float32)
     fill_normals(np.uint64(key), 0, np.empty((3, pairs), np.float32), np.empty(pairs, np.int32), normals)
@@ -105,16 +105,16 @@ def _add(row, normals, mean, deviation, clip):
     for i in range(row.size):
         level = _f32(row[i]) + np.trunc(mean + deviation * normals[i])
         level = min(max(level, _ZERO), _TOP) if clip else level
-        row[i] = _u8(_i32(level))  # An unclipped level wraps around.
+        row[i] = _u8(_i32(level))  # A level that is not clipped wraps around.
 
 
 @kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, uint8[:, :, ::1])")
 def add_noise(operands, key, slot, step, image):
-    """Add normal noise, truncated to whole levels, in place. Each plane begins with a new pair of normals.
+    """Add normal noise, truncated to whole levels, to an image in place. Each plane begins with a new pair of normals.
 
     Args:
-        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds mean and deviation in grey levels,
-            and 1 to clip levels or 0 to wrap them around.
+        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the noise's mean and standard
+            deviation in grey levels, and 1 to clip levels or 0 to wrap them around.
         key: uint64 (n, k), keys of the steps.
         image: uint8 (3, height, width), C-contiguous.
     """

@@ -21,7 +21,7 @@ _f32, _i32, _u32 = np.float32, np.int32, np.uint32
 _PER_LEVEL = np.float32(1 / 255)
 _S13, _S16 = np.uint32(13), np.uint32(16)
 _SIGN, _MAGNITUDE = np.uint32(0x8000), np.uint32(0x7FFFFFFF)
-_BELOW_HALF = np.uint32(0x7FFF)  # half of the last place of bfloat16, less one
+_BELOW_HALF = np.uint32(0x7FFF)  # half of a unit in bfloat16's last place, less one
 _1, _ROUND13, _REBIAS = np.uint32(1), np.uint32(0xFFF), np.uint32(112 << 23)
 _LEAST_NORMAL, _TOO_LARGE, _INFINITY = np.uint32(113 << 23), np.uint32(143 << 23), np.uint32(0x7C00)
 _TO_SUBNORMAL = np.float32(2.0**24)
@@ -29,7 +29,7 @@ _TO_SUBNORMAL = np.float32(2.0**24)
 
 @kernel("(float32[::1], int64, uint32[::1])")
 def round_floats(line, dtype, patterns):
-    """Round float32 to bit patterns of an ``OutputDtype``, ties to even; ``patterns`` may be the memory of ``line``."""
+    """Round float32 numbers to bit patterns of ``dtype``, ties to even; ``patterns`` and ``line`` may share memory."""
     bits = line.view(np.uint32)
     for i in range(line.size):
         b = bits[i]
@@ -52,7 +52,7 @@ def _normalize(levels, mean, deviation, line):
 
 
 def bit_patterns(values: F32, dtype: OutputDtype) -> Array:
-    """Convert float32 (n,) to bit patterns of a dtype: truncated uint8 (n,) for UINT8, uint32 (n,) for floats."""
+    """Return bit patterns of float32 (n,) in a dtype: truncated uint8 (n,) for UINT8, uint32 (n,) for floats."""
     if dtype == OutputDtype.UINT8:
         return values.astype(np.uint8)
     patterns = values.view(np.uint32)
@@ -63,11 +63,11 @@ def bit_patterns(values: F32, dtype: OutputDtype) -> Array:
 
 @kernel("(uint8[:, :, ::1], float64[:, :, ::1], int64, int64, int64, int64[::1])")
 def normalize_image(image, operands, slot, step, dtype, target):
-    """Normalize an image of bytes into the batch, or copy the image if the batch holds bytes.
+    """Normalize an image of bytes and write it to the batch's memory; copy the bytes if the batch holds bytes.
 
     Args:
         image: uint8 (3, height, width), C-contiguous.
-        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds three means and three deviations.
+        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds three means, then three deviations.
         dtype: ``OutputDtype`` of the batch.
         target: ``strided_image`` of the output (3, height, width): bytes, or bit patterns of 2 or 4 bytes.
     """

@@ -23,20 +23,20 @@ from picstore.train.transforms.opcodes import (
     SOLARIZE_ADD,
 )
 
-_CHUNK = 1024  # pixels: 16 KB of float32 with the grey levels
-_UNKNOWN = -1.0  # mean grey level that has not been computed
+_CHUNK = 1024  # number of pixels at a time; 16 KB of float32 with the grey levels
+_UNKNOWN = -1.0  # marks a mean grey level that is not computed yet
 
 _f32, _i32 = np.float32, np.int32
 _ZERO, _ONE, _TWO, _FOUR, _SIX, _TOP = (np.float32(number) for number in (0, 1, 2, 4, 6, 255))
-# torchvision's weights, which add up to 0.9999.
+# torchvision's weights of red, green and blue in a grey level, which add up to 0.9999.
 _RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 _SIXTH = np.float32(1 / 6)
-_TO_BYTE = np.float32((256 - 1e-3) / 255)  # torchvision's to_dtype to uint8
+_TO_BYTE = np.float32((256 - 1e-3) / 255)  # factor in torchvision's conversion to uint8
 
 
 @device_function
 def _grey(chunk, grey):
-    """Fill ``grey`` with the whole grey levels of the chunk's pixels."""
+    """Write the grey levels of the chunk's pixels, rounded down, to ``grey``."""
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(grey.size):
         grey[i] = np.floor(_RED * red[i] + _GREEN * green[i] + _BLUE * blue[i])
@@ -61,7 +61,7 @@ def _saturate(chunk, factor, rest):
 
 @device_function
 def _turn_hue(chunk, turns):
-    """Turn the hue at constant value and saturation.
+    """Turn the hue of the chunk's pixels by sixths of a turn; value and saturation stay.
 
     With hue h in sixths of a turn, value v and chroma d, a channel is v − d · clamp(min(k, 4 − k), 0, 1) for
     k = (n + h) mod 6 and n = 5, 3, 1 for red, green, blue (Alvy Ray Smith's hexcone, without its six cases).
@@ -71,7 +71,8 @@ def _turn_hue(chunk, turns):
         r, g, b = red[i], green[i], blue[i]
         v = max(max(r, g), b)
         d = v - min(min(r, g), b)
-        # Difference of the two lesser channels, and base of the hue: 0, 2 or 4 if red, green or blue is the greatest.
+        # ``across`` is the difference of the two lesser channels. ``base`` is 0, 2 or 4 if red, green or blue is
+        # greatest.
         across = r - g
         base = _FOUR
         across = b - r if v == g else across
@@ -115,7 +116,7 @@ def _solarize_add(flat, added, threshold):
 
 @device_function
 def _permute(chunk, first, second):
-    """Make channel ``first`` red and ``second`` green."""
+    """Make channel ``first`` red, channel ``second`` green, and the third channel blue."""
     sources = chunk[first], chunk[second], chunk[3 - first - second]
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(red.size):
@@ -125,7 +126,7 @@ def _permute(chunk, first, second):
 
 @device_function
 def _read(image, begin, chunk):
-    """Copy the image's pixels from ``begin`` on to a chunk, which keeps old values after the image's last pixel."""
+    """Copy the image's pixels from ``begin`` on to a chunk; after the image's last pixel the chunk stays as it is."""
     for c in range(3):
         row, source = chunk[c], image[c][begin : begin + _CHUNK]
         for i in range(source.size):
@@ -150,7 +151,7 @@ def _sum(grey, count):
 
 @device_function
 def _run_step(opcode, number, second, mean, chunk):
-    """Run one step on a chunk; ``number`` and ``second`` are the step's first two operands."""
+    """Run one step on a chunk; ``number`` and ``second`` are the step's first operands, ``mean`` is for contrast."""
     flat = chunk.reshape(3 * _CHUNK)
     factor = _f32(number)
     rest = _f32(1 - number)
@@ -174,15 +175,15 @@ def _run_step(opcode, number, second, mean, chunk):
 
 @kernel("(int64[:, ::1], float64[:, :, ::1], int64, int64, int64, uint8[:, :, ::1])")
 def run_pointwise(opcode, operands, slot, begin, end, image):
-    """Run pointwise steps and contrast on an image in place.
+    """Run pointwise steps, contrast included, on an image in place.
 
-    Contrast needs the mean grey level of the whole image, so the pass before contrast also sums up the grey levels.
-    This pass runs no steps if contrast is the first step.
+    A contrast step needs the mean grey level of the whole image, so the pass before it also adds up the grey levels. If
+    contrast is the first step, that pass runs no steps.
 
     Args:
         opcode: int64 (n, k); ``opcode[slot, begin:end]`` are the steps.
-        operands: float64 (n, k, 12).
-        slot, begin, end: int64.
+        operands: float64 (n, k, 12), operands of the steps.
+        slot, begin, end: index of the image; index of its first step, and of its last step + 1.
         image: uint8 (3, height, width), C-contiguous.
     """
     pixels = image.shape[1] * image.shape[2]

@@ -21,18 +21,18 @@ from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices, vector_length
 
-_TOLERANCE = 1e-6  # allowance for rounding errors
+_TOLERANCE = 1e-6  # allowance for rounding errors in sizes and scales
 
 
 def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int], factor: int, out: U8) -> None:
-    """Resample an image by its geometry into ``out``, without the GIL.
+    """Resample an image by its geometry and write it to ``out``, without the GIL.
 
     Args:
-        pixels: uint8 (h, w, 3), C-contiguous: at least ``geometry.reach[slot]`` of the image.
+        pixels: uint8 (h, w, 3), C-contiguous, decoded pixels that cover ``geometry.reach[slot]``.
         geometry, slot: geometry of the batch, and index of the image.
-        origin: left, top of ``pixels``, in source pixels.
-        factor: 1, 2, 4 or 8, by which decoding divided the sides.
-        out: uint8 (3, H, W).
+        origin: left and top of ``pixels``, in source pixels.
+        factor: 1, 2, 4 or 8, by which decoding has divided the sides.
+        out: uint8 (3, H, W), any strides.
 
     Raises:
         UsageError: an array has another shape, dtype or layout or is empty, or the geometry is not finite.
@@ -74,7 +74,7 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
 
 
 def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill: int = 0) -> None:
-    """Resample a mask, integers (h, w), into ``out`` (H, W) by nearest-neighbor interpolation.
+    """Resample a mask, integers (h, w), by nearest-neighbor interpolation, and write it to ``out`` (H, W).
 
     Raises:
         UsageError: a shape or dtype is wrong, the dtype cannot hold ``fill``, or the geometry is not finite.
@@ -93,7 +93,7 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
     matrix[:, 2] -= origin
     _check_map(matrix, clip)
     edges = geometry.output_edges[slot]
-    # The kernel copies elements of any dtype by their size.
+    # The kernel copies elements of a given size, whatever their dtype, so it takes the fill's bits.
     bits = int.from_bytes(np.array(fill, mask.dtype).tobytes(), sys.byteorder)
     warp_nearest((strided_image(mask), mask.itemsize), matrix, clip, edges, np.uint64(bits), strided_image(out))
 
@@ -112,20 +112,20 @@ def _with_border(
 
 
 def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int) -> tuple[U8, F64, I64]:
-    """Resample an image's visible part to the output's scale; return the pixels, and matrix and clip for them."""
+    """Resample an image's visible part to the output's scale; return pixels, with matrix and clip that fit them."""
     height, width = pixels.shape[:2]
     low, high = np.maximum(reach[:2], 0), np.minimum(reach[2:], (width, height))
     if (low >= high).any():
         return pixels, matrix, clip
     scale = np.maximum(vector_length(matrix[:, 0], matrix[:, 1]), 1.0)
     size = np.maximum(np.ceil((high - low) / scale - _TOLERANCE), 1).astype(np.int64)
-    # Resampling to interleaved pixels takes 240 µs for 300 × 250; planes and a transposition took 440 µs.
+    # Resample to interleaved pixels: 240 µs for 300 × 250, where planes and a transposition took 440 µs.
     small = np.empty((size[1], size[0], 3), dtype=np.uint8)
     box, planes = (*low, *(high - low)), small.transpose(2, 0, 1)
     resample(pixels, box, np.concatenate([low, high]), planes, interpolation=interpolation)
     scale = (high - low) / size
     matrix = (matrix - np.stack([np.zeros(2), np.zeros(2), low], axis=1)) / scale[:, None]
-    # The clip may exceed the resampled part: there it is outside of the image, or the output does not reach it.
+    # The clip may reach beyond the resampled part, but there is no image there, or the output does not show it.
     left_top = np.floor((clip[:2] - low) / scale)
     right_bottom = np.ceil((clip[2:] - low) / scale)
     clip = np.concatenate([left_top, right_bottom]).astype(np.int64)
@@ -133,7 +133,7 @@ def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int
 
 
 def _clip_in(clip: I64, origin: tuple[int, int], factor: int) -> I64:
-    """Convert a rectangle from source pixels to decoded pixels, rounded outwards."""
+    """Convert a rectangle from source pixels to pixels of the decoded array, rounded outwards."""
     clip = clip - np.array(origin * 2)
     if factor > 1:
         clip[:2] //= factor

@@ -21,11 +21,11 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.opcodes import OutputDtype
 
-# Kernels of steps without operands, and of steps with operands alone.
+# Kernels of the steps that need only the image, and of the steps that need only operands besides.
 _OF_IMAGES: dict[int, Callable[[U8], None]] = {opcodes.AUTOCONTRAST: stretch_contrast, opcodes.EQUALIZE: equalize}
 _OF_OPERANDS: dict[int, Callable[[F64, int, int, U8], None]] = {opcodes.SHARPNESS: sharpen, opcodes.BLUR: blur}
 
-# For each output dtype, the dtype of the bit patterns, and the dtypes of the same size that ``out`` may have.
+# For each output dtype, the dtype of its bit patterns, and the dtypes of the same size that ``out`` may have.
 _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
     OutputDtype.UINT8: (np.uint8, (np.dtype(np.uint8),)),
     OutputDtype.FLOAT32: (np.uint32, (np.dtype(np.float32), np.dtype(np.uint32))),
@@ -35,16 +35,16 @@ _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
 
 
 def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: OutputDtype) -> None:
-    """Run the steps of image ``slot``, without the GIL: a kernel for each run of pointwise steps and each other step.
+    """Run the steps of image ``slot``, without the GIL; a kernel runs consecutive pointwise steps, or one other step.
 
-    Python takes 2 µs of the time, and 1 µs for each kernel.
+    Python itself takes 2 µs, and 1 µs for each kernel.
 
     Args:
         program, slot: color program of the batch, and index of the image.
-        image: uint8 (3, H, W), C-contiguous; overwritten. May be ``out`` itself, and then have any strides if the
-            program is empty.
+        image: uint8 (3, H, W), C-contiguous; overwritten. It may be ``out``, and then have any strides if the program
+            is empty.
         out: (3, H, W), any strides: uint8, float32, or 16-bit floats or their bits; ``image`` or separate memory.
-        dtype: dtype of the bits of ``out``.
+        dtype: dtype of the values in ``out``.
 
     Raises:
         UsageError: an array has another dtype, shape or layout, or is empty.
@@ -68,7 +68,7 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
 
 
 def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> None:
-    """Run the steps before ``end`` in place, by separate kernels, so that unused kernels are not compiled."""
+    """Run the steps before step ``end`` in place, each by a kernel of its own, so that no unused kernel is compiled."""
     steps = program.opcode_lists[slot]
     mixture = Mixture(image)
     step = 0
@@ -94,7 +94,7 @@ def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> Non
 
 
 def _erase(program: ColorProgram, slot: int, step: int, dtype: OutputDtype, out: Array) -> None:
-    """Overwrite a box by NumPy, because a kernel would be compiled for each dtype and layout."""
+    """Overwrite a box of ``out`` by NumPy, because a kernel would have to be compiled for each dtype and layout."""
     left, top, right, bottom = program.operands[slot, step, :4].astype(np.int64).tolist()
     box = out[:, max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
     if program.opcode[slot, step] == opcodes.ERASE:

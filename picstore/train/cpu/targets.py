@@ -25,14 +25,14 @@ from picstore.train.cpu.mask_and_image_targets import is_jpeg, make_image, make_
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.transform_plan import TARGETS
 
-# An object is dropped if a side of its box has fewer output pixels than this after clipping.
+# Objects are dropped if a side of their box, after clipping, has fewer output pixels than this.
 MIN_SIDE = 1.0
 
-_TOLERANCE = 1e-6  # pixels allowed for rounding errors
+_TOLERANCE = 1e-6  # tolerance in pixels for rounding errors
 
 
 def empty_targets(output: OutputSpec, n: int) -> list[GroupTargets] | None:
-    """Return empty targets of n slots, by group, or None if the output has no targets."""
+    """Return empty targets for n slots, group by group and view by view; None if the output has no targets."""
     if not output.targets:
         return None
     return [[[{} for _ in range(n)] for _ in range(group.count)] for group in output.groups]
@@ -53,7 +53,7 @@ def add_targets(
         for group, parameters in zip(targets, params, strict=True):
             for number, view in enumerate(group):
                 row = number * len(records) + slot
-                # Each view gets a copy of the extra, because a training loop may change the extra of one view.
+                # Copy the extra for each view, because a training loop may change the extra of one view.
                 if not first and "extra" in names:
                     extra = parse_extra(records.extras[slot])
                 view[slot], first = make_target(names, extra, blobs, parameters.geometry, row), False
@@ -69,13 +69,14 @@ def make_target(
 ) -> dict[str, Any]:
     """Return the targets of one image.
 
-    A box becomes the upright box around its moved corners, clipped to the output. An object whose box is then smaller
-    than ``MIN_SIDE`` is dropped with all its fields, even if boxes are not requested. No object is dropped if the extra
-    has no boxes.
+    A box becomes the upright box around its moved corners, clipped to the output. If it is then smaller than
+    ``MIN_SIDE``, the object is dropped with all its fields, even if boxes are not requested. If the extra has no boxes,
+    no object is dropped.
 
     Args:
         names: fields of the extra, or attachments that are masks or JPEGs, see ``check_targets``.
-        extra, masks: the record's extra, None without objects, and image files by the attachment's name.
+        extra: the record's extra, None if it has none.
+        masks: for each attachment of the record, the bytes of its image file.
         geometry, slot: geometry of the batch, and index of the image.
 
     Returns:
@@ -137,7 +138,7 @@ def _object_targets(names: Sequence[str], objects: Objects, geometry: Geometry, 
 
 
 def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
-    """Map boxes (k, 4) to the output, and clip them; boxes outside of the output become empty or NaN."""
+    """Map boxes (k, 4) to the output, and clip them to it; boxes outside become empty or NaN."""
     low, high = _visible_rect(geometry, slot)
     boxes = np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
     corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
@@ -155,7 +156,7 @@ def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
 
 
 def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry, slot: int) -> tuple[F32, I64]:
-    """Return keypoints in the output, float32 (k, m, 2), and visibility, int64 (k, m), of the objects ``index``."""
+    """Return keypoints in the output, float32 (k, m, 2), and visibility, int64 (k, m), of the objects in ``index``."""
     chosen = [keypoints[k] for k in index] if keypoints else [np.zeros((0, 3))] * len(index)
     most = max(map(len, keypoints or chosen), default=0)
     table = np.zeros((len(chosen), most, 3))
@@ -172,13 +173,13 @@ def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry,
 
 
 def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> list[list[F32]]:
-    """Map the outlines of each object to the output, clipped to the visible rectangle, the edges and the output."""
+    """Map each object's outlines to the output, clipped by the visible rectangle, geometry's edges, and output."""
     lengths = [len(outline) for outlines in polygons for outline in outlines]
     if not lengths:
         return [[] for _ in polygons]
     shown = np.concatenate([_rect_edges(*_visible_rect(geometry, slot)), geometry.edges[slot]])
     output = _rect_edges(np.zeros(2), geometry.size[slot])
-    # Most outlines lie wholly inside or wholly outside; one calculation for all outlines finds them.
+    # Most outlines lie wholly inside or outside; one calculation for all outlines finds these.
     points = np.concatenate([outline for outlines in polygons for outline in outlines])
     moved = geometry.points_to_output(slot, points)
     outside = ~np.concatenate([_inside(points, shown), _inside(moved, output)], axis=1)
@@ -201,25 +202,25 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
 
 
 def _visible_rect(geometry: Geometry, slot: int) -> tuple[I64, I64]:
-    """Return (left, top) and (right, bottom) of the clip within the source image; edges may hide more."""
+    """Return (left, top) and (right, bottom) of the source's part within the clip; edges may hide some of it."""
     clip = geometry.clip[slot]
     return np.maximum(clip[:2], 0), np.minimum(clip[2:], geometry.source_size[slot])
 
 
 def _rect_edges(low: npt.ArrayLike, high: npt.ArrayLike) -> F64:
-    """Return the four half-planes a·x + b·y + c ≥ 0 of a rectangle: float64 (4, 3)."""
+    """Return the four sides of a rectangle as half-planes a·x + b·y + c ≥ 0: float64 (4, 3)."""
     (left, top), (right, bottom) = np.asarray(low), np.asarray(high)
     return np.array([[1, 0, -left], [0, 1, -top], [-1, 0, right], [0, -1, bottom]], dtype=np.float64)
 
 
 def _inside(points: F64, planes: F64) -> Bools:
-    """Return whether points (…, 2) lie in half-planes (q, 3): bool (…, q)."""
+    """Return whether each point (…, 2) lies in each half-plane (q, 3): bool (…, q)."""
     inside: Bools = points @ planes[:, :2].T + planes[:, 2] >= -_TOLERANCE
     return inside
 
 
 def _clip_polygon(outline: F64, planes: F64) -> F64:
-    """Clip a polygon (p, 2) to half-planes (q, 3); return an empty polygon if all of it lies outside."""
+    """Clip a polygon (p, 2) to half-planes (q, 3); return an empty polygon if no part lies inside."""
     crossed = planes[~_inside(outline, planes).all(axis=0)]
     clipped: F64 = clip_polygon(np.ascontiguousarray(outline), crossed)
     return clipped
@@ -228,17 +229,17 @@ def _clip_polygon(outline: F64, planes: F64) -> F64:
 # A kernel, because an image may have thousands of outlines, and NumPy takes 0.2 ms for each.
 @kernel("(float64[:, ::1], float64[:, ::1])")
 def clip_polygon(outline, planes):
-    """Clip a polygon to half-planes; return an empty polygon if all of it lies outside.
+    """Clip a polygon to half-planes; return an empty polygon if no part lies inside.
 
-    Sutherland and Hodgman, "Reentrant polygon clipping", CACM 17 (1974): pieces of a concave polygon stay joined by
-    lines along the edge.
+    This is Sutherland and Hodgman, "Reentrant polygon clipping", CACM 17 (1974): pieces of a concave polygon stay
+    joined by lines along the edge.
 
     Args:
-        outline: float64 (p, 2), C-contiguous.
+        outline: float64 (p, 2), C-contiguous, x and y of the corners.
         planes: float64 (q, 3), half-planes a·x + b·y + c ≥ 0.
 
     Returns:
-        float64 (r, 2).
+        float64 (r, 2), x and y of the clipped polygon's corners.
     """
     for q in range(planes.shape[0]):
         a, b, c = planes[q, 0], planes[q, 1], planes[q, 2]

@@ -18,16 +18,16 @@ from picstore.kernels.jit import device_function, inlined, kernel, load_u16, loa
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, load_u32, store_i16, store_i32, store_native_u64
 from picstore.kernels.strided import put_bytes
 
-# For casts: numba's integer constants have 64 bits, and arithmetic of signed with unsigned integers gives floats.
+# Types for casts, because numba's integer constants have 64 bits, and signed with unsigned integers give floats.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
-_UNIT = float(1 << 32)  # one pixel in steps of position
-_BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # fractional bits of a weight, and 1.0
+_UNIT = float(1 << 32)  # one pixel in units of a position
+_BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0
 _TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITION_BITS))
 
 
 @device_function
 def visible_run(edges, y, width, least):
-    """Return first and last + 1 of the pixels in row ``y`` whose centers lie at least ``least`` inside every edge."""
+    """Return first and last + 1 of row ``y``'s pixels whose centers lie at least ``least`` pixels inside every edge."""
     low = 0.0
     high = width - 1.0
     for k in range(edges.shape[0]):
@@ -46,7 +46,7 @@ def visible_run(edges, y, width, least):
 
 @device_function
 def _narrow(start, step, low, high, first, last):
-    """Return first and last + 1 of the pixels x of a run for which low ≤ start + step · x ≤ high."""
+    """Return first and last + 1 of the pixels x in a run for which low ≤ start + step · x ≤ high."""
     begin, end = float(first), last - 1.0
     if step > 0:
         begin, end = max(begin, (low - start) / step), min(end, (high - start) / step)
@@ -61,7 +61,7 @@ def _narrow(start, step, low, high, first, last):
 
 @inlined
 def _interpolated(top, bottom, bits, weights):
-    """Interpolate a channel that begins at bit ``bits`` of the left neighbors, ``bits`` - 24 of the right neighbors."""
+    """Interpolate a channel: bits ``bits`` and ``bits`` - 24 of the words ``top`` and ``bottom``, each of two pixels."""
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (
         weights[0] * (_u32(top >> left) & low)
@@ -74,7 +74,7 @@ def _interpolated(top, bottom, bits, weights):
 
 @device_function
 def _warp_inner(source, start, step, rows, line, run):
-    """Interpolate pixels whose neighbors all lie in the array; 8 bytes are read from each left neighbor on."""
+    """Interpolate a run of pixels whose neighbors all lie in the array; 8 bytes are read from each left neighbor on."""
     start_x, start_y = start
     step_x, step_y = step
     address = _u64(source.ctypes.data)
@@ -99,7 +99,7 @@ def _warp_inner(source, start, step, rows, line, run):
 
 @inlined
 def level_at(source, x, y, c, fill):
-    """Return a level of an image, or the fill outside of the image."""
+    """Return the level of an image's channel ``c`` at (x, y), or of the fill outside of the image."""
     if 0 <= x < source.shape[1] and 0 <= y < source.shape[0]:
         return _i64(source[y, x, c])
     return _i64(fill[c])
@@ -107,9 +107,9 @@ def level_at(source, x, y, c, fill):
 
 @inlined
 def _row_start(step, shift, offset, y, width):
-    """Return the first position of a row along an axis, the step from pixel to pixel, and whether both fit into int64.
+    """Return along an axis a row's first position, the step from pixel to pixel, and whether both fit into int64.
 
-    Positions are in steps of 2**-32 pixels. Half of 2**-12 pixels is added, so that truncation to 12 bits rounds.
+    Positions are in units of 2**-32 pixels. Half of 2**-12 pixels is added, so that truncation to 12 bits rounds.
     """
     start = 0.5 * step + shift * (y + 0.5) + offset - 0.5
     if not (abs(step) * width < GENTLE and abs(start) < GENTLE):
@@ -119,7 +119,7 @@ def _row_start(step, shift, offset, y, width):
 
 @inlined
 def _border_position(first, by, gentle, at, x, low, high):
-    """Return a position in steps of 2**-12 pixels, within the clip."""
+    """Return a position along an axis in units of 2**-12 pixels, moved into the clip."""
     if gentle:
         steps = (first + x * by) >> _TO_BITS
     else:
@@ -129,7 +129,7 @@ def _border_position(first, by, gentle, at, x, low, high):
 
 @device_function
 def _warp_border(source, matrix, clip, fill, line, y, run, axes):
-    """Interpolate any pixels: outside of the clip, repeat the clip's border; outside of the image, take ``fill``."""
+    """Interpolate any pixels of a run: the clip's border repeats beyond the clip; beyond the image is ``fill``."""
     (first_x, by_x, gentle_x), (first_y, by_y, gentle_y) = axes
     for x in range(run[0], run[1]):
         at_x = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
@@ -151,9 +151,9 @@ def _warp_border(source, matrix, clip, fill, line, y, run, axes):
 
 @device_function
 def _safe(start, step, low, high, begin, end):
-    """Return first and last + 1 of the pixels x of a run whose fixed-point positions lie in pixels low … high.
+    """Return first and last + 1 of the pixels x in a run whose fixed-point positions lie in pixels low … high.
 
-    The positions start + step · x are monotonic, so both ends move inwards until they fit: by two pixels at most.
+    The positions start + step · x are monotonic, so both ends move inwards until they fit, by at most two pixels.
     """
     first, last = begin, end
     while first < last and not low <= (start + first * step) >> 32 <= high:
@@ -169,16 +169,16 @@ def warp(source, matrix, clip, edges, fill, target):
 
     Args:
         source: uint8 (h, w, 3), C-contiguous.
-        matrix: float64 (2, 3), maps output pixels to source pixels; finite.
-        clip: int64 (4,), in source pixels, not empty, within 2**30.
-        edges: float64 (k, 3), in output pixels.
-        fill: uint8 (3,), shown inside the clip and outside of the source.
+        matrix: float64 (2, 3), map of output pixels to source pixels; finite.
+        clip: int64 (4,), left, top, right, bottom in source pixels, not empty, within 2**30.
+        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels.
+        fill: uint8 (3,), shown within the clip but outside of the source.
         target: ``strided_image`` of the output, uint8 (3, H, W).
     """
     height, width = target[5], target[6]
     rows = np.empty((2, width), np.uint64)
     line = np.empty((3, width), np.uint8)
-    # Bounds of a pixel's top left neighbor; two columns follow it, so that 8 bytes can be read.
+    # Bounds of the left top neighbor of a pixel. Two more columns follow it, so that 8 bytes can be read.
     low_x, high_x = max(clip[0], 0), min(clip[2] - 2, source.shape[1] - 3)
     low_y, high_y = max(clip[1], 0), min(clip[3] - 2, source.shape[0] - 2)
     for y in range(height):
@@ -206,12 +206,12 @@ def warp(source, matrix, clip, edges, fill, target):
 
 @kernel("(float64[:, ::1], uint8[::1], boolean, int64[::1])")
 def apply_edges(edges, fill, hard, target):
-    """Fill the pixels outside of the edges, and blend pixels within half a pixel of an edge with the fill.
+    """Write the fill to pixels beyond any edge, and blend pixels within half a pixel of an edge with the fill.
 
     Args:
-        edges: float64 (k, 3), in output pixels.
+        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels.
         fill: uint8 (3,).
-        hard: whether pixels whose centers lie outside are filled, and no pixels are blended.
+        hard: whether to blend no pixels, and to fill those whose centers lie beyond an edge.
         target: ``strided_image`` of the output, uint8 (3, H, W).
     """
     height, width = target[5], target[6]
@@ -242,7 +242,7 @@ def apply_edges(edges, fill, hard, target):
 
 @device_function
 def _copy_element(at, size, fill, to):
-    """Copy an element of ``size`` bytes from an address, or the fill if the address is 0."""
+    """Copy an element of ``size`` bytes from address ``at`` to address ``to``; write ``fill`` if ``at`` is 0."""
     if size == 1:
         store_u8(to, load_u8(at) if at else _u8(fill))
     elif size == 2:
@@ -255,10 +255,10 @@ def _copy_element(at, size, fill, to):
 
 @kernel("(Tuple((int64[::1], int64)), float64[:, ::1], int64[::1], float64[:, ::1], uint64, int64[::1])")
 def warp_nearest(mask, matrix, clip, edges, fill, target):
-    """Copy the mask's elements under the centers of output pixels, or ``fill`` outside of clip, mask or edges.
+    """Copy the mask's element under each output pixel's center; write ``fill`` beyond the clip, mask or edges.
 
     Args:
-        mask: ``strided_image`` of (h, w), and the bytes of an element: 1, 2, 4 or 8.
+        mask: ``strided_image`` of the mask (h, w), and the size of an element in bytes: 1, 2, 4 or 8.
         matrix, clip, edges: as for ``warp``.
         fill: uint64, the bits of an element.
         target: ``strided_image`` of the output, (H, W) of the mask's dtype.
@@ -272,7 +272,7 @@ def warp_nearest(mask, matrix, clip, edges, fill, target):
         for x in range(width):
             at = 0
             if first <= x < last:
-                # Ties go right and down, independent of rounding.
+                # Ties go right and down, whatever the rounding errors.
                 from_x = math.floor(matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] + TIE)
                 from_y = math.floor(matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] + TIE)
                 if low_x <= from_x < high_x and low_y <= from_y < high_y:

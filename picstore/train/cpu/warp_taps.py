@@ -24,19 +24,19 @@ _i32, _u8, _u64 = np.int32, np.uint8, np.uint64
 # take ten times as long as the pixel.
 @device_function
 def _cubic_taps(position, a):
-    """Return the first of four neighbors along an axis, and the four weights."""
+    """Return, along an axis, the index of the first of a position's four neighbors, and the neighbors' weights."""
     near = math.floor(position - 0.5)
     away = position - 0.5 - near
     first = _i32(math.floor(cubic(1.0 + away, a) * ONE + 0.5))
     second = _i32(math.floor(cubic(away, a) * ONE + 0.5))
     last = _i32(math.floor(cubic(2.0 - away, a) * ONE + 0.5))
-    # The weights add up to ONE, so that an even image stays even.
+    # Make the weights add up to ONE, so that an image of one color keeps its color.
     return near - 1, (first, second, _i32(ONE - first - second - last), last)
 
 
 @device_function
 def _cubic_sum(pixel, stride, across, down):
-    """Interpolate a channel of 4 × 4 neighbors from an address on; 6 fractional bits are kept between the passes."""
+    """Interpolate a channel of the 4 × 4 neighbors from address ``pixel`` on, with 6 fractional bits between passes."""
     total = _i32(1 << 19)
     for v in range(4):
         partial = _i32(1 << 7)
@@ -49,7 +49,7 @@ def _cubic_sum(pixel, stride, across, down):
 
 @inlined
 def _position(matrix, clip, x, y, axis):
-    """Return a position along an axis, clamped to 2 pixels around the clip, so that it fits into an integer."""
+    """Return a position along an axis, limited to 2 pixels beyond the clip, so that it fits into an integer."""
     at = matrix[axis, 0] * (x + 0.5) + matrix[axis, 1] * (y + 0.5) + matrix[axis, 2]
     return min(max(at, clip[axis] - 2.0), clip[axis + 2] + 2.0)
 
@@ -68,7 +68,7 @@ def _nearest_row(source, matrix, clip, fill, line, y, run):
 
 @device_function
 def _copy_neighbors(source, clip, fill, corner, square):
-    """Copy 4 × 4 pixels from ``corner`` on, some of which lie outside of the clip or the image."""
+    """Copy the 4 × 4 pixels from ``corner`` on to ``square``; some may lie outside of the clip or the image."""
     for v in range(4):
         for u in range(4):
             x, y = min(max(corner[0] + u, clip[0]), clip[2] - 1), min(max(corner[1] + v, clip[1]), clip[3] - 1)
@@ -97,8 +97,8 @@ def _cubic_row(source, matrix, clip, fill, a, line, y, run):
 def warp_taps(source, matrix, clip, edges, fill, interpolation, antialias, target):
     """Interpolate the pixels that ``edges`` show at least in part; ``apply_edges`` writes the rest of the output.
 
-    Outside of the clip, the clip's border is repeated. Arguments are as for ``warp``; ``interpolation`` is ``NEAREST``
-    or ``BICUBIC``, and ``antialias`` chooses the parameter of the cubic.
+    The clip's border repeats beyond the clip. ``interpolation`` is ``NEAREST`` or ``BICUBIC``, and ``antialias``
+    chooses the parameter of the cubic. Other arguments are as for ``warp``.
     """
     height, width = target[5], target[6]
     line = np.empty((3, width), np.uint8)
