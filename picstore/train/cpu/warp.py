@@ -61,7 +61,7 @@ def _narrow(start, step, low, high, first, last):
 
 @inlined
 def _interpolated(top, bottom, bits, weights):
-    """Interpolate a channel: bits ``bits`` and ``bits`` - 24 of the words ``top`` and ``bottom``, each of two pixels."""
+    """Interpolate a channel: bits ``bits`` and ``bits`` - 24 of ``top`` and ``bottom``, words of two pixels."""
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (
         weights[0] * (_u32(top >> left) & low)

@@ -39,12 +39,12 @@ from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
 from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices
 
-_COUNTS = 3 * 256  # counters of an image: one for each level of each channel
+_COUNTS = 3 * 256  # number of an image's counters: one for each level of each channel
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
-# No fusion, because colors must equal the CPU's: a fused multiplication and addition rounds once, the CPU twice.
+# Forbid fusion, because colors must equal the CPU's: a fused multiplication and addition rounds once, the CPU twice.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
-# Options of the phase that resamples. With 80 registers a thread, 6 programs fit on a multiprocessor. Without a limit
-# the compiler takes 96, for bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
+# Options of the phase that resamples. With 80 registers a thread, 6 programs fit on a multiprocessor. Without a limit,
+# the compiler takes 96 for bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
 FIRST_OPTIONS = OPTIONS if torch.version.hip else {**OPTIONS, "maxnreg": 80}
 
 
@@ -61,24 +61,24 @@ def augment(
 ) -> Any:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
-    Pixels equal ``cpu.render.render``'s, and colors ``cpu.run_color.run_color``'s, bit for bit.
+    Pixels equal those of ``cpu.render.render``, and colors those of ``cpu.run_color.run_color``, bit for bit.
 
     Args:
-        images: n images, uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows: at least
-            ``geometry.reach`` of each. Memory allocated on another stream must stay unchanged until the current stream
-            has reached the launch.
+        images: n images, uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows; each covers at
+            least its ``geometry.reach``. Memory allocated on another stream must stay unchanged until the current
+            stream has reached the launch.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
         geometry, program: geometry and color program of the n images.
         dtype, channels_last: dtype (uint8, float16, bfloat16 or float32) and layout of the outputs.
         factors: int (n,) or one for all, factors by which decoding divided the sides.
-        counts: number of images of each of several batches, which get separate blocks of memory.
+        counts: numbers of images of several batches, each of which gets a block of memory of its own.
 
     Returns:
         A tensor (n, 3, H, W), or a list of n tensors (3, h, w) in one block of memory if sizes differ; with ``counts``,
         a list of such results, one for each batch.
 
     Raises:
-        UsageError: an argument has another value, shape, dtype, layout or device.
+        UsageError: an argument has a value, shape, dtype, layout or device that is not possible.
         MissingDependency: Triton is not installed; the import of this module raises it.
     """
     output = OutputDtype.from_dtype(dtype)
@@ -119,7 +119,7 @@ def augment(
 
 
 def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.Tensor]) -> DescriptorTable:
-    """Make the descriptors of outputs in several blocks of memory, one output after another in each block."""
+    """Return the descriptor table of outputs that lie in the blocks ``memory``, one after another in each block."""
     table = make_descriptor_table(params, phases)
     begins = np.cumsum([0, *(block.numel() for block in memory)])
     of = np.searchsorted(begins, table.offsets, side="right") - 1
@@ -129,7 +129,7 @@ def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.T
 
 
 def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
-    """Extend images by the visible parts of their borders; return the images and their origins in source pixels."""
+    """Extend images by the visible parts of their borders; return all images, and their origins in source pixels."""
     others = np.flatnonzero(geometry.border != CONSTANT).tolist()
     if not others:
         return images, origins
@@ -150,7 +150,7 @@ def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tu
 def _outputs(
     sizes: I64, output: OutputDtype, channels_last: bool, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor | list[torch.Tensor]]:
-    """Allocate dense memory for outputs; return the memory, and the result: the same tensor or a list of images."""
+    """Allocate dense memory for outputs; return it, and the outputs: the same tensor, or a list of images in it."""
     values = 3 * sizes[:, 0] * sizes[:, 1]
     if values.min() <= 0 or values.max() >= MAX_VALUES:
         found = np.unique(sizes, axis=0).tolist()
@@ -170,23 +170,23 @@ def _outputs(
 
 
 def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> None:
-    """Launch jobs (table, output, channels last) in turn; one asynchronous copy takes all tables to the device."""
+    """Launch jobs (table, output, channels last) in turn, after one asynchronous copy of all tables to the device."""
     device = jobs[0][1].device
     held = [_allocate_workspace(table, device) for table, _, _ in jobs]
     ends = list(accumulate((table.size for table, _, _ in jobs), initial=0))
     packed = torch.empty(ends[-1], dtype=torch.int64, pin_memory=device.type == "cuda")
     for (table, _, _), start, end in zip(jobs, ends, ends[1:], strict=False):
         table.write(packed.numpy()[start:end])
-    # torch does not reuse the page-locked memory before the copy is done.
+    # torch does not reuse the page-locked memory before the copy has ended.
     split = torch.split(packed.to(device, non_blocking=True), [table.size for table, _, _ in jobs])
     with launching():
         for (table, out, channels_last), words in zip(jobs, split, strict=True):
             _launch(table, words, out, channels_last)
-    held.clear()  # Only later work on this stream can reuse the memory.
+    held.clear()  # Only later work on this stream can get the memory.
 
 
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
-    """Allocate memory for weights and canvas steps, and set its addresses in the header; keep it until the launch."""
+    """Allocate memory for weights and canvas steps, and set its addresses in the header. Keep it until the launch."""
     starts = frozenset[int]().union(*table.starts)
     workspace = {WEIGHTS: torch.zeros(table.weights, dtype=torch.int32, device=device)}
     if starts & TABLE_STEPS:
@@ -202,7 +202,7 @@ def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[to
 
 
 def _launch(table: DescriptorTable, words: torch.Tensor, out: torch.Tensor, channels_last: bool) -> None:
-    """Launch the kernels of all phases of a table."""
+    """Launch the kernels of all phases of a table, with its ``words`` on the device."""
     device, several = out.device, len(table.starts) > 1
     passes = any(starts & ROW_STEPS for starts in table.starts)
     levels = torch.empty(2 * table.values if several else 0, dtype=torch.uint8, device=device)

@@ -55,20 +55,20 @@ def run_phase(
     CANVAS: tl.constexpr,
     COUNTED: tl.constexpr,
 ):
-    """Run one phase: a step that needs the previous phase's whole images (in phase 0, resampling), and pointwise steps.
+    """Run one phase: a step that needs the whole images of the previous phase, or resampling, and pointwise steps.
 
     Args:
         table: a table of descriptors, see ``augment_layout.py``.
         phase: number of the phase, from 0.
-        out: pointer to an output, uint8, float16, bfloat16 or float32; descriptors hold the address of each output.
+        out: pointer that gives the outputs' dtype: uint8, float16, bfloat16 or float32. Descriptors hold addresses.
         levels: uint8, two for each value of the outputs: the planes that even phases write, then those of odd phases.
         rows: float32, one for each value of the outputs: results of ``blur_rows`` and ``displace_rows``.
-        sums: int64 (phases, images), zero before phase 0: sums of grey levels.
+        sums: int64 (phases, images), zero before phase 0: sums of an image's grey levels after each phase.
         FIRST: whether this is phase 0, which resamples.
         CHANNELS_LAST: whether the channels of the output come last.
-        CANVAS: whether the phase begins with steps other than contrast and blur. Most transforms have no such steps,
-            and need a kernel with fewer registers.
-        COUNTED: whether the next phase begins with a step that needs the counts of levels.
+        CANVAS: whether the phase begins, in any image, with a step other than contrast and blur. Most transforms have
+            no such step, and need a kernel with fewer registers.
+        COUNTED: whether the next phase begins, in any image, with a step that needs the counts of levels.
     """
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
@@ -112,7 +112,7 @@ def run_phase(
 
 @kernel
 def blur_rows(table, phase, levels, rows):
-    """Run the horizontal pass of blurs that begin ``phase``, which is not 0; arguments are as for ``run_phase``."""
+    """Run the horizontal pass of blurs that begin ``phase``, 1 or later; arguments are as for ``run_phase``."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -137,7 +137,7 @@ def blur_rows(table, phase, levels, rows):
 
 @kernel
 def displace_rows(table, phase, rows):
-    """Run the horizontal pass of elastic displacements that begin ``phase``, which is not 0."""
+    """Run the horizontal pass of elastic displacements that begin ``phase``, 1 or later."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -158,7 +158,7 @@ def displace_rows(table, phase, rows):
 
 @kernel
 def make_tables(table, phase):
-    """Make tables of new levels from counts of levels, for images whose ``phase`` begins with one of TABLE_STEPS."""
+    """For images whose ``phase`` begins with one of TABLE_STEPS, compute tables of new levels from counts of levels."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if begin == load_i32(descriptor, STEPS + 1):
@@ -177,7 +177,7 @@ def make_tables(table, phase):
 
 @device_function
 def _counts(table, phase):
-    """Return the address of the level counts that ``phase`` has made for the program's image."""
+    """Return the address of the counts of levels of the program's image after ``phase``."""
     image = phase * tl.load(table + IMAGES) + tl.program_id(1)
     return tl.load(table + COUNTS).to(tl.pointer_type(tl.int32)) + image * 3 * _LEVELS
 
@@ -193,7 +193,7 @@ def _count_levels(table, descriptor, phase, r, g, b, y, x):
 
 @device_function
 def _equalized(counts, levels):
-    """Return the new level of each level by equalization, as in ``train/cpu/blur_sharpen_equalize.py``."""
+    """Return each level's new value by equalization, as in ``train/cpu/blur_sharpen_equalize.py``."""
     highest = tl.max(tl.where(counts > 0, levels, 0))
     step = (tl.sum(counts) - tl.sum(tl.where(levels == highest, counts, 0))) // 255
     below = tl.cumsum(counts) - counts + step // 2
@@ -202,7 +202,7 @@ def _equalized(counts, levels):
 
 @device_function
 def _stretched(counts, levels):
-    """Return the new level of each level, so that the least level becomes 0 and the greatest becomes 255."""
+    """Return each level's new value, so that the least level becomes 0 and the greatest becomes 255."""
     low, high = tl.min(tl.where(counts > 0, levels, 255)), tl.max(tl.where(counts > 0, levels, 0))
     scale = tl.maximum(high - low, 1).to(tl.float32) * _PER_LEVEL
     above = tl.maximum(levels - low, 0).to(tl.float32)
@@ -212,7 +212,7 @@ def _stretched(counts, levels):
 
 @device_function
 def _canvas_step(table, descriptor, step, levels, rows, y, x):
-    """Run a step that begins a phase, other than contrast and blur, on the levels of the previous phase."""
+    """Run a step, other than contrast and blur, that begins a phase and so reads the previous phase's levels."""
     opcode = load_i32(step, 0)
     offset = tl.load(descriptor + OFFSET)
     if opcode == _SHARPNESS:
@@ -235,7 +235,7 @@ def _canvas_step(table, descriptor, step, levels, rows, y, x):
 
 @device_function
 def _pixels(descriptor):
-    """Return the program's pixels: int32 y (h, 1) and x (1, w)."""
+    """Return the coordinates of the program's pixels: int32 y (h, 1) and x (1, w)."""
     across = (load_i32(descriptor, SIZE) + TILE_WIDTH - 1) // TILE_WIDTH
     tile = tl.program_id(0)
     y = tile // across * TILE_HEIGHT + tl.arange(0, TILE_HEIGHT)
@@ -250,7 +250,7 @@ def _inside(descriptor, y, x):
 
 @device_function
 def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):
-    """Store a tile, rounded to the dtype of ``out``."""
+    """Store a tile's values, converted to the dtype of ``out``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = _inside(descriptor, y, x)
     pixel = y * width + x
@@ -266,9 +266,9 @@ def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):
 
 @device_function
 def _converted(value, out):
-    """Round values to the dtype of ``out``, ties to even."""
+    """Convert values to the dtype of ``out``, rounded with ties to even."""
     if out.dtype.element_ty == tl.bfloat16:
-        bits = value.to(tl.uint32, bitcast=True)  # Rounded here, because Triton's interpreter truncates to bfloat16.
+        bits = value.to(tl.uint32, bitcast=True)  # Round here: Triton's interpreter truncates to bfloat16.
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return bits.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:  # noqa: RET505 - the compiler takes one branch or the other
@@ -277,7 +277,7 @@ def _converted(value, out):
 
 @device_function
 def _contrasted(descriptor, step, levels, total, y, x):
-    """Run contrast: blend the levels of the previous phase with the mean grey level."""
+    """Run a contrast step: blend the previous phase's levels with the image's mean grey level."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = _inside(descriptor, y, x)
     pixel = levels + y * width + x
@@ -292,7 +292,7 @@ def _contrasted(descriptor, step, levels, total, y, x):
 
 @device_function
 def _blurred_down(table, descriptor, step, rows, y, x):
-    """Run the vertical pass of a blur."""
+    """Run the vertical pass of a blur on ``rows``, the results of the horizontal pass."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     source = rows + tl.load(descriptor + OFFSET)
     groups, weights = smoothing_row(table, step, 1)

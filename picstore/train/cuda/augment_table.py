@@ -23,7 +23,7 @@ CANVAS_STEPS = frozenset(
     (opcodes.AUTOCONTRAST, opcodes.EQUALIZE, opcodes.SHARPNESS, opcodes.WARP, opcodes.ELASTIC, opcodes.MIX)
 )
 TABLE_STEPS = frozenset((opcodes.AUTOCONTRAST, opcodes.EQUALIZE))  # steps that need the counts of levels
-ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # steps with a horizontal pass
+ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # steps that take a horizontal pass first
 _BARS = [opcodes.CONTRAST, opcodes.BLUR, *CANVAS_STEPS]  # steps that begin a phase
 
 _NO_SMOOTHING = np.zeros((0, 2), np.float32)
@@ -31,12 +31,12 @@ _NO_SMOOTHING = np.zeros((0, 2), np.float32)
 
 @dataclass(frozen=True, eq=False)
 class ColorPhases:
-    """Steps of n images in p phases, each of which begins with a step that needs the previous phase's whole images."""
+    """Steps of n images in p phases; a phase begins with a step that needs whole images of the previous phase."""
 
-    words: I64  # (n, k, 14), see ``augment_layout.py``
+    words: I64  # (n, k, 14), words of the steps, see ``augment_layout.py``
     counts: I64  # (n,), number of steps of each image
-    begins: I64  # (n, p + 1), first step of each phase, and the last step + 1
-    starts: list[frozenset[int]]  # opcodes that begin a phase in any image, by phase
+    begins: I64  # (n, p + 1), index of each phase's first step, and number of steps
+    starts: list[frozenset[int]]  # for each phase, the opcodes that begin it in any image
     smoothing: Array  # float32 (m, even number), weights of blurs, from ``blur_weights.smoothing_rows``
 
     @classmethod
@@ -47,7 +47,7 @@ class ColorPhases:
 
     @classmethod
     def from_program(cls, program: ColorProgram, size: I64, *, floats: bool) -> ColorPhases:
-        """Split a color program into phases for outputs of ``size`` (n, 2); drop ``NORMALIZE`` unless ``floats``."""
+        """Split a color program into phases for outputs of ``size`` (n, 2), without ``NORMALIZE`` unless ``floats``."""
         if program.empty and not floats:
             return cls.empty(len(size))
         opcode, operands = program.opcode.copy(), program.operands.copy()
@@ -70,7 +70,7 @@ class ColorPhases:
 
 
 def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> None:
-    """Clip erased boxes so that they lie in the image; truncate their levels to integers if not ``normalized``."""
+    """Clip erased boxes to their images; truncate their levels to integers where not ``normalized``."""
     erases = (opcode == opcodes.ERASE) | (opcode == opcodes.ERASE_RANDOM)
     if not erases.any():
         return
@@ -82,10 +82,10 @@ def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> 
 
 
 def _prepare_operands(opcode: I64, operands: F64) -> Array:
-    """Replace operands by numbers that kernels would compute for each pixel; return the weights of blurs.
+    """Replace operands by numbers that kernels would have to compute for each pixel; return the weights of blurs.
 
-    A blur has two rows of weights, across and down; an elastic displacement has two rows for each axis. The operand
-    ``SMOOTHING_ROW`` of a step is the index of the step's first row.
+    A blur has two rows of weights, across and down; an elastic displacement has two such rows for each axis. A step's
+    operand ``SMOOTHING_ROW`` becomes the index of the step's first row.
     """
     blends = np.isin(opcode, [opcodes.CONTRAST, opcodes.SATURATION, opcodes.SHARPNESS])
     operands[:, :, 1] = np.where(blends, 1 - operands[:, :, 0], operands[:, :, 1])
@@ -95,7 +95,7 @@ def _prepare_operands(opcode: I64, operands: F64) -> Array:
         return _NO_SMOOTHING
     blurred, moved = operands[blurs], np.maximum(operands[elastic, 2:4], opcodes.LEAST_SIGMA)
     radius = blurred[:, :2].astype(np.int64)
-    # As in torchvision, a displacement along an axis is blurred both ways with the radius for that axis.
+    # As in torchvision, the noise for an axis is blurred along both axes with that axis's radius.
     reach = (8 * operands[elastic, 2:4] + 1).astype(np.int64) // 2
     operands[blurs, SMOOTHING_ROW] = 2 * np.arange(len(radius))
     operands[elastic, SMOOTHING_ROW] = radius.size + 4 * np.arange(len(reach))
@@ -107,16 +107,16 @@ def _prepare_operands(opcode: I64, operands: F64) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class DescriptorTable:
-    """Descriptors of a batch, and the numbers that the host needs for launches."""
+    """Descriptors of a batch's images, and the numbers that the host needs to launch kernels."""
 
     header: I64  # (HEADER,)
-    rows: I64  # (n, k), the descriptors
-    smoothing: I64  # (m,), ``ColorPhases.smoothing`` row after row, two float32 in each word
-    offsets: I64  # (n,), number of values of all previous outputs
+    rows: I64  # (n, k), a descriptor for each image
+    smoothing: I64  # (m,), rows of ``ColorPhases.smoothing``, two float32 in each word
+    offsets: I64  # (n,), number of values of all outputs before each output
     values: int  # number of values of all outputs
     tiles: int  # number of tiles of the largest output
-    starts: list[frozenset[int]]  # opcodes that begin a phase in any image, by phase
-    weights: int  # number of int32 for the weights of source pixels
+    starts: list[frozenset[int]]  # for each phase, the opcodes that begin it in any image
+    weights: int  # number of int32 that the weights of source pixels take
 
     @property
     def count(self) -> int:
@@ -125,16 +125,16 @@ class DescriptorTable:
 
     @property
     def size(self) -> int:
-        """Number of words, even because Triton recompiles kernels for addresses that are not multiples of 16 bytes."""
+        """Number of words; even, because Triton recompiles kernels for addresses that are no multiples of 16 bytes."""
         words = self.header.size + self.rows.size + self.smoothing.size
         return words + words % 2
 
     def place_outputs(self, addresses: I64) -> None:
-        """Set the addresses of the outputs, int64 (n,), in the descriptors."""
+        """Set the address of each image's output, int64 (n,), in the descriptors."""
         self.rows[:, layout.OUTPUT.value] = addresses
 
     def write(self, words: I64) -> None:
-        """Write the table to ``words``, int64 (size,)."""
+        """Write the table to ``words``, int64 (``size``,)."""
         at = 0
         for part in (self.header, self.rows, self.smoothing):
             words[at : at + part.size].reshape(part.shape)[...] = part
@@ -142,7 +142,7 @@ class DescriptorTable:
 
 
 def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> DescriptorTable:
-    """Make the descriptors of a batch, without the addresses of outputs."""
+    """Return the descriptor table of a batch, in which the addresses of outputs are still to be set."""
     n = len(params.size)
     values = 3 * params.size[:, 0] * params.size[:, 1]
     ends = values.cumsum()
@@ -154,7 +154,7 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
     first = list(accumulate((part.shape[1] for part in (edges, steps, begins)), initial=layout.FIXED.value))
     edge_counts = np.where(params.shows_edges, params.edges.shape[1], 0)
     rows = np.empty((n, first[3]), dtype=np.int64)
-    # The fixed words in order, joined at once, because an assignment for each took twice as long, 28 µs a batch.
+    # Fixed words in order, joined in one call, because single assignments took twice as long, 28 µs a batch.
     fixed = [
         params.planes[:, :2],
         params.source_size,
@@ -191,6 +191,6 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
 
 
 def _flat(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> I64:
-    """View an array (n, …) as words (n, k)."""
+    """Return an array (n, …) as words, int64 (n, k)."""
     flat: I64 = np.ascontiguousarray(array).reshape(len(array), -1).view(np.int64)
     return flat

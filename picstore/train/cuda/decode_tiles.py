@@ -37,7 +37,7 @@ from picstore.train.cuda.gpu_inverse_dct import inverse_dct
 from picstore.train.cuda.gpu_rgb import to_rgb
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
 
-# Reasons by bit of the status; the first that applies is given, because a wrong entry point causes other errors.
+# Reason for each bit of a status. The first that applies is given, because a wrong entry point causes other errors.
 REASONS = {
     WRONG_ENTRY_POINT: "an entry point where no MCU begins",
     BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
@@ -46,14 +46,14 @@ REASONS = {
     MARKER: "a marker within a segment",
 }
 
-LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # sizes of programs
-SUMMED = 32  # blocks of a segment that are summed at once; most segments have 24
-MAX_NUMEL = 1 << 20  # values of one of Triton's tensors
+LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # sizes of the kernels' programs
+SUMMED = 32  # number of a segment's blocks to add up at once; most segments have 24
+MAX_NUMEL = 1 << 20  # greatest number of values in one of Triton's tensors
 ROUNDS, SYMBOLS = 4, 4
-# Registers a thread on sm_90, without a spill, with Triton 3.8 and 3.6: decode_segments 52, sum_differences 54 and 46,
-# inverse_dct 96 and 122, the other kernels up to 50.
+# Warps of a program. Registers of a thread on sm_90, without a spill, with Triton 3.8 and 3.6: decode_segments 52,
+# sum_differences 54 and 46, inverse_dct 96 and 122, other kernels up to 50.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
-# Dtypes with which the kernels read the uploaded memory of all batches; the images' words hold the positions in it.
+# Dtype with which the kernels read each part of the uploaded memory of all batches. Images' words hold indices in it.
 _UPLOADED = {
     "data": torch.uint8,
     "segments": torch.int32,
@@ -61,20 +61,20 @@ _UPLOADED = {
     "places": torch.int32,
     "quantization": torch.int16,
 }
-MOST_BLOCKS = 1 << 22  # blocks decoded at once: 537 MB of coefficients
-_QUANTIZATION_BYTES = 128  # bytes of a row
+MOST_BLOCKS = 1 << 22  # greatest number of blocks to decode at once: 537 MB of coefficients
+_QUANTIZATION_BYTES = 128  # size of a row in bytes
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeStatus:
-    """Status of each image's segments, which the GPU writes; only ``wait`` waits for the GPU."""
+    """Status of each image's segments, as the GPU reports it; only ``wait`` waits for the GPU."""
 
-    _status: torch.Tensor  # int32 (n,), in the host's memory
+    _status: torch.Tensor  # int32 (n,), in CPU memory
     _decoded: torch.cuda.Event | None
 
     def wait(self) -> I64:
-        """Wait until the kernels have run, and so have read the host's memory; the thread sleeps meanwhile.
+        """Wait until the kernels have run, and so have read the memory of the tables; the thread sleeps meanwhile.
 
         Returns:
             int64 (n,): 0 for a sound image, otherwise the sum of some keys of ``REASONS``.
@@ -87,16 +87,16 @@ class DecodeStatus:
 def decode_tiles(
     tables: Sequence[SegmentTables], *, device: torch.device, locked: Sequence[bool] = ()
 ) -> tuple[DecodedImages, DecodeStatus]:
-    """Queue the decoding of several batches' tiles, together, on the current stream of a device.
+    """Queue the decoding of the tiles of one or several batches on the current stream of a device.
 
     Args:
         tables: tables of each batch, which must not change before ``DecodeStatus.wait`` has returned.
         device: a GPU, or the CPU with Triton's interpreter.
-        locked: for each batch, whether its tables' block is page-locked; other blocks are copied to such memory.
+        locked: for each batch, whether its tables' block is page-locked; a copy is page-locked for any other block.
 
     Returns:
-        The images of all batches in turn, and the status of the images. Rows of pixels begin at multiples of 4 bytes.
-        An image without parts has no pixels.
+        The images of all batches in turn, and the images' status. Rows of pixels begin at multiples of 4 bytes. An
+        image without parts has no pixels.
 
     Raises:
         MissingDependency: the machine has no C compiler for the first launch.
@@ -104,7 +104,7 @@ def decode_tiles(
     """
     with _waiting_on_errors(device):
         starts = list(accumulate((each.layout.uploaded for each in tables), initial=0))
-        # torch does not reuse page-locked memory before its copy is done.
+        # torch does not reuse page-locked memory before its copy to the device has ended.
         count, on_gpu = sum(len(each.count) for each in tables), device.type == "cuda"
         joined = torch.empty((count, words.IMAGE_WORDS), dtype=torch.int64, pin_memory=on_gpu)
         rows = joined.numpy()
@@ -124,7 +124,7 @@ def decode_tiles(
 
 
 def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int]) -> None:
-    """Copy the words of all batches' images to ``rows``, with positions that count from the joined memory's start."""
+    """Copy the words of all batches' images to ``rows``, with indices counted from the start of the joined memory."""
     at = 0
     for each, start in zip(tables, starts, strict=False):
         mine, places, n = rows[at : at + len(each.count)], each.layout.places(), len(each.count)
@@ -144,7 +144,7 @@ def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int
 
 @contextlib.contextmanager
 def _waiting_on_errors(device: torch.device) -> Iterator[None]:
-    """Make a device current; after an error, wait for copies, because other work reuses the memory that they read."""
+    """Make a device current. After an error, wait for the copies, because their source will be used again."""
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         try:
             yield
@@ -155,12 +155,12 @@ def _waiting_on_errors(device: torch.device) -> Iterator[None]:
 
 
 def explain(status: int) -> str:
-    """Return the reason why the segments of an image with this status are unsound."""
+    """Return why the segments of an image with this status are unsound."""
     return next(text for flag, text in REASONS.items() if status & flag)
 
 
 def _parts(blocks: I64) -> Iterator[slice]:
-    """Divide images into runs of at most _MOST_IMAGES images and MOST_BLOCKS blocks, or of one larger image."""
+    """Yield runs of images of at most _MOST_IMAGES images and MOST_BLOCKS blocks; one image may have more blocks."""
     if blocks.sum() <= MOST_BLOCKS and len(blocks) <= _MOST_IMAGES:
         yield slice(0, len(blocks))
         return
@@ -174,7 +174,7 @@ def _parts(blocks: I64) -> Iterator[slice]:
 
 
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
-    """Write into each image's words its first block, entry, sample, pixel and part; return the numbers of all."""
+    """Write an image's first block, table entry, sample, pixel and part to its words; return the total of each."""
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]
     amounts[:, 3] = 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]
@@ -196,7 +196,7 @@ def _upload(
     starts: Sequence[int],
     locked: Sequence[bool],
 ) -> dict[str, torch.Tensor]:
-    """Copy bytes and tables of all batches to the device; return the kernels' arrays as a dict."""
+    """Copy the bytes and tables of all batches to the device; return the arrays for kernels by name."""
     block = torch.empty(starts[-1], dtype=torch.uint8, device=device)
     for number, each in enumerate(tables):
         host = torch.from_numpy(each.block[: each.layout.uploaded])
@@ -210,7 +210,7 @@ def _upload(
 def _decode_part(
     arrays: dict[str, torch.Tensor], rows: I64, part: slice, sums: I64
 ) -> tuple[DecodedImages, torch.Tensor]:
-    """Queue the kernels for k images; return images and status, int32 (k,), on the device."""
+    """Queue the kernels for the images ``part``; return their pixels, and their status on the device, int32 (k,)."""
     device = arrays["data"].device
     if part != slice(0, len(rows)):
         rows, arrays = rows[part], {**arrays, "images": arrays["images"][part]}
@@ -234,7 +234,7 @@ def _decode_part(
 
 
 def _launch(arrays: dict[str, torch.Tensor], rows: I64, count: int) -> None:
-    """Launch the kernels; in the interpreter, which is slow for each operation, programs are as large as possible."""
+    """Launch the kernels; programs are as large as possible in the interpreter, where each operation is slow."""
     images, segments, entries = arrays["images"], arrays["segments"], arrays["entries"]
     coefficients, planes = arrays["coefficients"], arrays["planes"]
     n, most = len(rows), int(rows[:, words.BLOCKS].max())

@@ -12,25 +12,25 @@ from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.cuda.triton_jit import INTERPRETED
 
-MAX_VALUES = 1 << 31  # values of an image, since offsets have 32 bits
+MAX_VALUES = 1 << 31  # limit for the values of an image, because offsets have 32 bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedImages:
-    """Images of bytes, (3, h, w) or (1, h, w) for grey, each in one of a few blocks of memory."""
+    """Decoded images, uint8 (3, h, w) or (1, h, w) for grey, each in one of a few blocks of memory."""
 
-    # (n, 3), address of the first plane, bytes from plane to plane (0 for grey), and bytes from row to row.
+    # (n, 3): address of the first plane, and number of bytes from plane to plane (0 for grey) and from row to row.
     planes: I64
     sizes: I64  # (n, 2), width and height
-    memory: tuple[torch.Tensor, ...]  # blocks, in the order of their first images
-    block: I64  # (n,), index in ``memory``
+    memory: tuple[torch.Tensor, ...]  # blocks of memory
+    block: I64  # (n,), index in ``memory`` of each image's block
 
     @classmethod
     def from_tensors(cls, images: Sequence[torch.Tensor]) -> DecodedImages:
-        """Describe images, each of which lies in its own block.
+        """Return the descriptions of images, each of which is a block of its own.
 
         Raises:
-            UsageError: kernels do not run on the device, devices differ, or a shape, dtype or stride is not possible.
+            UsageError: kernels do not run on the device, devices differ, or a shape, dtype or stride is wrong.
         """
         device = images[0].device
         if device.type != ("cpu" if INTERPRETED else "cuda"):
@@ -53,7 +53,7 @@ class DecodedImages:
 
     @classmethod
     def join(cls, parts: Sequence[DecodedImages]) -> DecodedImages:
-        """Join several sets of images, one after another."""
+        """Return all images of several objects, one object's images after the other's."""
         if len(parts) == 1:
             return parts[0]
         before = np.cumsum([0, *(len(part.memory) for part in parts)])
@@ -73,12 +73,12 @@ class DecodedImages:
         return len(self.sizes)
 
     def __getitem__(self, number: int) -> torch.Tensor:
-        """Return the tensor of an image, a view of a block."""
+        """Return the tensor of image ``number``, which shares the memory of its block."""
         if not 0 <= number < len(self):
             raise IndexError(number)
         (address, plane, pitch), (width, height) = self.planes[number].tolist(), self.sizes[number].tolist()
         block = self.memory[int(self.block[number])]
-        if block.dim() == 3:  # The block is one image.
+        if block.dim() == 3:  # The block is the image.
             return block
         return block.as_strided((3, height, width), (plane, pitch, 1), address - block.data_ptr())
 
@@ -86,11 +86,11 @@ class DecodedImages:
         return (self[number] for number in range(len(self)))
 
     def select(self, numbers: I64) -> DecodedImages:
-        """Return some of the images, in the order of ``numbers``; an image may occur twice."""
+        """Return the images with the indices ``numbers``, in this order; an index may occur again."""
         return DecodedImages(self.planes[numbers], self.sizes[numbers], self.memory, self.block[numbers])
 
     def replaced(self, numbers: Sequence[int], images: Sequence[torch.Tensor]) -> DecodedImages:
-        """Return a copy with ``images`` in the places ``numbers``."""
+        """Return a copy in which ``images`` replace the images with the indices ``numbers``."""
         if not numbers:
             return self
         others = DecodedImages.from_tensors(images)

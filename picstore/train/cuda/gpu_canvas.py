@@ -15,14 +15,14 @@ _NEAREST, _BILINEAR = tl.constexpr(opcodes.NEAREST), tl.constexpr(opcodes.BILINE
 _PILLOW_BILINEAR = tl.constexpr(opcodes.PILLOW_BILINEAR)
 
 _THIRTEENTH, _TO_UNIT = tl.constexpr(1 / 13), tl.constexpr(2.0**-23)
-_BITS = tl.constexpr(12)  # fractional bits of a position
+_BITS = tl.constexpr(12)  # number of fractional bits of a position
 _ONE, _HALF, _FRACTION = tl.constexpr(1 << 12), tl.constexpr(1 << 11), tl.constexpr((1 << 12) - 1)
 _PER_ONE = tl.constexpr(2.0**-12)
 
 
 @device_function
 def sharpened(descriptor, step, levels, y, x):
-    """Blend the levels of the previous phase with smoothed levels."""
+    """Return the previous phase's levels, blended with smoothed levels."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     rest = load_f32(step, OPERANDS + 1)
     plane = width * height
@@ -46,7 +46,7 @@ def _sharpened(plane, y, x, width, height, rest):
 
 @device_function
 def looked_up(descriptor, levels, table, y, x):
-    """Look up the levels of the previous phase in the image's table, 256 bytes for each channel."""
+    """Return the previous phase's levels after lookup in the image's table, uint8 (3, 256)."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = (y < height) & (x < width)
     pixel, plane = levels + y * width + x, width * height
@@ -58,7 +58,7 @@ def looked_up(descriptor, levels, table, y, x):
 
 @device_function
 def displaced_row(table, step, axis: tl.constexpr, y, x, width, height):
-    """Return the uniform noise of an elastic displacement along an axis, blurred along rows."""
+    """Return the uniform noise of an elastic displacement along ``axis``, blurred along rows, float32."""
     groups, weights = smoothing_row(table, step, 2 * axis)
     first = axis * height * width + y * width
     key = tl.load(step + KEY).to(tl.uint64)
@@ -85,7 +85,7 @@ def _uniform(key, counter):
 
 @device_function
 def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
-    """Return the results of ``displaced_row`` blurred along columns: float64."""
+    """Return the noise of ``displaced_row`` for the pixels (y, x), blurred along columns too: float64."""
     groups, weights = smoothing_row(table, step, 2 * axis + 1)
     column = axis * height * width + tl.minimum(x, width - 1)
     return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights).to(tl.float64)
@@ -93,7 +93,7 @@ def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
 
 @device_function
 def moved(table, descriptor, step, levels, rows, y, x):
-    """Move the pixels of the previous phase by a map, or by the displacements in ``rows``."""
+    """Return the previous phase's pixels, moved by the step's map or by the displacements in ``rows``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     across, down = x.to(tl.float64) + 0.5, y.to(tl.float64) + 0.5
     if load_i32(step, 0) == _ELASTIC:
@@ -119,7 +119,7 @@ def moved(table, descriptor, step, levels, rows, y, x):
 
 @device_function
 def load_i32_of(words, index):
-    """Load a float64 word as int32."""
+    """Load a word that holds a float64, and convert it to int32."""
     return load_f64(words, index).to(tl.int32)
 
 
@@ -130,7 +130,7 @@ def _mapped(words, across, down):
 
 @device_function
 def _fixed(at, scale: tl.constexpr, shift: tl.constexpr, extent):
-    """Convert positions to fixed point, clamped to the pixel before the first and the pixel after the last."""
+    """Return positions in fixed point, limited to the pixel before the first and the pixel after the last."""
     at = at * scale + shift
     at = tl.where(at > -scale, at, -scale)  # NaN becomes -scale too.
     return tl.floor(tl.minimum(at, (extent + 1).to(tl.float64) * scale - 1.0)).to(tl.int32)
@@ -153,7 +153,7 @@ def _nearest(step, levels, y, x, width, height):
 
 @device_function
 def _linear(step, levels, at_y, at_x, width, height, pillow):
-    """Interpolate bilinearly: Pillow repeats the border and truncates, torchvision blends with the fill and rounds."""
+    """Interpolate bilinearly. Pillow repeats the border and truncates; torchvision blends with the fill and rounds."""
     fx, fy = at_x & _FRACTION, at_y & _FRACTION
     x, y = at_x >> _BITS, at_y >> _BITS
     both = (fx * fy + _HALF) >> _BITS
@@ -197,7 +197,7 @@ def _cubic_weights(t):
 
 @device_function
 def _cubic(levels, at_y, at_x, width, height):
-    """Interpolate with Pillow's bicubic filter, which repeats the border and truncates."""
+    """Interpolate by Pillow's bicubic filter, which repeats the border and truncates."""
     plane = width * height
     p, q, r, s = _cubic_weights((at_x & _FRACTION).to(tl.float32) * _PER_ONE)
     w0, w1, w2, w3 = _cubic_weights((at_y & _FRACTION).to(tl.float32) * _PER_ONE)
@@ -232,7 +232,7 @@ def _truncated(value):
 
 @device_function
 def _filled_outside(step, r, g, b, at_y, at_x, width, height):
-    """Replace pixels whose positions lie outside of the image by the fill, as Pillow does."""
+    """Return r, g and b, with the fill in pixels whose positions lie outside of the image, as Pillow does."""
     inside = (at_x >= -_HALF) & (at_x < width * _ONE - _HALF) & (at_y >= -_HALF) & (at_y < height * _ONE - _HALF)
     r = tl.where(inside, r, _fill_level(step, 0))
     g = tl.where(inside, g, _fill_level(step, 1))
@@ -242,7 +242,7 @@ def _filled_outside(step, r, g, b, at_y, at_x, width, height):
 
 @device_function
 def mixed(step, levels, sums, originals, plane, pixel, inside):
-    """Run a ``MIX`` step on one plane; ``sums`` and ``originals`` keep a pixel's values from phase to phase."""
+    """Run a ``MIX`` step on one plane. ``sums`` and ``originals`` keep each pixel's values from phase to phase."""
     weight, position = load_f32(step, OPERANDS), load_i32_of(step, OPERANDS + 1)
     level = tl.load(levels + plane + pixel, inside, 0).to(tl.float32)
     total = weight * level

@@ -25,7 +25,7 @@ from picstore.train.cuda.augment_layout import (
 from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
 
-ERASE_NORMALS = 20  # opcode of ERASE_RANDOM after NORMALIZE, in addition to the opcodes of opcodes.py
+ERASE_NORMALS = 20  # opcode of ERASE_RANDOM after NORMALIZE, not in opcodes.py
 # Operand of blurs and elastic displacements that holds the index of the step's first row of weights.
 SMOOTHING_ROW = 4
 
@@ -37,7 +37,7 @@ _ERASE_RANDOM, _SMOOTHING_ROW = tl.constexpr(opcodes.ERASE_RANDOM), tl.constexpr
 _ERASE_NORMALS, _NORMALIZE = tl.constexpr(ERASE_NORMALS), tl.constexpr(opcodes.NORMALIZE)
 
 _TO_BYTE, _SIXTH, _PER_LEVEL = tl.constexpr((256 - 1e-3) / 255), tl.constexpr(1 / 6), tl.constexpr(1 / 255)
-_ROUND = tl.constexpr(1.5 * 2**23)  # Adding and subtracting it rounds to integers, ties to even.
+_ROUND = tl.constexpr(1.5 * 2**23)  # Adding and subtracting this rounds to integers, ties to even.
 
 _GOLDEN, _M1, _M2 = tl.constexpr(rng.GOLDEN), tl.constexpr(rng.MIX1), tl.constexpr(rng.MIX2)
 _LOW31, _UNIT, _TURN = tl.constexpr((1 << 31) - 1), tl.constexpr(2.0**-31), tl.constexpr(math.pi / 4 * 2.0**-30)
@@ -49,7 +49,7 @@ _D5, _D7, _D9 = tl.constexpr(1 / 120), tl.constexpr(-1 / 5040), tl.constexpr(1 /
 
 @device_function
 def run_steps(descriptor, begin, end, r, g, b, y, x):  # noqa: C901 - a branch an opcode
-    """Run the steps ``begin`` … ``end`` - 1 on the pixels (y, x)."""
+    """Run the steps ``begin`` … ``end`` - 1 on the pixels (y, x) with the values r, g, b; return the new values."""
     for k in range(begin, end):
         step = descriptor + load_i32(descriptor, STEPS) + k * STEP
         opcode = load_i32(step, 0)
@@ -90,19 +90,19 @@ def run_steps(descriptor, begin, end, r, g, b, y, x):  # noqa: C901 - a branch a
 
 @device_function
 def grey_of(r, g, b):
-    """Return whole grey levels, computed as torchvision does."""
+    """Return whole grey levels, computed as in torchvision."""
     return tl.floor(0.2989 * r + 0.587 * g + 0.114 * b)
 
 
 @device_function
 def blended(value, factor, offset):
-    """Return levels times ``factor`` plus ``offset``, clipped, as whole levels."""
+    """Return ``factor`` times levels plus ``offset``, clipped to 0 … 255 and rounded down."""
     return tl.floor(tl.minimum(tl.maximum(factor * value + offset, 0.0), 255.0))
 
 
 @device_function
 def smoothing_row(table, step, number):
-    """Return the number of groups of taps and the first weight's address, for row ``number`` of a step's weights."""
+    """For row ``number`` of a step's blur weights, return the number of groups of taps and the address of weight 0."""
     pitch, first = tl.load(table + SMOOTHING_PITCH), load_f32(step, OPERANDS + _SMOOTHING_ROW).to(tl.int64)
     row = (table + tl.load(table + SMOOTHING)).to(tl.pointer_type(tl.float32)) + (first + number) * pitch
     return tl.load(row).to(tl.int32), row + 1
@@ -110,14 +110,14 @@ def smoothing_row(table, step, number):
 
 @device_function
 def smoothed(source, fixed, i, extent, stride, groups, weights):
-    """Return one pass of a Gaussian blur, reflected at the border, summed in the order of the CPU's ``weighted_sum``.
+    """Run one pass of a Gaussian blur, reflected at the border; add up in the order of the CPU's ``weighted_sum``.
 
     Args:
         source: pointer to a plane.
-        fixed: offsets of the pixels' lines.
-        i: int32, the pixels' indices along the axis, 0 … extent − 1.
-        extent: pixels along the axis.
-        stride: elements from one pixel to the next.
+        fixed: offset in the plane of each pixel's row or column.
+        i: int32, each pixel's index in its row or column, 0 … extent − 1.
+        extent: number of pixels in a row or column.
+        stride: number of elements from a pixel to the next.
         groups, weights: results of ``smoothing_row``.
     """
     source += fixed
@@ -132,7 +132,7 @@ def smoothed(source, fixed, i, extent, stride, groups, weights):
 
 @device_function
 def _pair(source, i, k, extent, stride, weights):
-    """Return the weighted sum of the taps ``k`` before and ``k`` after a pixel."""
+    """Return the weighted sum of two taps: ``k`` pixels before and ``k`` after a pixel."""
     low = tl.load(source + reflected(i - k, extent) * stride).to(tl.float32)
     high = tl.load(source + reflected(i + k, extent) * stride).to(tl.float32)
     return tl.load(weights + k) * (low + high)
@@ -140,13 +140,13 @@ def _pair(source, i, k, extent, stride, weights):
 
 @device_function
 def rounded(value):
-    """Round levels to integers."""
+    """Round levels to integers, ties to even."""
     return (value + _ROUND) - _ROUND
 
 
 @device_function
 def reflected(i, extent):
-    """Reflect indices at the first and the last element, as often as needed."""
+    """Return the indices from 0 to ``extent`` − 1 that result from reflection at the first and the last element."""
     period = tl.maximum(2 * (extent - 1), 1)
     i = tl.abs(i) % period
     return tl.where(i >= extent, period - i, i)
@@ -161,7 +161,7 @@ def _normalized(step, value, channel: tl.constexpr):
 
 @device_function
 def _turned(r, g, b, turns):
-    """Turn the hue by sixths of a turn, as in ``train/cpu/pointwise_color.py``."""
+    """Turn the hue by ``turns`` sixths of a turn, as in ``train/cpu/pointwise_color.py``."""
     v = tl.maximum(tl.maximum(r, g), b)
     d = v - tl.minimum(tl.minimum(r, g), b)
     across = tl.where(v == g, b - r, r - g)
@@ -214,7 +214,7 @@ def _noisy(descriptor, step, value, y, x, channel: tl.constexpr):
 
 @device_function
 def _erased(step, opcode, r, g, b, y, x):
-    """Erase a box with one color or with random values."""
+    """Write one color or random values to the pixels in the step's box."""
     if opcode == _ERASE:
         inside = _in_box(step, y, x)
         r = tl.where(inside, load_f32(step, OPERANDS + 4), r)
@@ -233,7 +233,7 @@ def _erased(step, opcode, r, g, b, y, x):
 
 @device_function
 def _in_box(step, y, x):
-    """Return whether pixels lie in the step's box."""
+    """Return whether the pixels (y, x) lie in the step's box."""
     left, top = load_f32(step, OPERANDS), load_f32(step, OPERANDS + 1)
     right, bottom = load_f32(step, OPERANDS + 2), load_f32(step, OPERANDS + 3)
     return (y >= top) & (y < bottom) & (x >= left) & (x < right)
@@ -241,7 +241,7 @@ def _in_box(step, y, x):
 
 @device_function
 def _index_in_box(step, y, x, channel: tl.constexpr):
-    """Return the indices of values in the step's box, int64; arbitrary outside of the box."""
+    """Return the index of each pixel's value among the values in the step's box, int64; arbitrary outside of it."""
     left, top = load_f32(step, OPERANDS).to(tl.int32), load_f32(step, OPERANDS + 1).to(tl.int32)
     width = load_f32(step, OPERANDS + 2).to(tl.int32) - left
     height = load_f32(step, OPERANDS + 3).to(tl.int32) - top
@@ -262,7 +262,7 @@ def _random_normals(step, value, y, x, channel: tl.constexpr):
 
 @device_function
 def random_bits(key, counter):
-    """Return ``rng.bits`` of a uint64 key and int64 counters: uint64."""
+    """Return 64 random bits, uint64, for a uint64 key and int64 counters, as ``rng.bits`` does."""
     z = key + (counter + 1).to(tl.uint64) * _GOLDEN
     z = (z ^ (z >> 30)) * _M1
     z = (z ^ (z >> 27)) * _M2
@@ -271,7 +271,7 @@ def random_bits(key, counter):
 
 @device_function
 def random_normals(key, number):
-    """Return the CPU's ``standard_normals`` of a uint64 key at int64 indices: float32."""
+    """Return the CPU's ``standard_normals`` of a uint64 key at the int64 indices ``number``: float32."""
     z = random_bits(key, number >> 1)
     uniform = ((z >> 33).to(tl.int32).to(tl.float32) + 0.5) * _UNIT
     a = (((z >> 2) & _LOW31).to(tl.int32).to(tl.float32) - _CENTER) * _TURN

@@ -27,14 +27,14 @@ from picstore.train.cuda.augment_layout import (
 )
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
-LANES = 256  # output pixels whose weights a program computes at once
+LANES = 256  # number of output pixels whose weights a program computes at once
 
-# Order of the int32 values of an image's axis: the greatest number of weights of an output pixel; the first source
-# pixel of each output pixel; ``ONE`` less the sum of the weights of each output pixel; the first weights of all output
-# pixels; their second weights; and so on.
+# Order of the int32 values for an axis of an image: the greatest number of weights of any output pixel; each output
+# pixel's first source pixel; ``ONE`` less the sum of each output pixel's weights; each output pixel's first weight;
+# each output pixel's second weight; and so on.
 FIRSTS = tl.constexpr(1)
 
-_BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes: nearest, box
+_BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes are nearest and box
 _BICUBIC = tl.constexpr(filters.BICUBIC)
 _SHARP, _PLAIN = tl.constexpr(filters.SHARP_CUBIC), tl.constexpr(filters.PLAIN_CUBIC)
 _TIE = tl.constexpr(filters.TIE)
@@ -46,7 +46,7 @@ _COSINE_SERIES = tl.constexpr(filters.COSINE_SERIES)
 
 @kernel
 def make_weights(table, LANES: tl.constexpr):
-    """Compute the weights of source pixels for the upright images of a table; the grid is (2 axes, images)."""
+    """Compute the weights of source pixels for all upright images of a table; the grid is (2 axes, images)."""
     descriptor = find_descriptor(table)
     if load_i32(descriptor, SLANTED) != 0:
         return
@@ -63,7 +63,7 @@ def make_weights(table, LANES: tl.constexpr):
 
 @device_function
 def _weigh(descriptor, words, made, x, length):
-    """Write the weights of output pixels ``x`` along the axis at ``words``; return the number of weights of each."""
+    """Write the weights of output pixels ``x`` along the axis of ``words``; return the number for each pixel."""
     interpolation, antialias = load_i32(descriptor, FILTER), load_i32(descriptor, FILTER + 1)
     low, high, extent = load_i32(words, CLIP), load_i32(words, CLIP + 2), load_i32(words, SOURCE)
     support = load_f64(words, MAP + 4)
@@ -91,7 +91,7 @@ def _weigh(descriptor, words, made, x, length):
     for k in range(window):
         j = first + k
         known = seen & (j < last)
-        at = tl.minimum(tl.maximum(j, begin), end - 1)  # Outside of the clip, its first or last pixel is repeated.
+        at = tl.minimum(tl.maximum(j, begin), end - 1)  # Beyond the clip, repeat its first or last pixel.
         running += tl.where(known, _value(j, center, support, interpolation, a), 0.0)
         now = tl.floor(running / total * _ONE + 0.5).to(tl.int32)
         base = tl.where(at != place, before, base)
@@ -106,7 +106,7 @@ def _weigh(descriptor, words, made, x, length):
 
 @device_function
 def _value(j, center, support, interpolation, a):
-    """Return a filter's value at source pixels ``j``, up to a common factor."""
+    """Return the filter's values at the source pixels ``j``, not yet divided by their sum."""
     distance = tl.abs(j.to(tl.float64) + 0.5 - center) / support
     if interpolation == _BILINEAR:
         value = tl.maximum(1.0 - distance, 0.0)
@@ -121,7 +121,7 @@ def _value(j, center, support, interpolation, a):
 
 @device_function
 def cubic(distance, a):
-    """Return Keys' cubic of parameter ``a`` at a distance of at most 2 pixels; float64."""
+    """Return Keys' cubic with parameter ``a`` at a distance of at most 2 pixels, float64."""
     near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
     far = a * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
     return tl.where(distance < 1.0, near, far)
@@ -129,7 +129,7 @@ def cubic(distance, a):
 
 @device_function
 def _lanczos(distance):
-    """Return the Lanczos filter at a distance in half-widths."""
+    """Return the value of the Lanczos filter at a distance in units of its half-width."""
     near = _PI * distance < 1e-5
     angle = tl.where(near, 1.0, _PI * distance)
     u = (angle - _HALF_PI) * (angle - _HALF_PI)

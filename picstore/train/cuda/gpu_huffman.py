@@ -16,7 +16,7 @@ from __future__ import annotations
 from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
-# Errors of a segment, as bits; an image's status has the bits of all its segments.
+# Errors of a segment, as bits; an image's status has all bits of its segments.
 BAD_CODE, TOO_SHORT, SURPLUS, MARKER, WRONG_ENTRY_POINT = 1, 2, 4, 8, 16
 _BAD_CODE, _TOO_SHORT = tl.constexpr(BAD_CODE), tl.constexpr(TOO_SHORT)
 _SURPLUS, _MARKER = tl.constexpr(SURPLUS), tl.constexpr(MARKER)
@@ -42,14 +42,14 @@ _ENOUGH = tl.constexpr(27)
 
 @kernel
 def make_tables(codes, places, images, tables, LANES: tl.constexpr):
-    """Make the lookup table of each Huffman table; each program makes one table.
+    """Compute the lookup table of each Huffman table; a program computes one table.
 
     Args:
-        codes: uint8, holds (4, HUFFMAN_BYTES) of each image at the position in the image's words.
-        places: int32, holds (4, 4) words of each image's tables at the position in the image's words.
-        images: int64 (n, IMAGE_WORDS), words.
-        tables: int32, filled with the entries.
-        LANES: number of entries that are made at once.
+        codes: uint8, has (4, HUFFMAN_BYTES) of each image at the index that the image's words hold.
+        places: int32, has (4, 4) words on each image's tables at the index that the image's words hold.
+        images: int64 (n, IMAGE_WORDS), words of the images.
+        tables: int32, receives the entries.
+        LANES: number of entries to compute at once.
     """
     image = images + (tl.program_id(0) // _PER_IMAGE).to(tl.int64) * _WORDS
     table = tl.program_id(0) % _PER_IMAGE
@@ -62,7 +62,7 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
         known = number < count
         window = tl.where(number < short, number << (16 - _BITS), number + short * _BIAS)
         length, symbol = number * 0, number * 0
-        low, index = 0, 0  # first window and first symbol of codes of a length
+        low, index = 0, 0  # first window, and index of the first symbol, of codes with a length
         for bits in tl.static_range(1, 17):
             codes_of = tl.load(code + bits - 1).to(tl.int32)
             high = low + (codes_of << (16 - bits))
@@ -92,17 +92,17 @@ def decode_segments(
     ROUNDS: tl.constexpr,
     SYMBOLS: tl.constexpr,
 ):
-    """Decode the coefficients of parts of segments, each lane one part; DC coefficients are left as differences.
+    """Decode the coefficients of parts of segments, one part in each lane; leave DC coefficients as differences.
 
     Args:
         data: uint8, the streams, each of which begins at a multiple of 4 bytes.
-        segments: int32, holds rows of PART_WORDS at the positions in the images' words.
-        images: int64 (n, IMAGE_WORDS), words.
+        segments: int32, rows of PART_WORDS, which begin at the indices that the images' words hold.
+        images: int64 (n, IMAGE_WORDS), words of the images.
         tables: int32, results of ``make_tables``.
-        coefficients: int16 (blocks, 64), zeros, filled with each block's coefficients in zigzag order.
-        status: int32 (n,), zeros, filled with the errors of each image's segments.
+        coefficients: int16 (blocks, 64), zeros; receives each block's coefficients in zigzag order.
+        status: int32 (n,), zeros; receives the errors of each image's segments.
         count, image_count: number of the images' parts, whose rows need not be adjacent in ``segments``; and n.
-        LANES, ROUNDS, SYMBOLS: parts per program; refills between checks that lanes are left; symbols per refill.
+        LANES, ROUNDS, SYMBOLS: parts per program; refills between checks for unfinished lanes; symbols per refill.
     """
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     exists = lane < count
@@ -121,14 +121,14 @@ def decode_segments(
     first = tl.load(image + _FIRST_BLOCK) + tl.load(segment + _BLOCK, exists, 0)
     out = coefficients + first * 64
     before = tl.load(segment + _BEFORE, exists, 0)
-    shared = before > 0  # The first byte belongs to the previous part too.
+    shared = before > 0  # The previous part has the first bits of the byte.
     byte = tl.load(stream + position, shared, 0)
     position = tl.where(shared, tl.minimum(position + 1 + (byte == 255).to(tl.int32), end), position)
-    buffer = byte.to(tl.uint64) << (56 + before).to(tl.uint64)  # the next bits, from the highest bit on
+    buffer = byte.to(tl.uint64) << (56 + before).to(tl.uint64)  # next bits, from the highest bit down
     valid = tl.where(shared, 8 - before, 0)  # number of bits in ``buffer``
     at = tl.zeros((LANES,), tl.int32)  # index of the next coefficient in the part
     stop = blocks * 64
-    block, furthest, problem = at, at, at  # ``block``: index of the block in the MCU
+    block, furthest, problem = at, at, at  # ``block`` is an index in the MCU.
     dc, ac = dc0, ac0
     while tl.max(stop - at, 0) > 0:
         for _ in range(ROUNDS):
@@ -143,7 +143,7 @@ def decode_segments(
                 entry = tl.where((entry & 255) <= valid, entry, 0)
                 total, size = entry & 255, (entry >> _SIZE) & 255
                 skip = entry >> _SKIP
-                # The value: EXTEND (F.2.2.1).
+                # Compute the coefficient's value: EXTEND (F.2.2.1).
                 bits = ((buffer << (total - size).to(tl.uint64)) >> 32).to(tl.int32)
                 flip = (bits >> 31) ^ -1
                 value = (((bits ^ flip).to(tl.uint32) >> 1 >> (31 - size).to(tl.uint32)).to(tl.int32) ^ flip) - flip
@@ -158,7 +158,7 @@ def decode_segments(
                 block = tl.where(block == per_mcu, 0, block)
                 dc = tl.where(block < luma, dc0, tl.where(block == luma, dc1, dc2))
                 ac = tl.where(block < luma, ac0, tl.where(block == luma, ac1, ac2))
-            # A lane does not advance if it lacks bits or meets an unknown code.
+            # A lane stands still if it lacks bits or meets an unknown code.
             still = (at < stop) & (skip == 0)
             short = tl.where(still & (position == end), _TOO_SHORT, 0)
             problem |= tl.where(still & (valid >= _ENOUGH), _BAD_CODE, short)
@@ -173,12 +173,12 @@ def decode_segments(
 
 @kernel
 def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Replace DC differences by DC coefficients: the sums of a component's differences up to each block (F.2.2.1).
+    """Replace DC differences by DC coefficients: sums of a component's differences up to each block (F.2.2.1).
 
     Args:
-        segments, images, coefficients, count, image_count: as in ``decode_segments``.
-        SEGMENTS: parts a program; all blocks of a segment are summed with its first part.
-        BLOCKS: blocks of each segment that are summed at once.
+        segments, images, coefficients, count, image_count: as for ``decode_segments``.
+        SEGMENTS: parts per program; the program with a segment's first part adds up all of the segment's blocks.
+        BLOCKS: number of blocks of each segment to add up at once.
     """
     part = tl.program_id(0) * SEGMENTS + tl.arange(0, SEGMENTS)[:, None]
     exists = part < count
@@ -208,7 +208,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
 @device_function
 def _find_image(images, part, count):
-    """Return the index of a part's image: the last image before which there are at most ``part`` parts."""
+    """Return the index of the image with a part: the last image before which there are at most ``part`` parts."""
     number = part * 0
     step = 1
     while step < count:
@@ -224,7 +224,7 @@ def _find_image(images, part, count):
 
 @device_function
 def _blocks_of_mcu(image):
-    """Return the number of an MCU's luma blocks, and of all its blocks."""
+    """Return the number of luma blocks in an MCU, and the number of all its blocks."""
     three = tl.load(image + _COMPONENTS) == 3
     luma = tl.where(three, (tl.load(image + _ACROSS) * tl.load(image + _DOWN)).to(tl.int32), 1)
     return luma, tl.where(three, luma + 2, 1)
@@ -232,15 +232,15 @@ def _blocks_of_mcu(image):
 
 @device_function
 def _refill(stream, buffer, valid, position, end):
-    """Append up to 4 bytes to ``buffer``, fewer before a stuffed zero; return the state, and whether no marker came."""
+    """Append 0 to 4 bytes to ``buffer``, up to a stuffed zero; return the new state, and whether no marker came."""
     word_at = stream.to(tl.pointer_type(tl.uint32)) + (position >> 2)
     wanted = (valid <= 32) & (position < end)
     low = tl.load(word_at, wanted, 0).to(tl.uint64)
     high = tl.load(word_at + 1, wanted, 0).to(tl.uint64)
-    bytes8 = (high << 32 | low) >> ((position & 3) * 8).to(tl.uint64)  # 5 to 8 bytes, the first byte lowest
+    bytes8 = (high << 32 | low) >> ((position & 3) * 8).to(tl.uint64)  # 5 to 8 bytes, the first in the lowest bits
     word = bytes8.to(tl.uint32)
     flipped = word ^ 0xFFFFFFFF
-    ff = (flipped - 0x01010101) & word & 0x80808080  # The lowest bit marks the first byte FF.
+    ff = (flipped - 0x01010101) & word & 0x80808080  # The lowest bit set marks the first byte FF.
     below = (ff & ((ff ^ 0xFFFFFFFF) + 1)) - 1
     n = 1 + (below > 0x7F).to(tl.int32) + (below > 0x7FFF).to(tl.int32) + (below > 0x7FFFFF).to(tl.int32)
     rest = end - position

@@ -25,15 +25,15 @@ _ZIGZAG = tl.constexpr(tuple(_ORDER.index(k) for k in range(64)))
 
 @kernel
 def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, LANES: tl.constexpr):
-    """Make the samples of LANES blocks of an image; the grid is (programs for the largest image, images).
+    """Compute the samples of LANES blocks of an image; the grid is (programs for the largest image, images).
 
     Args:
-        images: int64 (n, IMAGE_WORDS), words.
+        images: int64 (n, IMAGE_WORDS), words of the images.
         coefficients: int16 (blocks, 64), results of ``gpu_huffman.decode_segments``.
         quantization: int16 (tables, 64), in zigzag order.
-        planes: uint8, filled with the samples of all components.
-        SIDE: 8, 4, 2 or 1: blocks that become SIDE × SIDE samples are made, other blocks are left out.
-        LANES: number of blocks a program.
+        planes: uint8, receives the samples of all components.
+        SIDE: 8, 4, 2 or 1; only blocks that become SIDE × SIDE samples are processed.
+        LANES: number of blocks of a program.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     count = tl.load(image + _BLOCKS).to(tl.int32)
@@ -48,7 +48,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     per_mcu = luma
     if tl.load(image + _COMPONENTS) == 3:
         per_mcu = luma + 2
-    # Blocks lie tile by tile, so that the blocks of a segment are neighbors.
+    # Blocks lie tile after tile, so that a segment's blocks are neighbors.
     mcu, block = number // per_mcu, number % per_mcu
     component = tl.maximum(block - luma + 1, 0)
     is_luma = component == 0
@@ -63,7 +63,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     if SIDE == 1:
         level = (tl.load(block, known, 0) << 48 >> 48) * (tl.load(table, known, 0) << 48 >> 48)
         level = (level.to(tl.int32) + 4) >> 3
-        # libjpeg takes samples from a table with a period of 1024.
+        # libjpeg looks up a sample by the lowest 10 bits, so levels wrap.
         tl.store(out, _sample(((level + 512) & 1023) - 512).to(tl.uint8), known)
     else:
         c, q = _load_four_at_once(block, known), _load_four_at_once(table, known)
@@ -95,9 +95,9 @@ def _store_eight(c, q, out, stride, known):
 
 @device_function
 def _store_four(c, q, out, stride, known):
-    """Make 4 × 4 samples, for which coefficient 4 of a row or column does not matter (libjpeg's jidctred.c).
+    """Store 4 × 4 samples, in which coefficient 4 of a row or column has no part (libjpeg's jidctred.c).
 
-    The compiler leaves out the unused results of such coefficients.
+    The compiler leaves out results of these coefficients, because they are not used.
     """
     below = (_number(c, 0) * 0).to(tl.int32)
     for k in tl.static_range(8, 64):
@@ -115,7 +115,7 @@ def _store_four(c, q, out, stride, known):
 
 @device_function
 def _transform_to_four(x, SHIFT: tl.constexpr):
-    """Transform 8 numbers of 16 bits to 4 in one dimension; number 4 does not matter."""
+    """Transform 8 numbers of 16 bits along one dimension to 4; number 4 has no part."""
     x0, x1, x2, x3, _, x5, x6, x7 = x
     first = (x0 << 14) + (1 << (SHIFT - 1))
     even = x2 * _FOUR_EVEN[0] + x6 * _FOUR_EVEN[1]
@@ -131,7 +131,7 @@ def _transform_to_four(x, SHIFT: tl.constexpr):
 
 @device_function
 def _store_two(c, q, out, stride, known):
-    """Make 2 × 2 samples, for which even coefficients except 0 do not matter (libjpeg's jidctred.c)."""
+    """Store 2 × 2 samples, in which even coefficients other than 0 have no part (libjpeg's jidctred.c)."""
     low, high = _transform_to_two(c, q, 0)
     l1, h1 = _transform_to_two(c, q, 1)
     l3, h3 = _transform_to_two(c, q, 3)
@@ -143,7 +143,7 @@ def _store_two(c, q, out, stride, known):
 
 @device_function
 def _transform_to_two(c, q, I: tl.constexpr):  # noqa: E741
-    """Transform the 8 coefficients of column ``I`` to 2 numbers."""
+    """Transform the 8 coefficients of column ``I`` to 2 numbers, without the even ones other than 0."""
     first = _product(c, q, _ZIGZAG[I]) << 15
     odd = _product(c, q, _ZIGZAG[8 + I]) * _TWO[0] + _product(c, q, _ZIGZAG[24 + I]) * _TWO[1]
     odd += _product(c, q, _ZIGZAG[40 + I]) * _TWO[2] + _product(c, q, _ZIGZAG[56 + I]) * _TWO[3]
@@ -161,7 +161,7 @@ def _store_pair(x0, x1, x3, x5, x7, out, known):
 
 @device_function
 def _transform(x, SHIFT: tl.constexpr):
-    """Transform 8 numbers of 16 bits in one dimension; constants as in libjpeg's jidctint.c, with 13 bits."""
+    """Transform 8 numbers of 16 bits along one dimension; constants have 13 bits, as in libjpeg's jidctint.c."""
     x0, x1, x2, x3, x4, x5, x6, x7 = x
     rounding = 1 << (SHIFT - 1)
     sum04 = (_wrapped(x0 + x4) << 13) + rounding
@@ -190,7 +190,7 @@ def _transform(x, SHIFT: tl.constexpr):
 
 @device_function
 def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
-    """Dequantize a column; wrap to 14 bits, as vectorized decoders do, in blocks of one row (``flat``)."""
+    """Dequantize a column. In blocks with only one row (``flat``), wrap to 14 bits, as vectorized decoders do."""
     first = _product(c, q, _ZIGZAG[I])
     column = (tl.where(flat, first << 18 >> 18, first),)
     for k in tl.static_range(1, 8):
@@ -200,7 +200,7 @@ def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
 
 @device_function
 def _every(made, STEP: tl.constexpr, I: tl.constexpr):  # noqa: E741
-    """Return number ``I`` of each of 8 columns of STEP numbers."""
+    """Return a row: number ``I`` of each of 8 columns, which have STEP numbers each."""
     row = ()
     for k in tl.static_range(8):
         row = row + (made[STEP * k + I],)  # type: ignore[assignment]  # noqa: RUF005
@@ -215,19 +215,19 @@ def _wrapped(x):
 
 @device_function
 def _saturated(x, SHIFT: tl.constexpr):
-    """Shift, and saturate to 16 bits."""
+    """Shift right by SHIFT, and saturate to 16 bits."""
     return tl.minimum(tl.maximum(x >> SHIFT, -32768), 32767)
 
 
 @device_function
 def _sample(x):
-    """Convert a sample to a level."""
+    """Convert a sample around 0 to a level of 0 to 255."""
     return (tl.minimum(tl.maximum(x, -128), 127) + 128).to(tl.uint32)
 
 
 @device_function
 def _load_four_at_once(address, known):
-    """Load 64 numbers of 16 bits as 16 words of 64 bits."""
+    """Load 64 numbers of 16 bits as 16 words, each of four numbers."""
     loaded = ()
     for k in tl.static_range(16):
         loaded = loaded + (tl.load(address + k, known, 0),)  # type: ignore[assignment]  # noqa: RUF005 - Triton unpacks none
@@ -236,11 +236,11 @@ def _load_four_at_once(address, known):
 
 @device_function
 def _number(loaded, Z: tl.constexpr):
-    """Return number ``Z`` of 64, sign-extended."""
+    """Return number ``Z`` of 64 from the words of ``_load_four_at_once``, sign-extended."""
     return (loaded[Z // 4] << (48 - 16 * (Z % 4)) >> 48).to(tl.int32)
 
 
 @device_function
 def _product(c, q, Z: tl.constexpr):
-    """Dequantize coefficient ``Z``."""
+    """Return coefficient ``Z``, dequantized and wrapped to 16 bits."""
     return _wrapped(_number(c, Z) * _number(q, Z))

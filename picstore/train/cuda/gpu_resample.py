@@ -35,7 +35,7 @@ from picstore.train.cuda.augment_layout import (
 from picstore.train.cuda.gpu_filter_weights import FIRSTS, cubic
 from picstore.train.cuda.triton_jit import device_function, tl
 
-_BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes: nearest, box
+_BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes are nearest and box
 _SHARP, _PLAIN = tl.constexpr(filters.SHARP_CUBIC), tl.constexpr(filters.PLAIN_CUBIC)
 _TIE = tl.constexpr(filters.TIE)
 _UNITY = tl.constexpr(1 << filters.ONE_BITS)
@@ -51,7 +51,7 @@ _TO_BITS, _HALF_STEP = tl.constexpr(32 - filters.POSITION_BITS), tl.constexpr(1 
 
 @device_function
 def sampled(table, descriptor, y, x):
-    """Return red, green and blue of output pixels ``y``, int32 (h, 1), and ``x``, (1, w), as whole float32 levels."""
+    """Return red, green and blue of the output pixels ``y``, int32 (h, 1), and ``x``, (1, w): whole float32 levels."""
     interpolation = load_i32(descriptor, FILTER)
     if load_i32(descriptor, SLANTED) == 0:
         r, g, b = _filtered(table, descriptor, y, x)
@@ -75,12 +75,12 @@ def sampled(table, descriptor, y, x):
 
 @device_function
 def _filtered(table, descriptor, y, x):
-    """Resample an upright image: columns first, to 6 fractional bits, as in ``kernels/resample_passes.py``."""
+    """Resample an upright image: first along columns, to 6 fractional bits, as in ``kernels/resample_passes.py``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     weights = tl.load(table + WEIGHTS).to(tl.pointer_type(tl.int32))
     across, down = weights + tl.load(descriptor + AXES), weights + tl.load(descriptor + AXES + 1)
     taps_x, taps_y = tl.load(across), tl.load(down)
-    across += FIRSTS + tl.minimum(x, width - 1)  # Pixels beyond the output are not stored.
+    across += FIRSTS + tl.minimum(x, width - 1)  # Pixels beyond the output are computed but not stored.
     down += FIRSTS + tl.minimum(y, height - 1)
     first_x, first_y = tl.load(across), tl.load(down)
     missing_x, missing_y = tl.load(across + width), tl.load(down + height)
@@ -96,7 +96,7 @@ def _filtered(table, descriptor, y, x):
     across += 2 * width
     for u in range(taps_x):
         weight_x = tl.load(across + u * width)
-        i = tl.minimum(first_x + u, last_x)  # Pixels beyond the image have no weight.
+        i = tl.minimum(first_x + u, last_x)  # Weights beyond the image are 0.
         row_r = y * 0 + x * 0 + _HALF_ROW
         row_g = row_r
         row_b = row_r
@@ -118,19 +118,19 @@ def _filtered(table, descriptor, y, x):
 
 @device_function
 def _beside(fill, missing):
-    """Return the fill times the ``missing`` weight of source pixels above and below, with 6 fractional bits."""
+    """Return the fill times the ``missing`` weight of source pixels beyond the image, with 6 fractional bits."""
     return (fill * missing + _HALF_ROW) >> _DROPPED
 
 
 @device_function
 def _level(total):
-    """Round a sum, to which a half was added, to a level, clipped because bicubic and Lanczos filters overshoot."""
+    """Convert a sum, which includes a half, to a level; clip it, because bicubic and Lanczos filters overshoot."""
     return tl.minimum(tl.maximum(total >> _PIXEL_BITS, 0), 255).to(tl.float32)
 
 
 @device_function
 def _position(descriptor, y, x, axis: tl.constexpr):
-    """Return positions on an axis, float64, at most 2 pixels off the clip; and the clip's first and last pixel."""
+    """Return positions along an axis, float64, at most 2 pixels beyond the clip; and the clip's first and last."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     matrix = descriptor + MAP + 3 * axis
@@ -142,7 +142,7 @@ def _position(descriptor, y, x, axis: tl.constexpr):
 
 @device_function
 def _nearest(descriptor, y, x):
-    """Return the nearest pixels of a slanted image; borders are as for ``_interpolated``."""
+    """Return the source pixels nearest to a slanted image's output pixels; borders are as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
     i = tl.minimum(tl.maximum(tl.floor(at_x + _TIE).to(tl.int32), left), right)
@@ -153,7 +153,7 @@ def _nearest(descriptor, y, x):
 
 @device_function
 def _bicubic(descriptor, y, x):
-    """Interpolate a slanted image bicubically; borders are as for ``_interpolated``."""
+    """Interpolate a slanted image by the bicubic filter; borders are as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
     a = tl.where(load_i32(descriptor, FILTER + 1) != 0, _SHARP, _PLAIN).to(tl.float64)
@@ -162,7 +162,7 @@ def _bicubic(descriptor, y, x):
     r = first_x * 0 + _HALF_PIXEL
     g = r
     b = r
-    for v in range(4):  # An unrolled loop would take 189 registers.
+    for v in range(4):  # Unrolled, the loop would take 189 registers.
         weight = _unpacked(weights_y, v)
         j = tl.minimum(tl.maximum(first_y + v, top), bottom)
         row_r = first_x * 0 + _HALF_ROW
@@ -187,7 +187,7 @@ def _unpacked(weights, k):
 
 @device_function
 def _cubic_taps(position, a):
-    """Return the first of four neighbors along an axis, and a word of four 16-bit weights, which add up to one."""
+    """Return, along an axis, the first of four neighbors, and a word of four 16-bit weights that add up to one."""
     near = tl.floor(position - 0.5)
     away = position - 0.5 - near
     first, second, last = _whole(cubic(1.0 + away, a)), _whole(cubic(away, a)), _whole(cubic(2.0 - away, a))
@@ -203,7 +203,7 @@ def _whole(weight):
 
 @device_function
 def _interpolated(descriptor, y, x):
-    """Interpolate bilinearly: outside of the clip, repeat the clip's border; outside of the image, take ``fill``."""
+    """Interpolate a slanted image bilinearly; the clip's border repeats beyond it, and ``fill`` is beyond the image."""
     left, right, fx = _neighbors(descriptor, y, x, 0)
     top, bottom, fy = _neighbors(descriptor, y, x, 1)
     both = (fx * fy + _HALF) >> _BITS
@@ -241,7 +241,7 @@ def _neighbors(descriptor, y, x, axis: tl.constexpr):
 
 @device_function
 def _corner(descriptor, y, x, weight):
-    """Return the three levels of a neighbor, times ``weight``."""
+    """Return red, green and blue of the source pixel (y, x), or of the fill outside of the image, times ``weight``."""
     source = tl.load(descriptor + ADDRESS).to(tl.pointer_type(tl.uint8))
     plane = tl.load(descriptor + PLANE)
     known = (y >= 0) & (y < load_i32(descriptor, SOURCE + 1)) & (x >= 0) & (x < load_i32(descriptor, SOURCE))
@@ -257,7 +257,7 @@ def _corner(descriptor, y, x, weight):
 
 @device_function
 def _visible_weight(descriptor, y, x, count):
-    """Return the share of each pixel that lies inside of the edges: int32 up to ``_ONE``."""
+    """Return the share of each pixel within all edges, from 0 to ``_ONE``, int32."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     seen = tl.full((TILE_HEIGHT, TILE_WIDTH), 1.0, tl.float64)
@@ -271,7 +271,7 @@ def _visible_weight(descriptor, y, x, count):
 
 @device_function
 def _visible_run(descriptor, y, x, count):
-    """Return ``_ONE`` for pixels whose centers lie inside of every edge, else 0, like the CPU's ``visible_run``."""
+    """Return ``_ONE`` for pixels whose centers lie within all edges, otherwise 0, as the CPU's ``visible_run`` does."""
     down = y.to(tl.float64) + 0.5
     low = down * 0.0
     high = low + load_i32(descriptor, SIZE).to(tl.float64) - 1.0

@@ -14,15 +14,15 @@ _SIDE = tl.constexpr(words.SIDE)
 
 @kernel
 def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Make the pixels of ROWS rows and 4 · COLUMNS columns; the grid is (programs for the largest image, images).
+    """Compute the pixels of ROWS rows and 4 · COLUMNS columns; the grid is (programs for the largest image, images).
 
-    A lane makes four adjacent pixels, so rows must begin at multiples of four bytes.
+    A lane computes four adjacent pixels, so rows must begin at multiples of four bytes.
 
     Args:
-        images: int64 (n, IMAGE_WORDS), words.
+        images: int64 (n, IMAGE_WORDS), words of the images.
         planes: uint8, results of ``gpu_inverse_dct.inverse_dct``.
-        pixels: uint8, filled with planes of red, green and blue.
-        ROWS, COLUMNS: size of a program's tile.
+        pixels: uint8, receives planes of red, green and blue.
+        ROWS, COLUMNS: height of a program's tile in pixels, and its width in lanes.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     width, height = tl.load(image + _WIDTH).to(tl.int32), tl.load(image + _HEIGHT).to(tl.int32)
@@ -57,12 +57,12 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @device_function
 def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
-    """Interpolate four samples of chroma."""
+    """Return one chroma component's values at the four adjacent pixels of each lane, interpolated from samples."""
     across, down = (tl.load(image + _WIDER) - 1).to(tl.int32), (tl.load(image + _TALLER) - 1).to(tl.int32)
     stride = tl.load(image + _STRIDE + COMPONENT)
     plane = planes + tl.load(image + _PLANE + COMPONENT)
     count, last_y = (width + across) >> across, ((height + down) >> down) - 1
-    interpolates = tl.load(image + _SIDE) > 1  # At 1/8 of the size, libjpeg repeats samples.
+    interpolates = tl.load(image + _SIDE) > 1  # At 1/8 of the size, libjpeg repeats samples instead.
     near_y = y >> down
     near = plane + near_y * stride
     beside = plane + tl.minimum(tl.maximum(near_y + 2 * (y & 1) - 1, 0), last_y) * stride
@@ -70,7 +70,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
         n = x >> 1
         before, s0, s1, after = _columns(near, n, count, known)
         v0, v1, v2, v3 = s0, s0, s1, s1
-        if (count > 2) & interpolates:  # libjpeg repeats the samples of narrower rows, also downwards.
+        if (count > 2) & interpolates:  # In narrower rows, libjpeg repeats samples, vertically too.
             if down == 1:
                 c_before, c0, c1, c_after = _columns(beside, n, count, known)
                 before, s0, s1, after = 3 * before + c_before, 3 * s0 + c0, 3 * s1 + c1, 3 * after + c_after
@@ -91,7 +91,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
 
 @device_function
 def _columns(row, n, count, known):
-    """Load samples n - 1 to n + 2 of a row, n even; the first and last sample are repeated beyond the ends."""
+    """Return samples n - 1 to n + 2 of a row, for even n; beyond the ends, the first or last sample is repeated."""
     two = tl.load((row + n).to(tl.pointer_type(tl.uint16)), known, 0).to(tl.int32)
     before = tl.load(row + tl.maximum(n - 1, 0), known, 0).to(tl.int32)
     after = tl.load(row + tl.minimum(n + 2, count - 1), known, 0).to(tl.int32)

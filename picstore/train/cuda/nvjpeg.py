@@ -19,12 +19,12 @@ import torch
 from picstore.arrays import I64
 from picstore.errors import ImageError, MissingDependency, PicstoreError, UsageError
 
-# A function from streams, uint8 (m,) in CPU memory, to RGB images, uint8 (3, h, w) on the device.
+# Function that decodes streams, uint8 (m,) in CPU memory, to RGB images, uint8 (3, h, w) on the device.
 Decode: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 DECODERS = ("auto", "picstore", "torchcodec", "torchvision", "cpu")
 
-# A JPEG of 16 × 16 pixels of one color, 4:2:0, and that color.
+# A JPEG of 16 × 16 pixels of one color, 4:2:0; then this color.
 SOUND = bytes.fromhex(
     "ffd8ffe000104a46494600010100000100010000ffdb004300080606070605080707070909080a0c140d0c0b0b0c1912130f141d1a1f1e1d"
     "1a1c1c20242e2720222c231c1c2837292c30313434341f27393d38323c2e333432ffdb0043010909090c0b0c180d0d1832211c2132323232"
@@ -41,12 +41,12 @@ _ALLOCATOR_FAILURE, _NOT_INITIALIZED, _ARCH_MISMATCH = 5, 1, 7
 
 
 def choose_decoder(name: str, device: torch.device) -> str:
-    """Return the name of a device's decoder: a name of ``DECODERS`` except ``"auto"``.
+    """Return the name of the decoder for a device: ``name``, or a default instead of ``"auto"``.
 
-    ``"auto"`` is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere; both make the same pixels.
+    ``"auto"`` is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere; both decode to the same pixels.
 
     Raises:
-        UsageError: this device has no such decoder.
+        UsageError: the name is unknown, or the device has no such decoder.
     """
     if name not in DECODERS:
         raise UsageError(f"decoder {name!r} is unknown; use one of {', '.join(DECODERS)}")
@@ -58,7 +58,7 @@ def choose_decoder(name: str, device: torch.device) -> str:
 
 
 def load_decoder(name: str, device: torch.device) -> Decode:
-    """Load nvJPEG's decoder of lists of streams for a device, from ``"torchcodec"`` or ``"torchvision"``.
+    """Return nvJPEG's decoder of lists of streams for a device, from ``"torchcodec"`` or ``"torchvision"``.
 
     Raises:
         MissingDependency: the package is not installed, is too old, or does not load with this torch.
@@ -79,16 +79,16 @@ def load_decoder(name: str, device: torch.device) -> Decode:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Return a device with an index: by default the index of the thread's current device."""
+    """Return a device with its index, by default the index of the thread's current device."""
     known = device.type != "cuda" or device.index is not None
     return device if known else torch.device("cuda", torch.cuda.current_device())
 
 
 def check_decoder(decode: Decode, device: torch.device) -> None:
-    """Try a decoder with a sound image.
+    """Try a decoder on a sound image.
 
     Raises:
-        PicstoreError: the sound image does not decode, so that no other image would.
+        PicstoreError: the sound image does not decode, so no other image would.
     """
     try:
         (image,) = decode([torch.frombuffer(bytearray(SOUND), dtype=torch.uint8)])
@@ -103,10 +103,10 @@ def check_decoder(decode: Decode, device: torch.device) -> None:
 
 
 def check_determinism() -> None:
-    """Refuse a setting of torch by which new memory of images may be filled after nvJPEG has decoded into it.
+    """Refuse a setting of torch that may fill an image's new memory after nvJPEG has decoded into it.
 
     Raises:
-        UsageError: torch fills new memory on a stream for which nvJPEG's hardware does not wait.
+        UsageError: torch fills new memory, on a stream for which nvJPEG's hardware does not wait.
     """
     fills: Any = torch.utils.deterministic
     if torch.are_deterministic_algorithms_enabled() and fills.fill_uninitialized_memory:
@@ -118,12 +118,12 @@ def check_determinism() -> None:
 
 @dataclass(frozen=True)
 class DecodedStreams:
-    """Decoded batch.
+    """Images decoded from a batch's streams.
 
     Attributes:
         images: uint8 (3, h, w) on the device; None for a stream that no decoder takes.
         problems: for each missing image, by index, the reason.
-        refused: reasons why the device did not decode the images that were left to the CPU.
+        refused: for each image that the device left to the CPU, the reason.
     """
 
     images: list[torch.Tensor | None]
@@ -132,12 +132,12 @@ class DecodedStreams:
 
 
 def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, device: torch.device) -> DecodedStreams:
-    """Decode a batch.
+    """Decode a batch's streams on a device; leave streams that fail there to the CPU.
 
     Args:
         streams: uint8 (m,) in CPU memory.
         sizes: int64 (n, 2), expected width and height of each image.
-        decode, device: a result of ``load_decoder``, and its device.
+        decode, device: function returned by ``load_decoder``, and its device.
 
     Raises:
         torch.cuda.OutOfMemoryError: the device has too little memory for one image.
@@ -150,7 +150,7 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
     made = DecodedStreams([])
     for number, (image, (width, height)) in enumerate(zip(found, sizes.tolist(), strict=True)):
         if isinstance(image, torch.Tensor) and tuple(image.shape) == (3, height, width):
-            made.images.append(image.contiguous())  # Decoders may return other layouts.
+            made.images.append(image.contiguous())  # Decoders may return other strides.
             continue
         shape = f"gives shape {tuple(image.shape)}" if isinstance(image, torch.Tensor) else image
         made.refused.append(shape)
@@ -165,14 +165,14 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
 def _decode_some(
     streams: list[torch.Tensor], decode: Decode, device: torch.device, *, again: bool = False
 ) -> list[torch.Tensor | str]:
-    """Decode JPEG streams in one call; if it fails, try each half of the list in the same way, down to single streams.
+    """Decode JPEG streams in one call; if the call fails, try each half of the list alike, down to single streams.
 
     Returns:
-        For each stream its image or, if the stream fails even alone, the error's message.
+        For each stream its image or, if it fails even as a single stream, the error's message.
     """
     if device.type == "cuda":
-        # The hardware engine does not wait for work that is queued on the stream. On an H100, 134 of 200 batches were
-        # damaged without this line (torchvision pull request 9606).
+        # Wait, because nvJPEG's hardware engine does not wait for work that is queued on the stream. Without this line,
+        # 134 of 200 batches were damaged on an H100 (torchvision pull request 9606).
         torch.cuda.current_stream(device).synchronize()
     try:
         return list(decode(streams))
@@ -180,7 +180,7 @@ def _decode_some(
         kind, text = _kind_of(error), str(error)
         if kind == "device":
             raise
-    # Work that the failed call has begun must not write into memory that the next call gets.
+    # Wait for work of the failed call, which must not write into memory that the next call gets.
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     if kind == "memory":
@@ -198,7 +198,7 @@ def _decode_some(
 
 
 def _kind_of(error: RuntimeError) -> str:
-    """Classify a decoder's error: ``"memory"``, ``"device"`` or ``"stream"``.
+    """Return the kind of a decoder's error: ``"memory"``, ``"device"`` or ``"stream"``.
 
     Decoders raise RuntimeError for all kinds; torchvision even turns torch's OutOfMemoryError into a RuntimeError.
     """
@@ -212,7 +212,7 @@ def _kind_of(error: RuntimeError) -> str:
 
 
 def _decode_on_cpu(stream: torch.Tensor, width: int, height: int) -> torch.Tensor:
-    """Decode one stream on the CPU: uint8 (3, height, width)."""
+    """Decode a stream on the CPU: uint8 (3, height, width)."""
     from picstore.train.cpu.decode_crop import decode_rgb  # Its kernels are seldom needed if a GPU decodes.
 
     pixels = decode_rgb(stream.numpy(), width=width, height=height)

@@ -18,21 +18,21 @@ from picstore.train.buffers import Mapping, find_mapping
 
 logger = logging.getLogger("picstore")
 
-_PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all GPUs
-_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # whether each tried block is locked
+_PORTABLE = 1  # cudaHostRegisterPortable: locks the memory for all GPUs
+_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # whether each block is locked
 _warned = threading.Event()
 
 
 def lock_pages(array: U8, device: torch.device) -> bool:
-    """Page-lock the mapped memory of an array, at its first use, until the memory is unmapped.
+    """Page-lock the mapped memory that holds an array, at its first use, until the memory is unmapped.
 
     Args:
-        array: array of a batch that no other thread uses. The GPU's copies must end before the array is freed.
-        device: a GPU; on the CPU, with Triton's interpreter, any memory will do.
+        array: array of a batch, which no other thread uses. Copies to the GPU must end before the array is freed.
+        device: a GPU; or the CPU with Triton's interpreter, for which any memory will do.
 
     Returns:
         Whether the memory is page-locked. Memory that is not from ``map_memory`` is not locked, for instance a batch
-        from a cluster's object store, which is used once. A refusal by CUDA is logged once.
+        from a cluster's object store, which is used only once. The first refusal by CUDA is logged.
     """
     if device.type != "cuda":
         return True
@@ -53,9 +53,9 @@ def lock_pages(array: U8, device: torch.device) -> bool:
 
 
 def _register(mapping: Mapping, device: torch.device) -> str:
-    """Page-lock memory until it is unmapped; return CUDA's error, or "".
+    """Page-lock memory until it is unmapped; return CUDA's error message, or "" after success.
 
-    A new thread makes the call, because torch raises a thread's previous CUDA error at the thread's next launch.
+    A new thread makes the call, because otherwise torch would raise this call's error at the thread's next launch.
     """
     problems = ["its thread ended"]
 
@@ -78,7 +78,7 @@ def _register(mapping: Mapping, device: torch.device) -> str:
 
 
 def _unregister(address: int, device: torch.device, pid: int) -> None:
-    """Unlock memory whose copies to the GPU have ended. Do nothing in a fork, where CUDA does not work."""
+    """Unlock memory whose copies to the GPU have ended; do nothing in a fork, where CUDA does not work."""
     if pid != os.getpid():
         return
     cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -12,33 +12,33 @@ from picstore.kernels.filters import BILINEAR, GRID, HALF_WIDTHS, MAX_COORDINATE
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.padding_and_edges import open_edges, vector_length
 
-_TOLERANCE = 1e-6  # allowance for rounding errors
+_TOLERANCE = 1e-6  # allowance for rounding errors in scales and sizes
 
 
 @dataclass(frozen=True, eq=False)
 class ResampleParams:
-    """Maps from n sources to n outputs, in the units of ``augment_layout.py``."""
+    """Parameters of the resampling of n sources to n outputs, in the units of ``augment_layout.py``."""
 
-    planes: I64  # (n, 3), address, and bytes from plane to plane and from row to row
+    planes: I64  # (n, 3), address, and number of bytes from plane to plane and from row to row
     source_size: I64  # (n, 2), width and height
     clip: I64  # (n, 4), left, top, right, bottom
     slanted: Bools
     flip: Bools  # (n, 2)
-    window: I64  # (n, 2), number of source pixels that a filter may reach
-    taps: I64  # (n, 2), number of these pixels that may lie in the image
+    window: I64  # (n, 2), number of source pixels that the filter reaches, along x and y
+    taps: I64  # (n, 2), number of these pixels that can lie in the image
     map: F64  # (n, 6)
     fill: I64  # (n, 3)
     interpolation: I64  # (n,), codes of ``kernels/filters.py``
     antialias: Bools
     size: I64  # (n, 2), width and height of the outputs
     edges: F64  # (n, k, 3), in output pixels
-    shows_edges: Bools  # (n,), whether edges hide output pixels
+    shows_edges: Bools  # (n,), whether any edge hides output pixels
 
     @classmethod
     def from_boxes(
         cls, planes: I64, source_size: I64, box: F64, clip: I64, size: I64, *, filters: tuple[I64, Bools]
     ) -> ResampleParams:
-        """Return parameters for upright boxes (left, top, width, height in source pixels) without flip, fill or edge.
+        """Return parameters for upright boxes (left, top, width, height in source pixels), without flip, fill or edges.
 
         ``filters`` are ``interpolation`` and ``antialias``.
         """
@@ -51,7 +51,7 @@ class ResampleParams:
 
 
 def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64, Bools]) -> tuple[F64, I64, I64]:
-    """Return ``map``, ``window`` and ``taps`` of :class:`ResampleParams` for upright resampling of boxes."""
+    """Return ``map``, ``window`` and ``taps`` of :class:`ResampleParams` for the upright resampling of boxes."""
     interpolation, antialias = filters
     numbers = np.empty((len(size), 6))
     numbers[:, :2] = box[:, :2]
@@ -60,8 +60,8 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
     support = np.where(widened, np.maximum(scale, 1.0), 1.0)
     support *= np.array(HALF_WIDTHS)[interpolation, None]
     numbers[:, 4:] = support
-    # The filter is twice the support wide, and rounding may add a pixel. The filter ends at the clip's border, or
-    # repeats the border.
+    # A filter is twice its support wide, and rounding may add a pixel. It either ends at the clip's border or repeats
+    # the border.
     window = np.ceil(2 * support).astype(np.int64) + 1
     visible = np.maximum(clip[:, 2:] - clip[:, :2], 0)
     np.minimum(window, visible, out=window, where=(antialias | (interpolation == BILINEAR))[:, None])
@@ -72,9 +72,9 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
 def make_resample_params(
     geometry: Geometry, planes: I64, source_size: I64, origins: I64, factors: I64
 ) -> ResampleParams:
-    """Convert a geometry to parameters for decoded pixels, as ``train/cpu/render.py`` does for one image.
+    """Return the parameters by which decoded pixels are resampled, as ``train/cpu/render.py`` does for one image.
 
-    ``origins`` and ``factors``, (n,), are ``augment``'s arguments.
+    ``origins``, (n, 2), and ``factors``, (n,), are arguments of ``augment``.
 
     Raises:
         UsageError: coordinates are not finite or exceed 2**24.
@@ -91,7 +91,7 @@ def make_resample_params(
         matrix[:, :, 2] -= origins
         if reduced:
             matrix /= factors[:, None, None]
-        # With an empty clip, no source pixel is visible, so upright resampling gives the same result.
+        # If the clip is empty, no source pixel is visible, so upright resampling gives the same result.
         slanted &= (clip[:, :2] < clip[:, 2:]).all(axis=1)
     _check(box, matrix, clip, geometry.size)
     filters = geometry.interpolation, geometry.antialias
@@ -108,11 +108,11 @@ def make_resample_params(
 def minify_slanted(
     params: ResampleParams, geometry: Geometry, origins: I64, factors: I64
 ) -> tuple[I64, ResampleParams, ResampleParams]:
-    """Split the antialiased resampling of slanted images in two, the first of which minifies to the output's scale.
+    """Split the antialiased resampling of slanted images in two: the first minifies them to the output's scale.
 
     Returns:
-        The indices of these images, int64 (k,); their parameters for the first resampling; and all images' parameters
-        for the second resampling, where the caller must set ``planes`` of these images.
+        Indices of the images to minify, int64 (k,); their parameters for the first resampling; and all images'
+        parameters for the second, in which the caller must set the ``planes`` of the minified images.
     """
     if not params.slanted.any():
         return np.zeros(0, np.int64), params, params
@@ -134,7 +134,7 @@ def minify_slanted(
     matrix = matrix.copy()
     matrix[:, :, 2] -= low
     matrix /= scale[:, :, None]
-    # The clip may exceed the resampled part: there it is outside of the image, or the output does not reach it.
+    # The clip may reach beyond the resampled part, but there is no image there, or the output does not show it.
     left_top = np.floor((params.clip[indices, :2] - low) / scale)
     right_bottom = np.ceil((params.clip[indices, 2:] - low) / scale)
     changed = {name: getattr(params, name).copy() for name in ("source_size", "clip", "map")}
@@ -144,7 +144,7 @@ def minify_slanted(
 
 
 def _in_decoded(boxes: I64, origins: I64, factors: I64) -> I64:
-    """Convert boxes (n, 4) of source pixels to decoded pixels, rounded outwards."""
+    """Convert boxes (n, 4) from source pixels to pixels of the decoded images, rounded outwards."""
     boxes = boxes - np.concatenate([origins, origins], axis=1)
     if factors.max() > 1:
         boxes[:, :2] //= factors[:, None]

@@ -30,10 +30,10 @@ _KERNELS: list[Any] = []  # all kernels that the host launches
 
 @contextlib.contextmanager
 def launching() -> Iterator[None]:
-    """Return a context for launches, held by one thread at a time, because two would compile the same kernel.
+    """Return a context for launches. One thread at a time holds it, because two would compile the same kernel.
 
     Raises:
-        MissingDependency: Triton finds no C compiler, with which it makes launchers.
+        MissingDependency: Triton finds no C compiler, which it needs to build launchers.
     """
     try:
         with _LAUNCHING:
@@ -52,8 +52,8 @@ def launching() -> Iterator[None]:
 def _skip_global_checks() -> None:
     """Stop Triton from comparing the global constants of compiled kernels at each launch.
 
-    The constants do not change. Each comparison makes an object of Triton's, which takes 0.75 µs: 165 µs for the
-    launches of a batch, of which 88 µs for the 117 constants of ``run_phase``.
+    The constants never change, and each comparison takes 0.75 µs, because it makes an object: 165 µs for a batch's
+    launches, of which 88 µs for the 117 constants of ``run_phase``.
     """
     for each in _KERNELS:
         if getattr(each, "used_global_vals", None):  # Triton fills the dict at the first launch.
@@ -61,12 +61,12 @@ def _skip_global_checks() -> None:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Make a kernel that the host launches, compiled at the first launch; no integer argument specializes the code."""
+    """Return a kernel that the host launches, compiled at its first launch; integer arguments do not specialize it."""
     made = triton.jit(function, do_not_specialize=["phase", "count", "image_count"])
     _KERNELS.append(made)
     return made
 
 
 def device_function(function: Callable[..., Any]) -> Any:
-    """Make a function that only kernels call."""
+    """Return a function that only kernels call."""
     return triton.jit(function)
