@@ -24,8 +24,8 @@ class Views:
     the end of a name is dropped.
 
     Args:
-        groups: by name, the number of views and a list of transforms, see :class:`picstore.Loader`; 1 to 256 views in
-        all. Callables in a list get all views of the group as one batch of count · N images.
+        groups: by name, the number of views and a list of transforms, see :class:`picstore.Loader`; 1 to 256 views
+            in all. Callables in a list get all views of the group as one batch of count · N images.
     """
 
     def __init__(self, **groups: tuple[int, Any]) -> None:
