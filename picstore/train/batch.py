@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from picstore.train.batching.spec import GroupSpec
 
 
-_THUMBNAILS = 8  # Number of thumbnails in a notebook.
+_THUMBNAILS = 8  # Number of thumbnails that a notebook shows.
 
 
 class ViewImages(dict[str, Any]):
-    """Images by group of ``Views``. An index that is not a group raises an error that says how to index."""
+    """Images by name of the group of ``Views``; any other index raises an error that tells how to index."""
 
     def __missing__(self, key: object) -> NoReturn:
         name = next(iter(self), "views")
@@ -39,7 +39,7 @@ class ViewImages(dict[str, Any]):
         )
 
     def __getitem__(self, key: Any) -> Any:
-        # Before Python 3.12 a slice cannot be a key.
+        # Check for slices here, because before Python 3.12 they are not hashable.
         return self.__missing__(key) if isinstance(key, slice) else super().__getitem__(key)
 
 
@@ -56,7 +56,7 @@ class Batch:
         labels: int64 (N,); after ``MixUp`` or ``CutMix`` float32 (N, classes).
         ids: int64 (N,), ids of the records.
         targets: with the loader's ``targets``, a dict for each image, see docs/targets.md; with ``Views``, by name of
-            the group, a list for each view of such dicts.
+            the group, a list of such dicts for each view.
         columns: values of the columns that ``targets`` names: tensors (N, …), or lists of strings. A missing value is
             None among strings, NaN among floats and −1 among integers.
         weight: float32 (), samples in this batch times the world size, divided by the samples in the global batch:
@@ -73,7 +73,7 @@ class Batch:
 
     @classmethod
     def from_host(cls, host: HostBatch, images: list[Any], groups: Sequence[GroupSpec]) -> Batch:
-        """Build a batch from tensors of each group's images, and from the other arrays of ``host`` without a copy."""
+        """Build a batch from each group's image tensors, and from the other arrays of ``host`` without copying them."""
         targets: list[Any] | None = None
         if host.targets is not None:
             targets = [
@@ -107,7 +107,7 @@ class Batch:
         return iter((self.images, self.labels))
 
     def __len__(self) -> int:
-        """Return 2, the length of the tuple of images and labels; a batch has ``len(batch.labels)`` images."""
+        """Return 2, the length of the pair of images and labels; the number of images is ``len(batch.labels)``."""
         return 2
 
     def __getitem__(self, key: Any) -> Any:
@@ -124,7 +124,7 @@ class Batch:
         raise (KeyError if isinstance(key, str) else IndexError)(text)
 
     def asdict(self) -> dict[str, Any]:
-        """Return the fields by name, for loops that take dicts; targets and columns only if the loader yields them."""
+        """Return the fields by name, for loops that take dicts; targets and columns only if there are any."""
         named = {"images": self.images, "labels": self.labels, "ids": self.ids}
         optional = {"targets": self.targets, "columns": self.columns}
         return named | {name: value for name, value in optional.items() if value}
@@ -153,11 +153,11 @@ class Batch:
         return {"pixel_values": batch.images, "labels": batch.labels}
 
     def to(self, device: str | torch.device, *, non_blocking: bool = False) -> Batch:
-        """Return the batch on a device; targets stay on the CPU."""
+        """Return the batch on a device, except its targets, which stay on the CPU."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Prevent the reuse of this batch's GPU memory until the work that is queued on ``stream`` is done."""
+        """Keep this batch's GPU memory from being reused before the work queued on ``stream`` is done."""
 
         def record(tensor: torch.Tensor) -> torch.Tensor:
             tensor.record_stream(stream)
@@ -166,7 +166,7 @@ class Batch:
         self._map(record)
 
     def pin_memory(self) -> Batch:
-        """Return the batch in page-locked memory; a DataLoader with ``pin_memory=True`` calls this."""
+        """Return the batch in page-locked memory, as a DataLoader with ``pin_memory=True`` asks for."""
         return self._map(lambda tensor: tensor.pin_memory())
 
     def show(
@@ -223,7 +223,7 @@ class Batch:
         return format_facts("Batch", {name: text for name, text in facts.items() if text}, thumbnails)
 
     def _repeat_labels(self, count: int) -> Batch:
-        """Return the batch with labels, ids and columns repeated for ``count`` images of each record."""
+        """Return the batch with labels, ids and columns repeated, for ``count`` images of each record."""
         columns = {
             name: torch.cat([values] * count) if isinstance(values, torch.Tensor) else values * count
             for name, values in self.columns.items()
@@ -231,13 +231,13 @@ class Batch:
         return replace(self, labels=self.labels.repeat(count), ids=self.ids.repeat(count), columns=columns)
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        """Return the batch with a function applied to all tensors except in targets."""
+        """Return the batch with a function applied to each tensor except those of targets."""
         values = (self.images, self.labels, self.ids, self.columns, self.weight)
         images, labels, ids, columns, weight = (_map_tensors(function, value) for value in values)
         return Batch(images, labels, ids, self.targets, columns, weight)
 
 
-# So that functions of torch's pytree can map over the tensors of batches and of views.
+# Register the classes, so that functions of torch's pytree can map over the tensors of batches and of views.
 register_dataclass(Batch, serialized_type_name="picstore.Batch")
 register_pytree_node(
     ViewImages,
@@ -263,7 +263,7 @@ default_collate_fn_map[Record] = _refuse_records
 
 
 def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Apply a function to tensors in dicts and lists; return other values as they are."""
+    """Apply a function to the tensors in nested dicts and lists; leave other values unchanged."""
     if isinstance(value, dict):
         mapped = {name: _map_tensors(function, each) for name, each in value.items()}
         return ViewImages(mapped) if isinstance(value, ViewImages) else mapped
@@ -273,7 +273,7 @@ def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -
 
 
 def _describe(value: Any) -> str:
-    """Describe tensors by dtype and shape."""
+    """Describe tensors in dicts and lists by dtype, shape and device."""
     if isinstance(value, dict):
         return "; ".join(f"{name}: {_describe(each)}" for name, each in value.items())
     if isinstance(value, list):
@@ -282,14 +282,14 @@ def _describe(value: Any) -> str:
 
 
 def _join_views(views: Any) -> Any:
-    """Join a group's views, a tensor (count, N, …) or count lists of N, to a tensor (count · N, …) or one list."""
+    """Join the ``count`` views of a group: a tensor (count, N, …) to (count · N, …), or lists of N to one list."""
     return list(chain.from_iterable(views)) if isinstance(views, list) else views.flatten(0, 1)
 
 
 def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """Convert the arrays of a target to tensors and ``tv_tensors``, given the height and width of the image."""
+    """Convert the arrays of an image's target to tensors and ``tv_tensors``; ``size`` is the image's height, width."""
     try:
-        from torchvision import tv_tensors  # Imported here, because it takes half a second.
+        from torchvision import tv_tensors  # The import takes half a second.
     except ImportError as error:
         raise missing_extra("targets as tensors need torchvision", "torch") from error
 
@@ -313,7 +313,7 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
 
 
 def image_tensors(images: Any, dtype: torch.dtype) -> Any:
-    """Convert arrays in nested lists to tensors in the same memory and nesting; a repeated array becomes a copy."""
+    """Convert arrays in nested lists to tensors that share their memory; copy an array that occurs again."""
     tensors: dict[int, torch.Tensor] = {}
 
     def make(array: Array) -> torch.Tensor:
@@ -325,7 +325,7 @@ def image_tensors(images: Any, dtype: torch.dtype) -> Any:
 
 
 def _tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    if array.dtype == np.uint16:  # Holds the bits of float16 or bfloat16 values.
+    if array.dtype == np.uint16:  # The array holds bits of float16 or bfloat16 values.
         return torch.from_numpy(array.view(np.int16)).view(dtype)
     return torch.from_numpy(array)
 
@@ -340,8 +340,8 @@ def patchify(
     Args:
         images: N images (3, H, W) whose sides are multiples of the patch, such as ``ResizeToSequence`` makes.
         patch_size: side of a patch in pixels.
-        lengths: possible lengths of sequences, such as those of ``Sequences`` for compiled models, of which the
-            smallest sufficient length is chosen. By default, the length is that of the longest image.
+        lengths: possible lengths of sequences, such as those of ``Sequences`` for compiled models; the shortest that
+            suffices is chosen. By default, the length is that of the longest image.
 
     Returns:
         ``patches``, (N, length, patch_size² · 3) of the images' dtype, with the three values of a pixel side by side;

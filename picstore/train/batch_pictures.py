@@ -13,9 +13,9 @@ from picstore.display.figures import Tile
 from picstore.errors import UsageError
 from picstore.storage.record_pictures import class_name
 
-# Percentiles of values that become black and white.
+# Percentiles of a channel's values; the first becomes black, the second white.
 _STRETCHED = (1, 99)
-_TOP = 2  # Number of classes named for a mixed label.
+_TOP = 2  # Number of classes to name for a mixed label.
 
 
 def make_tiles(
@@ -28,7 +28,7 @@ def make_tiles(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
 ) -> list[Tile]:
-    """Return a ``Tile`` for each image, with label, id and target; see :func:`levels_of` for ``mean`` and ``std``."""
+    """Return a ``Tile`` for each image, with label, id and target; for ``mean`` and ``std`` see :func:`levels_of`."""
     to_levels, captions = levels_of(images, mean, std), make_captions(labels, ids, classes, count=len(images))
     return [
         Tile(to_levels(image), caption, **({} if targets is None else _marks_of(targets[k], classes)))
@@ -37,23 +37,23 @@ def make_tiles(
 
 
 def make_captions(labels: torch.Tensor, ids: torch.Tensor, classes: Sequence[str], *, count: int) -> list[str]:
-    """Return a caption of each of the first ``count`` records, with label and id."""
+    """Return a caption with label and id for each of the first ``count`` records."""
     pairs = zip(labels[:count].cpu(), ids[:count].tolist(), strict=True)
     return [f"{_shown_label(label, classes)} · {id_}" for label, id_ in pairs]
 
 
 def are_images(images: Any) -> bool:
-    """Return whether the results of a loader's callables are still images of three channels."""
+    """Return whether what a loader's callables returned is still images of three channels."""
     return isinstance(images, (torch.Tensor, list)) and (not len(images) or images[0].ndim == 3 == len(images[0]))
 
 
 def levels_of(
     images: Any, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
 ) -> Callable[[Any], U8]:
-    """Return the function that converts an image of the batch to uint8 (H, W, 3).
+    """Return a function that converts each of ``images`` to uint8 (H, W, 3).
 
-    Floats are multiplied by ``std``, and ``mean`` is added. Without mean and std, floats outside of 0 … 1 are stretched
-    so that one percent of the values of each channel become black, and one percent white.
+    It multiplies floats by ``std`` and adds ``mean``. Without mean and std, it stretches floats beyond 0 … 1 so that
+    one percent of each channel's values become black, and one percent white.
     """
     if (mean is None) != (std is None):
         raise UsageError("give both mean and std, as given to Normalize, or none")
@@ -90,7 +90,7 @@ def _shown_label(label: torch.Tensor, classes: Sequence[str]) -> str:
 
 
 def _marks_of(target: Any, classes: Sequence[str]) -> dict[str, Any]:
-    """Return boxes, points, outlines and mask of a target, to draw over its image, as arguments of ``Tile``."""
+    """Return what to draw of a target over its image, as arguments of ``Tile``: boxes, points, outlines and a mask."""
     marks: dict[str, Any] = {}
     if target.get("boxes") is not None:
         marks["boxes"] = np.asarray(target["boxes"], np.float64)

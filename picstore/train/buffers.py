@@ -21,20 +21,22 @@ import numpy as np
 
 from picstore.arrays import U8, Array
 
-# Block sizes are multiples of this number of bytes, so that a block fits most containers, which differ by few images.
+# Sizes of blocks are multiples of this number of bytes. Containers differ by few images, so one block fits most of
+# them.
 _GRANULE = 1 << 16
-_MIN_BYTES = 1 << 20  # Least size of a thread's buffer.
-# Number of free blocks to keep: for batches made ahead, two batches of the consumer, and batches on the way to a GPU.
+_MIN_BYTES = 1 << 20  # Least size of a thread's buffer in bytes.
+# Number of free blocks to keep: for batches made ahead, for two batches of the consumer, and for batches on the way to
+# a GPU.
 KEPT_BATCHES = 9
 
 
 def allocate_private(size: int) -> U8:
-    """Allocate private memory, uint8 (size,)."""
+    """Allocate memory of this process alone, uint8 (size,)."""
     return np.empty(size, dtype=np.uint8)
 
 
 def anonymous_memory(size: int) -> int:
-    """Return a file descriptor of ``size`` bytes of new memory, to be shared by mapping; no file name refers to it."""
+    """Return a descriptor of ``size`` bytes of new memory, to be shared by mapping; the memory has no file name."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("picstore")
     else:
@@ -45,10 +47,10 @@ def anonymous_memory(size: int) -> int:
 
 
 class Mapping:
-    """Mapped memory. ``np.asarray`` returns a uint8 array of the memory, which stays mapped while any array exists.
+    """Mapped memory. ``np.asarray`` returns it as a uint8 array; it stays mapped while any such array exists.
 
     Attributes:
-        locked: whether CUDA has page-locked the memory.
+        locked: whether CUDA has page-locked the memory, so that a GPU can read it.
     """
 
     locked = False
@@ -76,10 +78,10 @@ _MAP_FIXED = 0x10
 
 
 def map_memory(descriptor: int, size: int) -> Mapping:
-    """Map shared memory until its last array is freed, without holding a file descriptor.
+    """Map shared memory until its last array is deleted, without keeping a file descriptor.
 
-    Before Python 3.13, each ``mmap.mmap`` holds a descriptor, so that a user who kept 500 batches reached the limit of
-    a process.
+    Before Python 3.13, each ``mmap.mmap`` keeps a descriptor, so a user who kept 500 batches reached the limit of a
+    process.
 
     Raises:
         OSError: the system has no more memory or mappings (65,530 on Linux).
@@ -98,8 +100,7 @@ def map_memory(descriptor: int, size: int) -> Mapping:
 def make_private(mapping: Mapping) -> None:
     """Replace shared memory by private memory with the same content at the same address.
 
-    mremap replaces all pages at once, so that other threads can read at any time. Writes of other threads in the
-    meantime may be lost.
+    mremap replaces all pages at once, so other threads can read at any time. What they write meanwhile may be lost.
 
     Raises:
         OSError: the system has no more memory.
@@ -121,7 +122,7 @@ def make_private(mapping: Mapping) -> None:
 
 
 def allocate_mapped(size: int) -> U8:
-    """Allocate memory in a :class:`Mapping`, shared with forked processes, uint8 (size,)."""
+    """Allocate memory in a :class:`Mapping`, uint8 (size,); forked processes share it."""
     descriptor = anonymous_memory(size)
     try:
         return np.asarray(map_memory(descriptor, size))
@@ -130,16 +131,17 @@ def allocate_mapped(size: int) -> U8:
 
 
 def round_coarsely(size: int) -> int:
-    """Round a size up by at most a quarter, so that blocks of a few sizes fit batches of any size.
+    """Round a size up by at most a quarter, so that a few sizes of blocks serve batches of any size.
 
-    A new block costs time, as CUDA page-locks it. Of 280 batches of 26 to 38 MB, 35 needed one, 17 with rounded sizes.
+    A new block costs time, because CUDA page-locks it. Of 280 batches of 26 to 38 MB, 35 needed a new block, and only
+    17 with rounded sizes.
     """
     step = 1 << max(size.bit_length() - 3, 0)
     return -(-size // step) * step
 
 
 def find_mapping(array: Array) -> Mapping | None:
-    """Return the mapped memory that an array lies in; None for memory of another kind."""
+    """Return the mapping in whose memory an array lies; None if it is in memory of another kind."""
     owner: Any = array
     while owner is not None and not isinstance(owner, Mapping):
         owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
@@ -147,22 +149,22 @@ def find_mapping(array: Array) -> Mapping | None:
 
 
 class BufferPool:
-    """Pool of memory blocks, each of which is reused as soon as nothing refers to its previous contents.
+    """Pool of memory blocks; a block is reused as soon as no array refers to its memory.
 
     With malloc, memory that several threads allocate and free in turn grows to one and a half times the memory in use
     (93 MiB for 64 MiB), and fresh pages for each container make reading six times slower than a copy of the container.
-    At most ``max_free`` free blocks are kept; this number can be changed at any time.
+    At most ``max_free`` free blocks are kept; the number may be changed at any time.
     """
 
     def __init__(self, max_free: int, *, allocate: Callable[[int], U8] = allocate_private) -> None:
         self.max_free, self._allocate = max_free, allocate
-        self._free: list[U8] = []  # Sorted by size.
-        self._returned: list[U8] = []  # Blocks given back, not yet in ``_free``.
-        self._retired: set[int] = set()  # Addresses of blocks not to use again.
+        self._free: list[U8] = []  # Free blocks, sorted by size.
+        self._returned: list[U8] = []  # Free blocks that are not in ``_free`` yet.
+        self._retired: set[int] = set()  # Addresses of blocks to free instead of reusing.
         self._lock = threading.Lock()
 
     def borrow(self, size: int) -> memoryview:
-        """Return ``size`` bytes of memory with any content. Freeing the last view returns the memory to the pool."""
+        """Return ``size`` bytes of memory with any content; the pool takes it back once its last view is deleted."""
         with self._lock:
             while self._returned:
                 insort(self._free, self._returned.pop(), key=len)
@@ -171,60 +173,61 @@ class BufferPool:
                 block = self._free.pop(smallest)
             else:
                 if self._free:
-                    self._free.pop()  # Replace a block that is too small.
+                    self._free.pop()  # Free the largest, which is too small.
                 block = self._allocate(-(-size // _GRANULE) * _GRANULE)
-        # Every view keeps this array alive. When the last view is freed, the array is freed and the block returned.
+        # Every view keeps this array alive. Once the last view is deleted, so is the array, and the block is given
+        # back.
         borrowed = block[:size]
         weakref.finalize(borrowed, self._give_back, block).atexit = False
         return borrowed.data
 
     def retire(self, address: int) -> None:
-        """Free the borrowed block at an address, instead of keeping it for reuse, when its borrower returns it."""
+        """When the block at an address is given back, free it instead of keeping it for reuse."""
         self._retired.add(address)
 
     def _give_back(self, block: U8) -> None:
         if self._retired and (address := block.ctypes.data) in self._retired:
             self._retired.discard(address)
             return
-        # This finalizer may run in the thread that holds the lock, so it only appends, which is atomic.
+        # Only append, which is atomic, because this finalizer may run in the thread that holds the lock.
         if len(self._free) + len(self._returned) < self.max_free:
             self._returned.append(block)
 
 
 @dataclass(frozen=True, slots=True)
 class BufferPools:
-    """Pools that all epochs of a loader use: for containers, and for the images of batches."""
+    """Memory pools that all epochs of a loader share: for containers, and for the images of batches."""
 
-    # In effect unlimited, because the loader's budget limits the containers.
+    # The number of containers is in effect unlimited here, because the loader's budget limits their bytes.
     containers: BufferPool = field(default_factory=lambda: BufferPool(1 << 20))
     batches: BufferPool = field(default_factory=lambda: BufferPool(KEPT_BATCHES))
 
     @classmethod
     def for_batches(cls, *, mapped: bool) -> BufferPools:
-        """Return pools; if ``mapped``, blocks of batches are in mapped memory, which CUDA can page-lock."""
+        """Return pools whose blocks for batches, if ``mapped``, are in mapped memory, which CUDA can page-lock."""
         return cls(batches=BufferPool(KEPT_BATCHES, allocate=allocate_mapped)) if mapped else cls()
 
 
 class ThreadBuffer(threading.local):
-    """Buffer that each thread reuses, because fresh pages for every image would take a fifth of the decoding time."""
+    """Buffer of each thread for reuse; fresh pages for every image would take a fifth of the decoding time."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, dtype=np.uint8)
 
     def at_least(self, size: int) -> U8:
-        """Return uint8 (m,) with m ≥ size, valid until the next call in this thread."""
+        """Return uint8 (m,) with m ≥ ``size``, which this thread's next call may return again."""
         if len(self._buffer) < size or not len(self._buffer):
             self._buffer = np.empty(max(size, _MIN_BYTES), dtype=np.uint8)
         return self._buffer
 
 
-# For JPEG streams cut to the tiles needed, decoded pixels, and resampled pixels before the color pass.
+# Buffers for JPEG streams cut to the tiles needed, for decoded pixels, and for pixels between resampling and color.
 CUTS, PIXELS, PLAIN = ThreadBuffer(), ThreadBuffer(), ThreadBuffer()
 
 
 @dataclass(frozen=True, slots=True)
 class SharedArray:
-    """Description of an array in shared memory: offset in the block, shape, strides in bytes, and dtype."""
+    """Description of an array in a block of shared memory: offset in the block, shape, strides in bytes, and dtype."""
 
     offset: int
     shape: tuple[int, ...]
@@ -233,20 +236,20 @@ class SharedArray:
 
 
 def share_array(start: int, array: Array) -> SharedArray:
-    """Describe an array in the block that begins at address ``start``."""
+    """Describe an array that lies in the block at address ``start``."""
     return SharedArray(array.ctypes.data - start, array.shape, array.strides, array.dtype.str)
 
 
 def map_array(memory: U8, shared: SharedArray) -> Array:
-    """Return the array that ``shared`` describes, in the memory of its block."""
+    """Return the array that ``shared`` describes, in the block ``memory``."""
     array: Array = np.ndarray(shared.shape, np.dtype(shared.dtype), memory.data, shared.offset, shared.strides)
     return array
 
 
 def socket_of(connection: Connection) -> socket.socket:
-    """Duplicate a connection as a socket, which the caller closes.
+    """Duplicate a connection's descriptor as a socket, which the caller has to close.
 
-    The socket blocks, because a timeout of ``socket.setdefaulttimeout`` would apply to the connection too.
+    The socket blocks, because a timeout from ``socket.setdefaulttimeout`` would apply to the connection too.
     """
     line = socket.socket(fileno=os.dup(connection.fileno()))
     line.setblocking(True)
@@ -254,9 +257,9 @@ def socket_of(connection: Connection) -> socket.socket:
 
 
 def has_hung_up(error: Exception) -> bool:
-    """Return whether a connection's error says that the other side has ended or closed the connection.
+    """Return whether a connection's error means that the other side has ended or has closed the connection.
 
-    If the other side ends in the middle of a message, ``Connection.recv`` raises an OSError without an errno.
+    If the other side ends amid a message, ``Connection.recv`` raises an OSError without an errno.
     """
     return isinstance(error, EOFError | ConnectionError) or (isinstance(error, OSError) and error.errno is None)
 
@@ -264,8 +267,8 @@ def has_hung_up(error: Exception) -> bool:
 def send_descriptor(connection: Connection, descriptor: int) -> None:
     """Send a file descriptor, which must stay open until the other side has received it.
 
-    From Python 3.14 on and on macOS, ``multiprocessing.reduction.send_handle`` would wait for an acknowledgement, and
-    take the first byte of the other side's next message for it.
+    ``multiprocessing.reduction.send_handle`` will not do: from Python 3.14 on, and on macOS, it waits for an
+    acknowledgement, and would take the first byte of the other side's next message for it.
     """
     with socket_of(connection) as line:
         socket.send_fds(line, [b"d"], [descriptor])
@@ -282,6 +285,6 @@ def receive_descriptor(connection: Connection) -> int:
         data, descriptors, *_ = socket.recv_fds(line, 1, 1)
     if not data:
         raise EOFError
-    if not descriptors:  # This process had no descriptor number left.
+    if not descriptors:  # This process has no free descriptor.
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return descriptors[0]

@@ -33,10 +33,10 @@ from picstore.train.transforms.transform_plan import TransformPlan, UserTransfor
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch
 
-# Default number of loader processes: one for each four cores, at most eight. On the only GPU host that was measured,
-# with 16 cores, four processes are fastest (docs/benchmarks.md); more than eight were never tried.
+# A loader has one process by default for each four cores, and at most eight. On the only GPU host that was measured,
+# with 16 cores, four processes were fastest (docs/benchmarks.md); more than eight were never tried.
 CORES_OF_A_PROCESS, MOST_PROCESSES = 4, 8
-_GAP = "reducing_gap"  # Field of a loader's state, missing if the option is None.
+_GAP = "reducing_gap"  # Field of a loader's state, present if the option is set.
 
 OrderT = TypeVar("OrderT", bound=Order)
 
@@ -44,7 +44,7 @@ OrderT = TypeVar("OrderT", bound=Order)
 def make_output(
     plans: Sequence[TransformPlan], dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None
 ) -> OutputSpec:
-    """Return groups, dtype and layout of the images of plans; raise UsageError if an option cannot be used."""
+    """Return the output of batches made by ``plans``; raise UsageError if the options do not fit the plans."""
     if memory_format not in (None, torch.contiguous_format, torch.channels_last):
         raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
     name = None if dtype is None else str(dtype).removeprefix("torch.")
@@ -52,12 +52,12 @@ def make_output(
 
 
 class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
-    """Base of loaders, which iterate over the batches of an order. Raise UsageError if options do not fit together.
+    """Base of loaders, which iterate over the batches of an order. UsageError is raised if options do not fit together.
 
     Args:
         options: options of a Loader; the options of the order may be missing.
         callables: callables for each stage of the order, applied to every batch on its device.
-        whole_epochs: whether the next epoch, rather than the next batch, follows an iteration that was broken off.
+        whole_epochs: whether an iteration after one that was broken off begins the next epoch, not the next batch.
 
     Attributes:
         num_workers: 0, as in a DataLoader without worker processes; choose ``threads`` instead.
@@ -77,7 +77,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         whole_epochs: bool,
     ) -> None:
         self._order = order
-        self._lanes = SharedIntegers((1,))  # Shared with a DataLoader's workers.
+        self._lanes = SharedIntegers((1,))  # A DataLoader's workers share the number.
         self._lanes.values[0] = order.lanes
         self._own_lanes, self._own_budget = options["lanes"] is not None, options["budget"] is not None
         processes = _processes_of(options)
@@ -124,7 +124,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         self._cursor = EpochCursor(order.length, whole=whole_epochs)
 
     def __repr__(self) -> str:
-        """Describe the loader for a person: class, datasets and what determines the images."""
+        """Describe the loader for people: class, datasets, and what determines the images."""
         sets = [source.dataset for source in self.sources]
         named = str(sets[0].path) if len(sets) == 1 else f"{len(sets)} datasets"
         gap = self.output.reducing_gap
@@ -135,18 +135,18 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def order(self) -> OrderT:
-        """Order of all batches: a function of (seed, epoch, datasets, lanes), which iterating does not change."""
+        """Order of all batches, which depends on (seed, epoch, datasets, lanes); iterating does not change it."""
         lanes = int(self._lanes.values[0])
         if lanes != self._order.lanes:
             self._order = self._order.with_lanes(lanes)
-            self._runner.drop_begun()  # The next epoch was begun ahead, with the previous lanes.
+            self._runner.drop_begun()  # These batches were begun with the previous lanes.
             if not self._own_budget:
                 self._runner.set_budget(self._default_budget())
         return self._order
 
     @property
     def prefetch_factor(self) -> NoReturn:
-        """Raise UsageError, because a Trainer reads this to copy a loader as a DataLoader that skips batches."""
+        """Raise UsageError: a Trainer reads this to copy a loader as a DataLoader that skips batches, which fails."""
         raise UsageError(
             "a loader cannot be made again as a DataLoader that skips batches; if a Trainer resumes, give it the "
             "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "
@@ -157,7 +157,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def workers(self) -> int | None:
         """Number of remote workers of this rank with ``engine="ray"``; may be set while batches are made.
 
-        None with ``engine="local"``, and if there are as many workers as the cluster has CPUs for.
+        None with ``engine="local"``, or for as many workers as the cluster has CPUs for.
 
         Raises:
             UsageError: the number is set with ``engine="local"``, or is not an integer above 0.
@@ -170,7 +170,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def damaged(self) -> int:
-        """Number of samples replaced because of damaged records, since the loader was made."""
+        """Number of samples replaced since the loader was made, because their records were damaged."""
         return self.stats.damaged
 
     @property
@@ -180,14 +180,14 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     def __iter__(self) -> Iterator[Batch]:
         worker = Worker.current()
-        # A DataLoader's worker begins its epoch here, not at the first request for a batch: a worker that ends before
-        # that request would otherwise be an epoch behind the other workers in the next iteration.
+        # A DataLoader's worker begins its epoch here, not at the first request for a batch, because a worker that ends
+        # before such a request would be an epoch behind the other workers in the next iteration.
         return self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None)
 
     def make_batch(self, epoch: int, batch: int) -> tuple[Batch, SingleBatch]:
-        """Make one batch of this rank by itself, on the CPU and in this thread, as training gets it at that step.
+        """Make a single batch of this rank, on the CPU and in this thread, equal to the one that training gets.
 
-        The loader's position stays, and no other batch is made. Damaged records are replaced as usual.
+        The loader's position does not change, and no other batch is made. Damaged records are replaced as usual.
 
         Returns:
             The batch, and a description of how its images were made.
@@ -196,7 +196,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             UsageError: the epoch has no such batch.
             Damage: the batch has no sound record.
         """
-        # The import of numba takes 0.15 s, which a loader with processes does not need.
+        # Import late, because numba takes 0.15 s, and a loader with processes does not need it here.
         from picstore.train.single_batch import make_images, read_records
 
         epoch, batch = check_position(epoch=epoch, batch=batch)
@@ -215,7 +215,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def position(self) -> Position:
-        """Epoch and index of the batch after the last batch that was taken, as in a state.
+        """Epoch and index of the batch that follows the last batch taken, as in a state.
 
         Raise UsageError while a DataLoader's workers make the batches, because the number of batches taken is unknown.
         """
@@ -228,9 +228,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def remaining(self) -> int:
-        """Number of batches from the position to the end of the epoch, while ``len`` counts all batches of an epoch.
+        """Number of batches from the position to the end of the epoch, whereas ``len`` is the number in a whole epoch.
 
-        After ``load_state_dict``, the next iteration has this number. Raise TypeError if epochs have no end.
+        An iteration after ``load_state_dict`` has this many. Raise TypeError if epochs have no end.
         """
         epoch, batch = self.position
         length = self.order.length(epoch)
@@ -239,31 +239,31 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return length - batch
 
     def close(self) -> None:
-        """End threads and child processes now, not when the loader is garbage-collected; iterating starts new ones."""
+        """End threads and child processes now, rather than with garbage collection; an iteration starts new ones."""
         self._runner.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch that was taken: a few numbers and strings, fit for JSON.
+        """Return the position after the last batch taken, as a few numbers and strings that JSON can hold.
 
         Raises:
-            UsageError: a DataLoader's workers make the batches, so that the position is unknown here.
+            UsageError: a DataLoader's workers make the batches, so the position is unknown here.
         """
         return {**self.state_at(*self.position), **_worker_state()}
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
-        """Return the state of a loader whose next batch is ``batch`` of ``epoch``."""
+        """Return the state that a loader has before it yields batch ``batch`` of ``epoch``."""
         gap = self.output.reducing_gap
         return {**self.order.state(epoch, batch), **({} if gap is None else {_GAP: gap})}
 
     def position_of(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch at which a state goes on; raise UsageError if the state does not fit here."""
+        """Return the epoch and batch at which a state goes on; raise UsageError if it does not fit this loader."""
         return self._order_of(state).position(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration resume at the position of a state, without reading earlier samples.
 
-        The loader takes over the lanes of the state unless it was given lanes. An iterator that is in use raises
-        UsageError at its next batch, since it would move the loader away from the state's position.
+        The loader takes over the state's lanes unless it was given lanes. An iterator that is in use raises UsageError
+        at its next batch, because it would move the loader away from the state's position.
 
         Raises:
             UsageError: the state does not fit this loader.
@@ -280,11 +280,11 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         self._cursor.load(*position)
 
     def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
-        """Yield batches from a position on; without one, the first request for a batch begins the iteration."""
+        """Yield batches from ``position`` on; None begins an iteration at the first request for a batch."""
         yield from self._batches(*(position or self._cursor.start_iteration(worker)), worker)
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
-        """Yield the batches of an epoch from ``first`` on; keep the next epoch, begun ahead, for the next iteration."""
+        """Yield an epoch's batches from ``first`` on; keep the next epoch's batches, begun meanwhile, for later."""
         batches = self._runner.batches(Span(self.order, epoch, first, worker.count))
         finished, moves = False, self._cursor.moves
         try:
@@ -314,9 +314,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return self._runner.apply_callables(batch, callables, seed=seed)
 
     def _order_of(self, state: Mapping[str, Any]) -> OrderT:
-        """Return the order with the lanes of a state, unless this loader was given lanes.
+        """Return the order with the lanes of a state or, if this loader was given lanes, with these.
 
-        Raise UsageError if ``state`` is not a loader's state, or has another ``reducing_gap`` and so other pixels.
+        Raise UsageError if ``state`` is no loader's state, or has another ``reducing_gap``, which gives other pixels.
         """
         if not isinstance(state, Mapping) or "version" not in state or "lanes" not in state:
             raise UsageError("this is not a state of a loader; give what state_dict() of a loader returned")
@@ -328,11 +328,11 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return self.order if self._own_lanes else self.order.with_lanes(read_lanes(state))
 
     def _default_budget(self) -> int:
-        """Return the default ``budget``: bytes of the containers that all processes read at a time."""
+        """Return the default ``budget``: enough bytes for the containers that all processes read at a time."""
         return self._processes * default_budget([source.dataset for source in self.sources], self._order.lanes_read)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Move the position to a batch, whose predecessor is about to be yielded."""
+        """Move the position to a batch, because the batch before it is about to be yielded."""
         self._cursor.advance(epoch, batch, worker)
 
 
@@ -343,7 +343,7 @@ def _count_classes(sources: Sequence[TrainingSource]) -> int:
 
 
 def _remote_of(options: LoaderOptions) -> Remote | None:
-    """Return the remote workers that the options ask for; raise UsageError if options do not fit together."""
+    """Return the remote workers that the options ask for, if any; raise UsageError if options do not fit together."""
     if options["engine"] == "local":
         if options["workers"] is not None:
             refuse_workers()
@@ -354,7 +354,7 @@ def _remote_of(options: LoaderOptions) -> Remote | None:
 
 
 def _processes_of(options: LoaderOptions) -> int:
-    """Return the number of loader processes from the options; raise UsageError if options do not fit together."""
+    """Return the number of loader processes that the options give; raise UsageError if they do not fit together."""
     count = options["processes"]
     if count is None:
         count = default_processes(options["threads"]) if options["engine"] == "local" else 1
@@ -366,17 +366,17 @@ def _processes_of(options: LoaderOptions) -> int:
 
 
 def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
-    """Return a rank's number of loader processes: a quarter of the lesser of cores and ``threads``, 1 to 8.
+    """Return a rank's default number of loader processes: cores or, if fewer, ``threads``, divided by 4; from 1 to 8.
 
-    Python's lock limits a process. On 16 cores, one process for each four cores was fastest, with and without a GPU.
+    Python's lock limits each process. On 16 cores, one process for four cores was fastest, with and without a GPU.
     """
-    ranks = environment.get("LOCAL_WORLD_SIZE", "")  # Set by torchrun.
+    ranks = environment.get("LOCAL_WORLD_SIZE", "")  # torchrun sets this variable.
     cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)
     own = min(cores, cores if threads is None else threads)
     return max(1, min(own // CORES_OF_A_PROCESS, MOST_PROCESSES))
 
 
 def _worker_state() -> dict[str, list[int]]:
-    """Return the field that a DataLoader's worker adds to a state; empty in any other process."""
+    """Return the field that a DataLoader's worker adds to a state; in any other process, return no field."""
     worker = Worker.current()
     return {"worker": [worker.number, worker.count]} if worker.count else {}

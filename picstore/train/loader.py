@@ -32,7 +32,7 @@ from picstore.train.transforms.views import ViewGroup
 
 @dataclass(frozen=True)
 class EpochSampler:
-    """The part of a DistributedSampler's interface that training scripts call: ``loader.sampler.set_epoch(epoch)``."""
+    """What training scripts use of a DistributedSampler: ``loader.sampler.set_epoch(epoch)`` and its length."""
 
     loader: Loader
     samples: int  # Largest number of samples of a rank in an epoch.
@@ -40,8 +40,9 @@ class EpochSampler:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin an epoch; the first call after ``load_state_dict`` keeps the loaded position.
 
-        That call gives the training loop's number of the state's epoch, to which later numbers are relative: if a limit
-        of steps cuts an epoch short, Lightning counts on, although the loader still makes the rest of the epoch.
+        That call tells which number the training loop gives to the state's epoch, and later numbers are relative to it.
+        They differ if a limit of steps cut an epoch short: Lightning counts on, but the loader still makes the rest of
+        the epoch.
         """
         self.loader._cursor.follow_epoch(epoch)
 
@@ -56,27 +57,28 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     Each batch is a :class:`Batch`, which unpacks to ``images, labels``. The order and the random transforms are
     functions of (seed, epoch, dataset): the same for any number of threads, and after any interruption.
 
-    Every iteration is a whole epoch. If an iteration is broken off, the next epoch follows, because a loop that always
-    stops after k batches would otherwise see the same batches for ever. ``load_state_dict`` resumes in the middle of an
-    epoch, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the next batch.
+    Every iteration is a whole epoch. After an iteration that is broken off, the next epoch follows, because a loop that
+    always stops after k batches would otherwise get the same batches forever. ``load_state_dict`` resumes in the middle
+    of an epoch, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the next batch.
 
-    A look at one batch is not an epoch: ``next(iter(loader))`` after the loader was made, or after ``set_epoch`` or
-    ``load_state_dict``, leaves the next iteration where it would have begun. ``position`` then names the batch after
-    the one that was taken. The second look, and one at the only batch of an epoch, are epochs like other iterations.
+    A look at one batch does not use up an epoch: ``next(iter(loader))``, right after the loader was made or after
+    ``set_epoch`` or ``load_state_dict``, leaves the next iteration where it would have begun. ``position`` then is that
+    of the batch after the one taken. A second look is an iteration as any other, and so is a look at an epoch's only
+    batch.
 
     Training scripts written for a DataLoader find ``batch_size``, ``drop_last``, ``num_workers``, which is 0, and
-    ``sampler``, which has ``set_epoch``. Other arguments of a DataLoader raise an error that says
-    what to write instead.
+    ``sampler``, which has ``set_epoch``. Any other argument of a DataLoader raises an error that says what to write
+    instead.
 
     While the last batches of an epoch are taken, the first batches of the next epoch are made, so that no epoch begins
-    with a wait. The threads that do this stay until the loader is closed or garbage-collected.
+    with a wait. The threads that make them run until the loader is closed or garbage-collected.
 
     A loader is an iterable dataset too: ``DataLoader(loader, batch_size=None, num_workers=n)`` yields the same batches
     in the same order, epoch after epoch; each worker makes every n-th batch.
 
     Args:
         path: directory or URL of a finished dataset; or an open dataset, which may have a cache, and columns and
-            deletions that are not saved.
+            deletions that are not saved in the directory.
         batch_size: number of this rank's images in a batch, or of records with ``Views``. Omit it only if the transform
             has ``tokens``, or with ``global_batch_size``.
         global_batch_size: number of images in the batches of all ranks, instead of ``batch_size``. The ranks' shares
@@ -89,23 +91,23 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         aug_repeats: number of images that a batch holds of each of its records, with different random transforms
             ("repeated augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size`` and multiplies an epoch's
             batches.
-        shuffle: False keeps the stored order in each lane. By default there are then as many lanes as ranks, so that
-            each rank reads a contiguous range.
+        shuffle: False keeps the stored order in each lane; the default number of lanes is then that of the ranks, so
+            that each rank reads a contiguous range.
         seed: seed of order and transforms.
         drop_last: leave out the samples that do not fill a batch. False yields every record exactly once, and a last
             batch of at least half a global batch.
         device: device of the batches.
         threads: number of decoding threads; by default one for each core, divided among a DataLoader's workers.
         rank, world_size: by default those of ``torch.distributed``, or RANK and WORLD_SIZE of the environment.
-        weights: relative frequency of each record: a number for each of ``dataset[i]``, or the name of a column of
-            :attr:`picstore.Dataset.table`. The number of samples of an epoch stays; each record gets its share of them,
-            rounded down or up in an epoch, but exact over many epochs. Copies of a record have different random
-            transforms.
+        weights: relative frequency of each record: a number for each ``dataset[i]``, or the name of a column of
+            :attr:`picstore.Dataset.table`. An epoch has as many samples as without weights. Each record gets its share
+            of them, rounded up or down in an epoch, but exact over many epochs. Samples of one record have different
+            random transforms.
         balance: instead of weights, the name of a column of integers or strings, such as ``"label"``, whose values come
             equally often.
         repeat: number of samples in an epoch, as a multiple of the number of records; less than 1 for short epochs.
         lanes: number of runs of the dataset that batches mix, at most 65,536. The order depends on this number, but not
-            on the world size. Ranks share lanes unless the number is a multiple of the world size; by default it is the
+            on the world size. Ranks share lanes unless the number is a multiple of the world size; the default is the
             least such multiple from 32 on. ``load_state_dict`` takes over the state's lanes unless they are given here.
         on_damage: ``"skip"`` replaces a damaged record by another record of the container or batch, logs it once with
             file and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
@@ -125,8 +127,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         decoder: on a GPU, ``"auto"`` is ``"picstore"``, whose batches equal the CPU's to the bit; ``"cpu"`` decodes as
             without a GPU; ``"torchcodec"`` and ``"torchvision"`` use nvJPEG, whose pixels differ by some levels.
             Transforms run where the images are.
-        isolate: make batches in a separate process, which hands them over in shared memory, so that its threads and the
-            training loop do not wait for each other. False makes them with threads of this process.
+        isolate: make batches in a separate process and hand them over in shared memory, so that the process's threads
+            and the training loop do not wait for each other. False makes batches with threads of this process.
         processes: number of processes that make the batches in turn, because Python's lock limits one process. By
             default one for each four threads, and for each four cores that a rank has, at least one and at most eight.
             Processes share ``threads`` and ``budget``, whose default grows with the number of processes, and read up to
@@ -135,12 +137,12 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             ``RAY_ADDRESS`` names, or that is started on this machine. The batches are the same.
         workers: with ``engine="ray"``, number of actors of this rank, each of ``threads`` CPUs, 1 by default; if None,
             as many as the cluster has CPUs for. :attr:`workers` can be set at any time.
-        collate: function that is called with each new batch, ahead of the training loop, for instance to tokenize. The
-            function gets the dict of ``Batch.asdict()``, with NumPy arrays, and returns further values of the records
-            by name, arrays (N, …) or lists of N, which come in ``batch.columns``. One thread at a time calls it. With
+        collate: function that is called with each new batch, ahead of the training loop, for instance to tokenize. It
+            gets the dict of ``Batch.asdict()`` with NumPy arrays, and returns more values of the records by name, as
+            arrays (N, …) or lists of N, which become part of ``batch.columns``. One thread at a time calls it. With
             ``isolate`` it must be in a module that the loader's process can import.
-        cache, cache_limit: folder that keeps the containers that were read, for a distant dataset, and the folder's
-            largest size, as for :class:`picstore.Dataset`.
+        cache, cache_limit: folder in which the containers of a distant dataset are kept once they are read, and the
+            folder's largest size, as for :class:`picstore.Dataset`.
 
     Raises:
         NotADataset, Damage: the dataset cannot be opened.
@@ -150,7 +152,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         Damage: while iterating, a record is damaged and ``on_damage`` is ``"raise"``, or a batch has no sound record.
     """
 
-    batch_sampler = None  # Lightning reads this attribute of loaders that have a sampler.
+    batch_sampler = None  # Lightning reads this attribute of any loader with a sampler.
 
     def __init__(  # noqa: PLR0913 - the contract's names, all but one with a default
         self,
@@ -189,7 +191,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         **unknown: NoReturn,
     ) -> None:
         refuse_arguments("Loader", unknown)
-        # The only local names so far are those of the arguments.
+        # So far, the arguments are the only local names.
         options = check_arguments(locals())
         if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open dataset has a cache of its own; give it to picstore.Dataset")
@@ -274,11 +276,11 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
 
     @property
     def sampler(self) -> EpochSampler:
-        """Stand-in for the DistributedSampler that training scripts ask for."""
+        """Object in place of the DistributedSampler that training scripts ask for."""
         return EpochSampler(self, self._order.samples_of_rank)
 
 
 def _steps_of(group: ViewGroup) -> str:
-    """Return the names of the transforms of a group."""
+    """Return the names of a group's transforms, as text."""
     names = ", ".join(name_of(each) for each in (*group.geometry, *group.color)) or "none"
     return names if group.count == 1 else f"{names}; {group.count} views"

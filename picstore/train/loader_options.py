@@ -27,7 +27,8 @@ from picstore.train.transforms.arguments import checked_integer, is_number
 
 _MAX_RANKS = 1 << 20
 
-# Arguments of torch's DataLoader that a loader does not have, and what to do instead. Default values are accepted.
+# Arguments of torch's DataLoader that a loader does not have, and what to do instead. Their default values are
+# accepted.
 _OF_DATALOADER = {
     "num_workers": "threads=N sets the number of decoding threads, one a core by default; processes=N divides them "
     "among N processes; workers=N is of engine='ray'",
@@ -50,7 +51,7 @@ _AROUND = "give it to the DataLoader that takes the dataset"
 
 
 def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:
-    """Raise UsageError if DataLoader's arguments or ``transforms`` are given, TypeError if unknown arguments are."""
+    """Raise UsageError for arguments of DataLoader and for ``transforms``, and TypeError for unknown arguments."""
     others = _OF_DATALOADER if of != "MapDataset" else dict.fromkeys((*_OF_DATALOADER, *_SHARED), _AROUND)
     instead = {"transforms": "its name is transform=", **others}
     for name in sorted(given.keys() - instead):
@@ -65,7 +66,7 @@ def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:
         raise UsageError(f"picstore.{of} has no " + "\n  no ".join(f"{name}: {instead[name]}" for name in refused))
 
 
-# Function that checks the value of an argument with a name, and returns the value in Python's own type.
+# Function that checks the value of the argument with a given name, and returns the value in a type of Python's own.
 _Check: TypeAlias = Callable[[Any, str], Any]
 
 
@@ -137,10 +138,10 @@ def _gap(value: Any, _: str) -> float | None:
 
 
 class LoaderOptions(TypedDict, total=False):
-    """Options of :class:`picstore.DataMux`. A configuration may hold the options that TOML can express.
+    """Options of :class:`picstore.DataMux`. A configuration may contain those that TOML can express.
 
-    An option's annotation holds the check of its value. An option without a check is checked where it is used. Plans,
-    outputs and pipelines check how options fit together.
+    The annotation of an option holds the function that checks its value. An option without such a function is checked
+    where it is used. Plans, outputs and pipelines check how options fit together.
     """
 
     seed: Annotated[int, _integer()]
@@ -170,7 +171,7 @@ class LoaderOptions(TypedDict, total=False):
 
 
 class LoaderArguments(LoaderOptions, total=False):
-    """Arguments of :class:`picstore.Loader`, whose signature has the defaults. A test compares both."""
+    """Arguments of :class:`picstore.Loader`, whose signature has their defaults. A test compares the two."""
 
     batch_size: Annotated[int | None, _optional(_integer(1))]
     global_batch_size: Annotated[int | None, _optional(_integer(1))]
@@ -193,7 +194,7 @@ def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:
     """Check the arguments that ``LoaderArguments`` names, and leave out all others.
 
     Returns:
-        The arguments with Python's types in place of NumPy's, fit for a state.
+        The arguments, with Python's own types instead of NumPy's, so that a state can contain them.
 
     Raises:
         UsageError: an argument has another type or is out of range; the text says what to give instead.
@@ -203,7 +204,7 @@ def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:
 
 
 def images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
-    """Return the given size, and the number of such batches in a global batch; raise UsageError if both are given."""
+    """Return the given size, and the number of such batches in a global batch; raise UsageError for two sizes."""
     if batch_size is not None and global_batch_size is not None:
         text = f"batch_size is {batch_size} and global_batch_size {global_batch_size}"
         raise UsageError(f"{text}; give the images of a rank's batch or of all ranks' batches")
@@ -211,7 +212,7 @@ def images_given(batch_size: int | None, global_batch_size: int | None, world_si
 
 
 def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
-    """Return the number of records in a batch; raise UsageError unless ``aug_repeats`` divides the number of images."""
+    """Return the number of records in a batch; raise UsageError if ``aug_repeats`` does not divide ``batch_size``."""
     if batch_size is None:
         raise UsageError("give batch_size, images in a batch, or global_batch_size, in all ranks' batches together")
     if batch_size % aug_repeats:
@@ -220,10 +221,10 @@ def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
 
 
 def check_main_guard() -> None:
-    """Raise UsageError if a loader is pickled for a worker and the main script has no guard.
+    """Raise UsageError if a loader is pickled for a worker whose main script has no guard.
 
-    From Python 3.14 on, and on macOS always, workers of a DataLoader import the main script instead of being forked. A
-    script without a guard would start workers in the worker, which Python refuses, and this process would only see a
+    From Python 3.14 on, and on macOS always, workers of a DataLoader are not forked but import the main script. Without
+    a guard the script would start workers in the worker, which Python refuses, and this process would only notice a
     lost connection.
 
     Raises:
@@ -231,12 +232,12 @@ def check_main_guard() -> None:
     """
     main = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
-    package = spec is not None and spec.name.endswith("__main__")  # Workers do not import a package's __main__.
+    package = spec is not None and spec.name.endswith("__main__")  # Workers import no package's __main__.
     if get_spawning_popen() is None or path is None or package or sys.flags.interactive:
         return
     try:
         text = Path(path).read_bytes()
-    except OSError:  # The script has moved, or lies in an archive.
+    except OSError:  # The script has moved, or is in an archive.
         return
     if b"__name__" not in text and b"parent_process" not in text:
         raise UsageError(f'workers import {path}, which starts them: put what it runs under if __name__ == "__main__":')

@@ -34,10 +34,10 @@ from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.transform_plan import Transforms, check_targets, plan_transforms
 from picstore.train.transforms.views import Views
 
-Item: TypeAlias = tuple[Any, Any]  # Image or views, and label or target.
+Item: TypeAlias = tuple[Any, Any]  # Image or views; label or target.
 
-_FREE_BLOCKS = 2  # Number of memory blocks kept for images of the next batches.
-# Number of records to watch for a second visit. A sampler without replacement visits all of them in its next epoch.
+_FREE_BLOCKS = 2  # Number of free memory blocks to keep for later batches.
+# Number of records to watch for a second visit; a sampler without replacement visits them all again in its next epoch.
 _WATCHED = 256
 _NOT_GIVEN = -1
 
@@ -46,13 +46,13 @@ class MapDataset(data.Dataset[Item]):
     """Dataset by index: ``dataset[i]`` is ``(image, label)`` of the i-th record in stored order.
 
     A MapDataset works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and
-    can be pickled. Images equal those of a :class:`Loader` with the same transforms, seed and epoch. Each
-    record is read by itself, of large images only the rows of tiles that the transforms need; :class:`Loader` reads
-    containers in order, which is faster.
+    can be pickled. Images equal those of a :class:`Loader` with the same transforms, seed and epoch. Each record is
+    read by itself; of a large image, only the rows of tiles that the transforms need. :class:`Loader` reads containers
+    in order, which is faster.
 
     Call ``set_epoch`` before each epoch. Without it, a DataLoader's workers draw new parameters for each batch, by the
-    seed that torch gives them. Outside of workers the epoch is 0, and one warning tells when a record comes a
-    second time with the same parameters.
+    seed that torch gives them. Outside of workers the epoch is 0, and the first record that comes again with the same
+    parameters causes a warning.
 
     Args:
         path: directory or URL of a finished dataset; or an open dataset.
@@ -85,7 +85,7 @@ class MapDataset(data.Dataset[Item]):
         **unknown: NoReturn,
     ) -> None:
         refuse_arguments("MapDataset", unknown)
-        # The only local names so far are those of the arguments.
+        # So far, the arguments are the only local names.
         given = check_arguments(locals())
         self.dataset = path if isinstance(path, Dataset) else Dataset(path)
         targets = check_targets(given["targets"], self.dataset)
@@ -105,13 +105,13 @@ class MapDataset(data.Dataset[Item]):
         self._max_pixels = given["max_pixels"]
         self._epoch = SharedIntegers((1,))
         self._epoch.values[0] = _NOT_GIVEN
-        self._calls = 0  # Number of batches that this worker made without an epoch.
-        # Records that were visited without an epoch; None after the warning.
+        self._calls = 0  # Number of batches made by this worker without an epoch.
+        # Records visited outside of workers while no epoch was set; None after the warning.
         self._watched: set[int] | None = set()
         self._blocks = BufferPool(_FREE_BLOCKS)
 
     def __repr__(self) -> str:
-        """Describe for a person: the dataset and what determines the images."""
+        """Describe the dataset for people: its path, and what determines the images."""
         gap = self._output.reducing_gap
         shown = [str(self.dataset.path), f"{len(self):,} images", self._output.dtype]
         return f"MapDataset({', '.join(shown)}{'' if gap is None else f', reducing_gap={gap}'})"
@@ -122,7 +122,7 @@ class MapDataset(data.Dataset[Item]):
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes by label, as in torchvision's ImageFolder."""
+        """Names of the classes, in the order of their labels, as in torchvision's ImageFolder."""
         return self.dataset.classes
 
     @property
@@ -141,7 +141,7 @@ class MapDataset(data.Dataset[Item]):
         return self.dataset.samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the parameters of transforms for ``epoch`` from now on, also in the workers of a DataLoader."""
+        """Draw the parameters of transforms for ``epoch`` from now on, in a DataLoader's workers too."""
         (self._epoch.values[0],) = check_position(epoch=epoch)
 
     def __getitem__(self, index: int) -> Item:
@@ -149,7 +149,7 @@ class MapDataset(data.Dataset[Item]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
-        """Read and transform several records at once, as a DataLoader asks for a batch."""
+        """Read and transform several records in one call, as a DataLoader does for a batch."""
         if not len(indices):
             return []
         batch = self._make_batch(self._checked(indices))
@@ -179,15 +179,15 @@ class MapDataset(data.Dataset[Item]):
         return numbers % len(self)
 
     def _find_epoch(self) -> int:
-        """Return the epoch that was set; in a worker without an epoch, a new number for each batch, from its seed."""
+        """Return the epoch that was set, or 0; in a worker without one, a new number for each batch, by its seed."""
         epoch, worker = int(self._epoch.values[0]), data.get_worker_info()
         if epoch != _NOT_GIVEN or worker is None:
             return max(epoch, 0)
         self._calls += 1
-        return rng.key(worker.seed, self._calls) >> 22  # An epoch has 42 bits.
+        return rng.key(worker.seed, self._calls) >> 22  # Keep 42 bits, as an epoch has.
 
     def _watch(self, numbers: I64, request: BatchRequest, records: BatchRecords, params: Any) -> None:
-        """Warn once if a record comes a second time with the same random parameters."""
+        """Warn once if a record comes again with the same random parameters, because no epoch was set."""
         if self._watched is None or self._epoch.values[0] != _NOT_GIVEN or data.get_worker_info() is not None:
             return
         listed = numbers.tolist()
@@ -208,7 +208,7 @@ class MapDataset(data.Dataset[Item]):
     def _make_batch(self, numbers: I64) -> Batch:
         """Make a batch of the records ``numbers``; raise Damage if a record is damaged or cannot be decoded."""
         containers, within = self.dataset.live.find(numbers)
-        # In place of ``Samples.lane`` and ``Samples.end``, which only loaders use.
+        # Stands for ``Samples.lane`` and ``Samples.end``, which only loaders use.
         unused = np.zeros(len(numbers), dtype=np.int64)
         samples = Samples(containers, within, unused, unused)
         request = [SourceRequest(0, self._find_epoch(), samples, np.arange(len(numbers)))]
@@ -225,7 +225,7 @@ class MapDataset(data.Dataset[Item]):
 
 
 def _images_of(batch: Batch) -> list[Any]:
-    """Return each record's image, or with ``Views`` a dict by group of a tensor (count, 3, H, W) or list of views."""
+    """Return each record's image; with ``Views``, a dict by group of tensors (count, 3, H, W), or of lists of views."""
     if not isinstance(batch.images, dict):
         return list(batch.images)
     return [

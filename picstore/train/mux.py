@@ -37,38 +37,38 @@ _DEFAULTS = {**(Loader.__init__.__kwdefaults__ or {}), "epoch_batches": None, "g
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Image of a mux, with its values as in :class:`Batch`; a missing string among the columns is None."""
+    """Image of a mux, with its values as in :class:`Batch`; a missing string in the columns is None."""
 
-    image: torch.Tensor  # uint8 (3, H, W) unless a transform makes floats
+    image: torch.Tensor  # uint8 (3, H, W), or floats if a transform makes them
     label: int
-    id: int  # Id within its dataset.
+    id: int  # Id in the record's dataset.
     target: dict[str, Any] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
 
 
 class DataMux(BatchLoader[MuxOrder]):
-    """Mix of datasets: each batch has exactly the configured count of each dataset, in shuffled order, without end.
+    """Mix of datasets without end: each batch has exactly the configured count of records of each, in shuffled order.
 
-    An exhausted dataset begins a new epoch of its own. Use a mux either by batches (iterate; after a ``break``,
-    iterating again goes on with the next batch) or by samples (``peek`` and ``read``).
+    A dataset that is exhausted begins a new epoch of its own. Use a mux either by batches (iterate; an iteration after
+    a ``break`` goes on with the next batch) or by samples (``peek`` and ``read``).
 
     Args:
-        config: a file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``. Options given here have
-            precedence over those of the file. Or a list of open datasets, such as selections, each with base label and
-            count.
+        config: file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``; options given here have
+            precedence over those in the file. Or a list of open datasets, such as selections, each with its base label
+            and count.
         transform: transforms of sources without transforms of their own. Callables among them take every batch.
-        schedule: counts by step, as ``(step, counts)`` in ascending order of steps, which are numbers of batches. From
+        schedule: counts that change: ``(step, counts)`` in ascending order of steps, which are numbers of batches. From
             the step on, the counts replace those of the configuration. Counts are a list, by source, or a dict by name.
             The name of a source is its ``name`` in TOML, or else its path as written. A source that a dict does not
             name keeps its count.
-        global_counts: counts are for the batches of all ranks together; the sizes of the ranks' batches differ by at
-            most one. Otherwise counts are for the batch of each rank.
+        global_counts: whether counts are for the batches of all ranks together, in which case the sizes of the ranks'
+            batches differ by at most one. Otherwise counts are for each rank's batch.
         lanes: number of runs of each source that batches mix, at most 65,536. By default all sources together have
             about 32, and ranks do not share a lane. ``load_state_dict`` takes over the lanes of the state unless they
             are given here.
-        classes: meaning of labels if the datasets have different classes: ``"join"`` gives classes of one name one
-            label, ``"offset"`` numbers each dataset's classes after those of the previous one, ``"same"`` keeps labels
-            as they are. None keeps labels too, with a warning if a label has several names. Labels of boxes stay.
+        classes: meaning of labels if the datasets have different classes: ``"join"`` gives all classes of one name the
+            same label, ``"offset"`` numbers each dataset's classes after those of the previous one, ``"same"`` keeps
+            labels as they are. None keeps them too, with a warning if a label has several names. Labels of boxes stay.
         epoch_batches: number of batches after which an iteration ends; the next iteration goes on from there.
         seed, device, threads, budget, targets, dtype: as for :class:`picstore.Loader`.
         memory_format, decoder, isolate, processes, engine, workers, collate: as for :class:`picstore.Loader`.
@@ -113,18 +113,18 @@ class DataMux(BatchLoader[MuxOrder]):
         )
         check_one_size([source.plan for source in sources])
         super().__init__(order, sources, options=chosen, callables=[callables], whole_epochs=False)
-        self._read = 0  # Number of samples that ``read`` took from the batch at the position.
+        self._read = 0  # Samples taken by ``read`` from the batch at the position.
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
 
     @property
     def classes(self) -> list[str]:
-        """Name of each label: several names are joined by " / ", and "" stands for no name."""
+        """Name of each label; several names of one label are joined by " / ", and a label without a name has ""."""
         return names_by_label(self.sources)
 
     @property
     def batch_size(self) -> int:
-        """Number of records in the next batch of this rank, and in every batch unless there is a schedule."""
+        """Number of records in this rank's next batch; without a schedule, in every batch."""
         return self.order.batch_size(*self._cursor.position)
 
     def __len__(self) -> int:
@@ -136,20 +136,20 @@ class DataMux(BatchLoader[MuxOrder]):
     def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
         self._end_samples()
         epoch, first = position or self._cursor.start_iteration(worker)
-        if self._read:  # Skip a batch that was read in part.
+        if self._read:  # Skip the rest of a batch that ``read`` has begun.
             self._read, first = 0, first + worker.step
             self._cursor.advance(epoch, first, worker)
         yield from self._batches(epoch, first, worker)
 
     def peek(self) -> Sample:
-        """Return the sample that ``read`` returns next."""
+        """Return the sample that ``read`` will return next."""
         if self._next is None:
             self._samples = self._samples or self._read_samples()
             self._next = next(self._samples)
         return self._next
 
     def read(self) -> Sample:
-        """Return the next sample. The first sample follows the last batch that an iteration gave."""
+        """Return the next sample; the first sample comes after the last batch that an iteration has yielded."""
         sample = self.peek()
         self._next = None
         self._read += 1
@@ -160,20 +160,20 @@ class DataMux(BatchLoader[MuxOrder]):
         return sample
 
     def close(self) -> None:
-        """End all threads and child processes; reading and iterating can go on."""
+        """End all threads and child processes; reading or iterating starts new ones."""
         self._end_samples()
         super().close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch or sample that was taken, fit for JSON."""
+        """Return the position after the last batch or sample that was taken, as values that JSON can hold."""
         return {**super().state_dict(), "read": self._read}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where another mux of the same datasets and seed stopped.
 
-        The other mux may have had different counts, schedule and world size, provided that a global batch of
-        this mux begins after exactly as many samples of each dataset as the other mux's complete global batches had. A
-        state within a batch, after ``read``, also needs the same counts and world size.
+        The other mux may have had different counts, schedule and world size, if one of this mux's global batches begins
+        after exactly the samples of each dataset that the other mux's complete global batches had. A state in the
+        middle of a batch, after ``read``, also needs the same counts and world size.
 
         Raises:
             UsageError: the state does not fit this mux.
@@ -183,7 +183,7 @@ class DataMux(BatchLoader[MuxOrder]):
         _, self._read = self.order.batches_and_rest(state)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        if self._samples is None:  # Otherwise ``read`` moves the position.
+        if self._samples is None:  # If samples are read, ``read`` moves the position.
             super()._advance(epoch, batch, worker)
 
     def _read_samples(self) -> Iterator[Sample]:
@@ -217,7 +217,7 @@ def _open(entry: MuxEntry, **options: Any) -> Dataset:
 def _open_sources(
     mixed: MuxConfig, transform: Transforms | Views | None, options: LoaderOptions
 ) -> tuple[tuple[TrainingSource, ...], tuple[UserTransform, ...]]:
-    """Open the datasets; return the sources, and the callables that take every batch."""
+    """Open the datasets; return the sources, and the callables that apply to every batch."""
     common = mixed.transform if transform is None else transform
     gap = options["reducing_gap"]
     _, callables = plan_transforms(common, targets=tuple(options["targets"]), reducing_gap=gap)
@@ -234,20 +234,20 @@ def _open_sources(
         plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns), reducing_gap=gap)
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
-        seed = rng.key(rng.MUX, options["seed"], number)  # Differs by ``number``, as a dataset may be listed twice.
+        seed = rng.key(rng.MUX, options["seed"], number)  # A dataset may be listed twice, with two numbers.
         sources.append(TrainingSource(dataset, seed, entry.base, plan))
     return tuple(sources), callables
 
 
 def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tuple[TrainingSource, ...]:
-    """Return the sources with the labels that a mux gives them.
+    """Return the sources with the labels that the mux gives to their classes.
 
     Args:
-        sources: sources with base labels.
+        sources: sources with the base labels of the configuration.
         choice: the option ``classes`` of a mux.
 
     Raises:
-        UsageError: classes are to be numbered, and a dataset has no class names, or has a base label of its own.
+        UsageError: classes are to be numbered, but a dataset has no class names, or was given a base label.
     """
     if choice in (None, "same"):
         if choice is None:
@@ -262,14 +262,14 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
         joined = JoinedNames()
         shifts = [RecordShift(labels=joined.add(each.dataset.classes)) for each in sources]
         return tuple(replace(source, shift=shift) for source, shift in zip(sources, shifts, strict=True))
-    # Sources that are parts of one dataset share labels, so a path counts once.
+    # A path counts once, because sources that are parts of one dataset share labels.
     counts = {str(source.dataset.path): len(source.dataset.classes) for source in sources}
     bases = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
     return tuple(replace(source, base=bases[str(source.dataset.path)]) for source in sources)
 
 
 def names_by_label(sources: Sequence[TrainingSource]) -> list[str]:
-    """Return the name of each label of a mux: several names are joined by " / ", and "" stands for no name."""
+    """Return the name of each label; several names of one label are joined by " / ", and no name is ""."""
     found: dict[int, dict[str, None]] = {}
     for source in sources:
         for label, name in source.class_names.items():

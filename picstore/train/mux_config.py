@@ -45,7 +45,7 @@ else:
 
 Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # Counts of some sources by name, or of all sources.
 
-# Type of a value in TOML, for each type of an option.
+# For each type of an option, the type of its value in TOML.
 _TOML_TYPES = {bool: bool, int: int, float: float, str: str, Sequence[str]: list}
 _DTYPES = {name: getattr(torch, name) for name in ("uint8", "float16", "bfloat16", "float32")}
 _MEMORY_FORMATS = {name: getattr(torch, name) for name in ("contiguous_format", "channels_last")}
@@ -54,20 +54,20 @@ _CHOICES = {"dtype": _DTYPES, "memory_format": _MEMORY_FORMATS}
 
 @dataclass(frozen=True, slots=True)
 class MuxEntry:
-    """Dataset of a mux: ``count`` records of ``path`` in each batch, with ``base`` added to the labels."""
+    """Dataset of a mux: each batch has ``count`` records of ``path``, with ``base`` added to their labels."""
 
     path: Path | Dataset
     base: int
     count: int
-    name: str = ""  # Name of the dataset in a schedule.
-    transform: tuple[UserTransform, ...] | None = None  # None for the mux's transforms.
+    name: str = ""  # Name by which a schedule refers to the dataset.
+    transform: tuple[UserTransform, ...] | None = None  # None for the transforms of the mux.
     where: str | None = None  # SQL condition that selects records.
-    root: str | None = None  # Folder of an index's images.
+    root: str | None = None  # Folder of the images, for an index of images.
 
 
 @dataclass(frozen=True, slots=True)
 class MuxConfig:
-    """Configuration: datasets, transforms of datasets without own transforms, :class:`LoaderOptions`, and schedule."""
+    """Configuration of a mux: datasets, transforms for datasets without own ones, :class:`LoaderOptions`, schedule."""
 
     entries: tuple[MuxEntry, ...]
     transform: tuple[UserTransform, ...] = ()
@@ -76,7 +76,7 @@ class MuxConfig:
 
 
 def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None = None) -> MuxSchedule:
-    """Build the schedule of a mux from a configuration, or from the steps and counts that are ``given``.
+    """Build the schedule of a mux from its configuration, or from ``given`` steps and counts instead.
 
     Raise UsageError if a step or counts cannot be used.
     """
@@ -97,7 +97,7 @@ def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None 
 
 
 def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
-    """Return each source's count at a step, from a list of all counts, or from a dict of the counts that change."""
+    """Return each source's count at a step, given a list of all counts, or a dict of counts that replace ``before``."""
     if isinstance(chosen, Mapping):
         for name in chosen:
             if names.count(name) != 1:
@@ -114,10 +114,10 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
 def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]]) -> MuxConfig:
     """Read a configuration; raise UsageError if it is not valid.
 
-    A file whose name ends in .toml is TOML. Any other file has the format of the library PicPoc: for each
-    dataset its path, its base label (the number added to its labels) and its count of records in a batch. Relative
-    paths in the file are looked for beside the file, then in the working directory. Instead of a file, open datasets
-    can be given, each with base label and count.
+    A file whose name ends in .toml is TOML. Any other file has the format of the library PicPoc: for each dataset its
+    path, its base label (the number added to its labels), and its count of records in a batch. Relative paths in a file
+    are looked up in the file's folder, then in the working directory. Instead of a file, open datasets can be given,
+    each with its base label and count.
     """
     if not isinstance(path, (str, os.PathLike)):
         if not path:
@@ -146,7 +146,7 @@ def _read_text(config: Path) -> str:
 
 
 def _given(triple: Any) -> MuxEntry:
-    """Return the entry of an open dataset that is given with base label and count."""
+    """Return the entry for an open dataset, given with base label and count."""
     if not isinstance(triple, Sequence) or len(triple) != 3 or not isinstance(triple[0], Dataset):
         raise UsageError(
             f"the mux: {reprlib.repr(triple)}; give (picstore.Dataset, base label, count) for each dataset"
@@ -229,7 +229,7 @@ def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:
 
 
 def _option(name: str, value: Any, config: Path) -> Any:
-    """Return an option's value, checked by its type in ``LoaderOptions``; names of dtypes and layouts are converted."""
+    """Return an option's value if ``LoaderOptions`` allows its type; convert names of dtypes and memory formats."""
     options = get_type_hints(LoaderOptions)
     if name not in options:
         raise UsageError(f"{config} has {name!r}; possible are source, transform, {', '.join(options)}")

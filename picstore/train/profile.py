@@ -35,19 +35,19 @@ from picstore.train.transforms.transform_plan import UserTransform, plan_transfo
 
 FUSED_STAGES = ("decode", "augment")
 STAGES = ("read", "plan", *FUSED_STAGES)
-# Number of batches before the clock starts, while kernels load, pages are fresh, and each lane reads a container.
+# Number of batches before the clock starts; meanwhile kernels load, pages are fresh, and each lane reads a container.
 _WARM_UP = 8
 
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds of each stage: processor time of the thread, or wall time for ``read``, which waits for a disk."""
+    """Seconds that each stage takes: processor time of the thread; for ``read``, which waits for a disk, wall time."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*STAGES, "fill"), 0.0))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time of the ``with`` block to a stage."""
+        """Add the time that the ``with`` block takes to a stage's seconds."""
         now = time.perf_counter if name == "read" else time.thread_time
         start = now()
         try:
@@ -58,16 +58,16 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Report(Result):
-    """Measured speed of a loader, and the time of each of its stages.
+    """Measured speed of a loader, and the time that each of its stages takes.
 
     Attributes:
-        microseconds: time of each stage for an image in one thread.
+        microseconds: time that each stage takes for an image in one thread.
         images: number of images that were measured.
         bytes: size of the containers that were read for these images.
-        threads: number of the loader's threads.
+        threads: number of the loader's decoding threads.
         rate: images/s of the loader.
         stats: statistics of the loader for these images.
-        seconds: time that the loader took.
+        seconds: time that the loader took for these images.
     """
 
     microseconds: dict[str, float]
@@ -79,17 +79,17 @@ class Report(Result):
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures and the verdict."""
+        """Return the report's fields, and the verdict."""
         return {**asdict(self), "verdict": self.verdict}
 
     @property
     def read_rate(self) -> float:
-        """Bytes/s of one reader."""
+        """Bytes/s that one reader thread reads."""
         return self.bytes / (self.microseconds["read"] * self.images * 1e-6)
 
     @property
     def verdict(self) -> str:
-        """Sentence about the bottleneck of the loader: a stage, the disk or Python."""
+        """Sentence that tells what limits the loader's speed: a stage, the disk or Python."""
         work = {name: self.microseconds[name] for name in STAGES if name != "read"}
         slowest = max(work, key=lambda name: work[name])
         fraction = work[slowest] / sum(work.values())
@@ -119,12 +119,12 @@ def measure(
     threads: int,
     **options: Any,
 ) -> Report:
-    """Measure the stages one after the other in one thread, then the loader.
+    """Measure the stages one after another in one thread, then the loader.
 
     Args:
-        transform: picstore's own transforms.
-        images: number of images to measure, of as many epochs as needed.
-        options: options of the loader.
+        transform: picstore's transforms, without callables.
+        images: number of images to measure, over as many epochs as needed.
+        options: other options of the loader.
     """
     loader = Loader(dataset, batch_size=batch_size, transform=transform, threads=threads, **options)
     batches = max(1, images // batch_size)
@@ -152,7 +152,7 @@ def measure(
 def _time_stages(
     loader: Loader, transform: Sequence[UserTransform], *, batch_size: int, batches: int
 ) -> tuple[Clock, int]:
-    """Time the stages of the same batches one after the other; return the clock and the bytes of containers read."""
+    """Time the stages of the same batches one after another; return the clock, and the size of the containers read."""
     plan, _ = plan_transforms(transform, reducing_gap=loader.output.reducing_gap)
     sources = (TrainingSource(loader.dataset, 0, plan=plan),)
     shard = RankShard(records=len(loader.dataset), lanes=default_lanes(1), batch=batch_size)
@@ -176,7 +176,7 @@ def _time_stages(
         with clock.stage("fill"):
             filler.fill(range(len(records)))
         _time_stages_of_fill(records, params[0], output, clock)
-    # The fused kernel decodes and resamples in one call. Its time is divided in proportion to the separate stages.
+    # The fused kernel decodes and resamples in one call. Divide its time in proportion to the times of separate stages.
     fill, apart = clock.seconds.pop("fill"), sum(clock.seconds[stage] for stage in FUSED_STAGES)
     for stage in FUSED_STAGES:
         clock.seconds[stage] *= fill / apart
@@ -184,7 +184,7 @@ def _time_stages(
 
 
 def _time_stages_of_fill(records: BatchRecords, params: TransformParams, output: OutputSpec, clock: Clock) -> None:
-    """Time decoding and augmenting separately, with the kernels that the fused kernel calls."""
+    """Time decoding and augmenting by separate calls, which run the kernels that the fused kernel calls."""
     slots, geometry, dtype = range(len(records)), params.geometry, OutputDtype.from_dtype(output.dtype)
     factors = np.where(records.foreign, 1, joint_factors([geometry], len(records), output.reducing_gap))
     reach = align_reach(geometry.reach, factors)

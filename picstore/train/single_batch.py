@@ -23,7 +23,7 @@ from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleBatch:
-    """Batch, parameters of each group's transforms, and, by slot without an image, the damage."""
+    """A batch, the parameters of each group's transforms, and, by slot, the damage of slots without an image."""
 
     host: HostBatch
     params: tuple[TransformParams, ...]
@@ -33,14 +33,15 @@ class SingleBatch:
 def read_records(
     request: BatchRequest, sources: Sequence[TrainingSource], *, max_pixels: int = MAX_PIXELS, replace: bool = False
 ) -> BatchRecords:
-    """Read each record of a batch by itself, of large images only the rows of tiles that the transforms need.
+    """Read each record of a batch by itself; of a large image, read only the rows of tiles that the transforms need.
 
     Args:
         request: requests of the batch; requests that share a container have different epochs.
-        replace: read the containers of damaged records whole, so that other records take their places as in a loader.
+        replace: whether to read containers with a damaged record whole, so that other records replace it as in a
+            loader.
 
     Raises:
-        Damage, NotADataset: without ``replace``, the container of a record cannot be read.
+        Damage, NotADataset: without ``replace``, a record's container cannot be read.
         Damage: a source has no sound record in the batch.
     """
     held: dict[EpochContainer, ReadResult] = {}
@@ -73,7 +74,7 @@ def make_images(
     output: OutputSpec,
     blocks: BufferPool,
 ) -> SingleBatch:
-    """Make the images and targets of a batch from its records."""
+    """Make the images and targets of a batch from its records; return them, with damage of slots without an image."""
     params = make_params(request, records.ids, records.image_sizes, sources=sources, extras=records.extras)
     filler = ImageFiller(records, params, output, blocks)
     problems = {**records.problems, **filler.fill(range(len(records)))}

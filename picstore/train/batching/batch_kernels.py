@@ -33,12 +33,12 @@ _TRIES = TRIES
     "int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1])), int64)"
 )
 def enter_records(places, picks, records, max_pixels):
-    """Fill slots of a batch from containers.
+    """Fill slots of a batch with records from containers.
 
     Args:
-        places: uint64 (m, 7), ``Container.place`` of each container: addresses of buffer, segment table (0 for none),
-            ``index``, ``held`` and ``tops`` (0 if all are zero), and the counts of records and of table entries.
-        picks: int64 (3, k): container, row in the container, and slot of each record.
+        places: uint64 (m, 7), ``Container.place`` of each container: addresses of its buffer, its segment table (0 for
+            none), ``index``, ``held`` and ``tops`` (0 if all are zero); numbers of its records and of table entries.
+        picks: int64 (3, k): for each record, index of its container, its row in the container, and its slot.
         records: arrays of ``BatchRecords``, filled by slot: entries and held entries as bytes, tops, addresses, sizes,
             layouts, image sizes, ids and entry points.
         max_pixels: largest number of pixels of an image.
@@ -47,7 +47,7 @@ def enter_records(places, picks, records, max_pixels):
         The number of images that claim more than ``max_pixels``, or more pixels than their bytes can hold.
 
     Raises:
-        IndexError: a container has no such row, or the batch no such slot.
+        IndexError: a container has no such row, or the batch has no such slot.
     """
     entries, held_entries, tops, addresses, sizes, layouts, image_sizes, ids, points = records
     large = 0
@@ -82,7 +82,7 @@ def enter_records(places, picks, records, max_pixels):
 
 @device_function
 def _find_points(entry, place, held_first, points):
-    """Set ``points`` to address and spacing, in MCUs, of the held segments' entry points; spacing −1 if invalid."""
+    """Set ``points`` to the address of the held segments' entry points and their spacing in MCUs, -1 if invalid."""
     table = array_at(place[1], np.int64(place[6]), np.uint16)
     count, interval, first = _u32(entry, _COUNT), _u16(entry, _INTERVAL), _u32(entry, _FIRST)
     at, sampling = first + count, min(load_byte(entry + np.uint64(_SAMPLING)), 5)
@@ -101,13 +101,13 @@ def _find_points(entry, place, held_first, points):
 
 @kernel("void(int64[:, ::1], int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1])")
 def choose_boxes(reach, tops, layouts, sizes, boxes, per_row):
-    """Choose, for each image, the box whose tiles are described to a GPU.
+    """Compute, for each image, the box whose tiles are described to a GPU.
 
     Args:
-        reach: int64 (n, 4), ``views_reach.joint_reach`` in pixels of stored images.
+        reach: int64 (n, 4), result of ``views_reach.joint_reach``, in pixels of stored images.
         tops, layouts, sizes: as in ``BatchRecords``.
-        boxes: int64 (n, 4), filled with ``views_reach.boxes_to_cut`` in pixels of the held rows.
-        per_row: int64 (n,), filled with the number of segments in a row of tiles, at least 1.
+        boxes: int64 (n, 4), receives what ``views_reach.boxes_to_cut`` returns, in pixels of the held rows.
+        per_row: int64 (n,), receives the number of segments in a row of tiles, at least 1.
     """
     for i in range(reach.shape[0]):
         for axis in range(2):
@@ -136,22 +136,22 @@ def _mix(z):
     return z ^ (z >> _S31)
 
 
-# ``draw_numbers`` and ``place_crops`` give the geometry of ``RandomResizedCrop`` and flips, bit for bit: from the same
-# random numbers, by the same float64 operations in the same order. NumPy computes the exponential between the two
-# kernels, because other libraries' results differ in the last bits.
+# ``draw_numbers`` and ``place_crops`` compute the same geometry as ``RandomResizedCrop`` and flips, bit for bit: from
+# the same random numbers, by the same float64 operations in the same order. NumPy computes exponentials between the two
+# kernels, because the results of other libraries differ in the last bits.
 @kernel(
     "void(uint64, int64[::1], int64[::1], float64, float64, uint64[::1], float64[:, ::1], float64[:, ::1])",
 )
 def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
-    """Draw, for each image, the random numbers that ``BatchRandom.uniform`` would return.
+    """Draw, for each image, the random numbers that ``BatchRandom.uniform`` would draw.
 
     Args:
-        key: key of seed and epoch.
+        key: key of the seed and the epoch.
         ids, views: int64 (n,), ids of the records, and indices of the views.
         low, span: least logarithm of an aspect ratio, and the greatest logarithm less the least.
-        keys: uint64 (n,), filled with each image's key.
-        numbers: float64 (n, k), filled with the first k numbers, of which the second ten are for aspect ratios.
-        exponents: float64 (n, 10), filled with the logarithms of the aspect ratios.
+        keys: uint64 (n,), receives each image's key.
+        numbers: float64 (n, k), receives each image's first k numbers; the second ten are for aspect ratios.
+        exponents: float64 (n, 10), receives the logarithms of ten aspect ratios of each image.
     """
     for i in range(ids.size):
         own = _mix((key + _GOLDEN) ^ _u64(ids[i]))
@@ -169,17 +169,18 @@ def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
     "int64[:, ::1], float64[:, ::1])"
 )
 def place_crops(numbers, ratios, sizes, bounds, flips, frame, clip, box):
-    """Choose and place the crop of each image, and mirror the crop.
+    """Choose the crop of each image, place it, and mirror it.
 
     Args:
-        numbers, ratios: ``numbers`` of ``draw_numbers``, the last of which are for flips; aspect ratios (n, 10).
+        numbers: result of ``draw_numbers``; the last k numbers are for flips.
+        ratios: float64 (n, 10), aspect ratios.
         sizes: int64 (n, 2), width and height of the images.
         bounds: float64 (4,): least fraction of the area, greatest less least fraction, least and greatest aspect ratio.
         flips: float64 (k, 3): probability; 1 to mirror left to right; 1 to mirror top to bottom.
-        frame, clip, box: filled with the fields of ``Geometry`` of these names.
+        frame, clip, box: receive the fields of ``Geometry`` with these names.
 
     Returns:
-        True if all boxes lie within their images.
+        True if each image has pixels and its crop lies within it.
     """
     for i in range(sizes.shape[0]):
         width, height = sizes[i]

@@ -23,7 +23,7 @@ _REMEDY = "define collate in a module of its own, or give isolate=False"
 
 
 def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) -> dict[str, Values]:
-    """Return the column values of n records by column name: an array (n, …), or a list of n strings.
+    """Return the records' values by column name: an array (n, …), or a list of n strings.
 
     A missing value, such as that of a dataset without the column, is None, NaN or −1, as in ``Column.take``.
 
@@ -37,7 +37,7 @@ def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) ->
             continue
         held = [each.dataset.column(name) if name in each.dataset.columns else None for each in sources]
         present = [column for column in held if column is not None]
-        # NaN marks a missing value if one of the columns holds floats.
+        # If any of the columns holds floats, NaN marks missing values.
         like = next((column for column in present if column.values.dtype.kind == "f"), present[0])
         slots = [np.flatnonzero(source == number) for number in range(len(sources))]
         pieces = [
@@ -59,7 +59,7 @@ def _join(name: str, pieces: list[Any], order: I64) -> Values:
 
 
 def check_collate(collate: Any, *, isolate: bool) -> None:
-    """Raise UsageError if ``collate`` is not a function, or if, with ``isolate``, another process cannot import it."""
+    """Raise UsageError if ``collate`` is not a function or, with ``isolate``, if another process cannot import it."""
     if collate is None:
         return
     if not callable(collate):
@@ -75,11 +75,11 @@ def check_collate(collate: Any, *, isolate: bool) -> None:
 
 
 def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[str, Any]:
-    """Call a user's function with a finished batch; return the function's values.
+    """Call a user's collate function with a finished batch; return the values that it returns.
 
     The function gets a dict of ``images``, ``labels``, ``ids`` and, if there are any, ``targets`` and ``columns``, in
-    the form of ``Batch.asdict()`` but with NumPy arrays. Images of bfloat16 are given as their bits, uint16. Images
-    that a GPU will decode are missing. With ``aug_repeats``, the first dimension of images and targets is repetitions.
+    the form of ``Batch.asdict()`` but with NumPy arrays. Images of bfloat16 are given as their bits, uint16. There are
+    no images if a GPU will decode them. With ``aug_repeats``, images and targets have repetitions as first dimension.
 
     Raises:
         PicstoreError: the function raised an error; the message has its traceback.
@@ -108,7 +108,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Return values by group name, or the only group's values if it has no name; a single view is not in a list."""
+    """Return values by group name, or those of an unnamed group; a single view's values are not in a list."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}
@@ -116,5 +116,5 @@ def _by_group(groups: Any, output: OutputSpec) -> Any:
 
 
 def _numeric(output: OutputSpec) -> Callable[[Array], Array]:
-    """Return a function that views images as float16 if that is the output's dtype, and otherwise changes nothing."""
+    """Return a function that views images as float16 if the output has that dtype, and else leaves them unchanged."""
     return lambda image: image.view(np.float16) if output.dtype == "float16" else image

@@ -17,19 +17,19 @@ logger = logging.getLogger("picstore")
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """Return, for each index, the next index in ``sound`` (ascending), or the first of ``sound`` after the last."""
+    """Return, for each of ``numbers``, the next number in ``sound``, which ascends; after its end, its first number."""
     replaced: I64 = sound[np.searchsorted(sound, numbers) % len(sound)]
     return replaced
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
-    """Copy the source's next sound sample into each slot with a problem; raise the problem if there is none."""
+    """Copy the next sound sample of its source into each slot with a problem; raise the problem if there is none."""
     for slot, replacement in replacements(batch.source, problems).items():
         _copy_sample(batch, replacement, slot)
 
 
 def replacements(source: I64, problems: Mapping[int, Damage]) -> dict[int, int]:
-    """Return, for each slot with a problem, the source's next sound slot; raise the problem if there is none."""
+    """Return, for each slot with a problem, the next sound slot of its source; raise the problem if there is none."""
     if not problems:
         return {}
     damaged = np.isin(np.arange(len(source)), list(problems))
@@ -57,7 +57,7 @@ def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
 
 
 class DamageLog:
-    """Log of each damaged record, once, and of the first fallback; ``strict`` tells callers to stop at any damage."""
+    """Log that names each damaged record once, and the first fallback; if ``strict``, callers stop at any damage."""
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
@@ -72,7 +72,7 @@ class DamageLog:
                 logger.warning("left out: %s", text)
 
     def report_fallbacks(self, reasons: Sequence[str], *, of: int) -> None:
-        """Log, at the first call, the number of a batch's ``of`` images that the GPU's decoder left to the CPU."""
+        """Log, at the first call only, how many of a batch's ``of`` images the GPU's decoder left to the CPU."""
         if not self._fell_back:
             self._fell_back = True
             text = "the CPU decoded %d of %d images of a batch, which the GPU's decoder refuses: %s; "

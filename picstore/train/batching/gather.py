@@ -23,42 +23,42 @@ from picstore.train.batching.views_reach import boxes_to_cut, layouts_of
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.transform_plan import TARGETS
 
-ReadResult: TypeAlias = "Container | Damage"  # a container, or the reason why it cannot be read
-# Source, epoch and number of a container. Each epoch has crops of its own, and so needs other parts of a container.
+ReadResult: TypeAlias = "Container | Damage"  # a container, or why it cannot be read
+# Source, epoch and container number. The epoch counts, because its crops need other parts of a container.
 EpochContainer: TypeAlias = tuple[int, int, int]
 ReadContainers: TypeAlias = Mapping[EpochContainer, ReadResult]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRecords:
-    """Streams, sizes and labels of a batch: arrays of n slots."""
+    """Records of a batch before decoding: streams, sizes and labels by slot, in arrays of n slots."""
 
-    containers: list[Container]  # dropped when the batch is filled
+    containers: list[Container]  # cleared when the batch is filled
     container: I64  # (n,), index in ``containers``; −1 for none
     folders: tuple[Root, ...]  # roots of the datasets, by source
-    entries: Table  # ``layout.ENTRY`` (n,); zeros for an empty slot
-    held: Table  # index entries of the parts that were read
-    tops: I64  # (n,), number of pixel rows above the held rows
-    # (n, 2) each, as in ``jpeg.cut.TiledJpegs``: addresses of the stream and of the lengths of its segments; numbers of
-    # its bytes and of its segments. All are 0 for an empty slot.
+    entries: Table  # ``layout.ENTRY`` (n,), index entries; zeros for an empty slot
+    held: Table  # (n,), index entries that describe only what was read
+    tops: I64  # (n,), number of pixel rows above the rows that were read
+    # (n, 2) each, as in ``jpeg.cut.TiledJpegs``: addresses of the stream and of its segments' lengths; numbers of its
+    # bytes and of its segments. All are 0 for an empty slot.
     addresses: U64
     sizes: I64
-    layouts: I64  # (n, 6), result of ``layouts_of`` for the held parts
+    layouts: I64  # (n, 6), result of ``layouts_of`` for ``held``
     image_sizes: I64  # (n, 2), width and height of stored images
     # (n,) each; −1 if nothing of the record's container can be read.
     labels: I64
     ids: I64
-    source: I64  # (n,), index of the dataset
+    source: I64  # (n,), index of the dataset of each slot
     extras: list[bytes]  # JSON for targets; empty without targets
     attachments: list[dict[str, bytes | memoryview]]  # image files for targets, by name
     points: I64  # (n, 2), entry points as ``describe_tiles`` takes them
-    damage: list[Damage]  # damage of records that other records of their container replace
-    problems: dict[int, Damage]  # reasons of slots without an image
+    damage: list[Damage]  # damage of records that sound records of their container replace
+    problems: dict[int, Damage]  # by slot, why the slot has no image
     weight: float = 1.0  # see ``Batch.weight``
 
     @classmethod
     def empty(cls, count: int, folders: Iterable[Root], *, weight: float = 1.0) -> BatchRecords:
-        """Make ``count`` slots without records."""
+        """Return the records of ``count`` slots that are all empty."""
         return cls(
             containers=[],
             container=np.full(count, -1, dtype=np.int64),
@@ -86,12 +86,12 @@ class BatchRecords:
 
     @property
     def foreign(self) -> Bools:
-        """Whether each slot's stream is a file of any format rather than an upright JPEG: bool (n,)."""
+        """Whether each slot's stream is a file of any format, not an upright JPEG: bool (n,)."""
         foreign: Bools = (self.entries["flags"] & FOREIGN) != 0
         return foreign
 
     def jpeg(self, slot: int) -> memoryview:
-        """Return a slot's stream, a view of the container; empty if the slot has none."""
+        """Return a slot's stream, which shares the container's memory; it is empty if the slot is empty."""
         if not self.sizes[slot, 0]:
             return memoryview(b"")
         buffer: memoryview = self.containers[self.container[slot]].buffer
@@ -99,7 +99,7 @@ class BatchRecords:
         return buffer[offset : offset + int(self.sizes[slot, 0])]
 
     def address(self, slot: int) -> tuple[str, int]:
-        """Return file and offset of the record in a slot."""
+        """Return the file of the record in a slot, and the record's offset there."""
         container: Container = self.containers[self.container[slot]]
         offset = int(self.entries["offset"][slot])
         if container.origin is not None:
@@ -107,7 +107,7 @@ class BatchRecords:
         return str(self.folders[self.source[slot]] / container.ref.name), container.ref.offset + offset
 
     def files(self) -> RecordFiles:
-        """Return files and offsets of all slots' records."""
+        """Return, for all slots, the record's file and the record's offset there."""
         slots, count = np.flatnonzero(self.container >= 0), len(self.containers)
         numbers, source = self.container[slots], np.zeros(count, np.int64)
         source[numbers] = self.source[slots]
@@ -126,7 +126,7 @@ class BatchRecords:
         return RecordFiles(names, number, offsets)
 
     def to_held(self, boxes: I64, slots: Sequence[int] | slice) -> I64:
-        """Convert boxes, int64 (n, 4), from pixels of the slots' stored images to pixels of the held rows."""
+        """Convert boxes, int64 (n, 4), from pixels of the slots' stored images to pixels of the rows that were read."""
         moved: I64 = boxes - self.tops[slots][:, None] * np.array([0, 1, 0, 1])
         return moved
 
@@ -147,13 +147,13 @@ class BatchRecords:
             )
 
     def corrupt(self, problems: Mapping[int, str]) -> dict[int, Damage]:
-        """Return a Corrupt error for each slot of ``problems``, made from the problem's text."""
+        """Return a Corrupt error for each slot of ``problems``, with the slot's text."""
         ids = self.ids
         return {slot: Corrupt(f"record {ids[slot]} {text}", *self.address(slot)) for slot, text in problems.items()}
 
     def release(self) -> None:
-        """Drop the containers, which would stay in memory until the consumer takes the batch."""
-        self.sizes[:] = 0  # Otherwise the addresses might still be read.
+        """Drop the containers, which would otherwise stay in memory until the consumer takes the batch."""
+        self.sizes[:] = 0  # Otherwise the streams' addresses might still be read.
         self.containers.clear()
         self.extras.clear()
         self.attachments.clear()
@@ -172,10 +172,10 @@ def gather_records(
     sources: Sequence[TrainingSource],
     max_pixels: int = MAX_PIXELS,
 ) -> BatchRecords:
-    """Collect the records of a batch from containers that were read; each slot belongs to one request.
+    """Collect the records of a batch from containers that were read; ``requests`` together have each slot once.
 
-    An image with more than ``max_pixels``, or with more pixels than its stream can hold, gets an entry in ``problems``.
-    A slot with a problem has the size of the image that will replace its image.
+    An image with more than ``max_pixels``, or with more pixels than its stream can hold, becomes a problem. A slot with
+    a problem gets the size of the image that will replace its image.
 
     Raises:
         Damage: a source has no sound record in the batch.
@@ -190,13 +190,13 @@ def gather_records(
     if large:
         _refuse_large(records, max_pixels)
     for slot, replacement in replacements(records.source, records.problems).items():
-        # Transforms may refuse the size of a damaged image, such as one smaller than a crop.
+        # A damaged image may have a size that transforms reject, for example because a crop does not fit.
         records.image_sizes[slot] = records.image_sizes[replacement]
     return records
 
 
 def _refuse_large(records: BatchRecords, max_pixels: int) -> None:
-    """Empty the slots whose images claim too many pixels, so that no memory is allocated for these images."""
+    """Empty the slots whose images claim too many pixels, so that no memory is allocated for them."""
     pixels = records.image_sizes.prod(axis=1)
     held = records.entries["length"].astype(np.int64)
     limits = np.where(records.foreign, max_pixels, np.minimum(max_pixels, MAX_PIXELS_A_BYTE * held))
@@ -216,7 +216,7 @@ def _gather_source(
     source: TrainingSource,
     max_pixels: int,
 ) -> int:
-    """Fill the slots of a source; return the number of images with too many pixels."""
+    """Fill the slots of one request; return the number of images with too many pixels."""
     records.source[request.slots] = request.source
     numbers, number_of = np.unique(request.samples.container, return_inverse=True)
     read = [containers[request.source, request.epoch, number] for number in numbers.tolist()]
@@ -241,7 +241,7 @@ def _gather_source(
 def _find_sound(
     records: BatchRecords, request: SourceRequest, containers: ReadContainers, *, source: TrainingSource
 ) -> list[tuple[Container, I64, I64]]:
-    """List a source's containers, each with its records' slots and rows; sound records replace damaged records."""
+    """List a request's containers, each with slots and the rows of their records; replace damaged by sound records."""
     order = np.argsort(request.samples.container, kind="stable")
     numbers, wanted = request.samples.container[order], request.samples.record[order]
     slots = request.slots[order]
@@ -259,7 +259,7 @@ def _find_sound(
             sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
             sound_ones = container.good & source.dataset.live.mask(number)
             alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
-            # A record of another bucket is taken only in a batch of one record, which has no other slot to copy.
+            # Take a record of another bucket only in a batch of one record, because it has no other slot to copy.
             sound = np.flatnonzero(alike if alike.any() or len(records) > 1 else sound_ones)
             if not len(sound):
                 records.problems.update(zip(here.tolist(), damage, strict=True))
@@ -273,8 +273,8 @@ def _find_sound(
 def _enter(
     records: BatchRecords, found: Sequence[Container], picks: I64, *, source: TrainingSource, max_pixels: int
 ) -> int:
-    """Fill the slots of ``picks``, see ``enter_records``; return the number of images with too many pixels."""
-    from picstore.train.batching.batch_kernels import enter_records  # imports numba
+    """Fill slots with the records ``picks``, see ``enter_records``; return how many images have too many pixels."""
+    from picstore.train.batching.batch_kernels import enter_records  # The module imports numba.
 
     number_of, _, slots = picks
     places = np.array([container.place() for container in found], np.uint64)
@@ -308,12 +308,13 @@ def _enter_targets(
             records.problems[slot] = type(error)(error.what, file, error.offset)
             continue
         records.extras[slot], records.attachments[slot] = extra, attachments
-    # The budget counts only the container's bytes, so larger extras are dropped, and decompressed for each batch.
+    # Larger extras are dropped, and decompressed again for each batch, because the budget counts only a container's
+    # bytes.
     container.release_extras(above=len(container.buffer))
 
 
 def _describe_damage(container: Container, record: int, file: str) -> Damage:
-    """Return the error of a damaged record, with the record's id and offset if the index entry is sound."""
+    """Return the error for a damaged record; it names the record's id and offset if the index entry is sound."""
     if cause := container.causes.get(record):
         if cause.file != container.ref.name:
             return cause

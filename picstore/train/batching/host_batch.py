@@ -20,16 +20,17 @@ from picstore.train.batching.parameters import TransformParams
 T = TypeVar("T")
 
 Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or a list of n arrays (3, h, w)
-# Images of a group: (count, n, 3, H, W), or count lists of n arrays (3, h, w). Targets of a group: count lists of n.
+# Images of a group of views: (count, n, 3, H, W), or count lists of n arrays (3, h, w). Targets: count lists of n
+# dicts.
 ViewImages: TypeAlias = "Array | list[list[Array]]"
 GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"
 
-# Bytes of a quantization row: alignment lets kernels number the rows in the joined memory of several batches.
+# Arrays begin at multiples of a quantization row's bytes, so that kernels can number rows in the memory of all batches.
 _ALIGNMENT = 128
 
 
 def map_images(function: Callable[[Any], T], images: Any) -> Any:
-    """Apply a function to each array in nested lists; return the results in lists of the same nesting."""
+    """Apply a function to each array in nested lists; return the results in equally nested lists."""
     if isinstance(images, list):
         return [map_images(function, image) for image in images]
     return function(images)
@@ -37,7 +38,7 @@ def map_images(function: Callable[[Any], T], images: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordFiles:
-    """Files and offsets of the n records of a batch; ``files[slot]`` gives both."""
+    """Files and offsets of the n records of a batch; ``files[slot]`` is both for a slot."""
 
     names: list[str]
     number: I64  # (n,), index in ``names``; −1 for none
@@ -50,7 +51,7 @@ class RecordFiles:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """Layout of a batch's arrays for picstore's GPU decoder in one block: numbers of data bytes, images and parts."""
+    """Layout in one block of a batch's arrays for picstore's GPU decoder, given numbers of bytes, images and parts."""
 
     data: int
     images: int
@@ -58,7 +59,7 @@ class SegmentLayout:
 
     @lru_cache(maxsize=8)  # noqa: B019 - a layout is a few numbers
     def places(self) -> dict[str, tuple[slice, tuple[int, ...], str]]:
-        """Return byte range, shape and dtype of each array by name; arrays begin at multiples of ``_ALIGNMENT``."""
+        """Return each array's byte range, shape and dtype by name; arrays begin at multiples of ``_ALIGNMENT``."""
         n, tables = self.images, words.HUFFMAN_TABLES * self.images
         shapes: dict[str, tuple[tuple[int, ...], str]] = {
             "data": ((self.data,), "uint8"),
@@ -66,7 +67,7 @@ class SegmentLayout:
             "codes": ((tables, words.HUFFMAN_BYTES), "uint8"),
             "places": ((tables, 4), "int32"),
             "quantization": ((tables, 64), "int16"),
-            # The following arrays stay on the host; decoding joins the ``images`` of several batches.
+            # The arrays from here on stay on the host; decoding joins the ``images`` of several batches.
             "images": ((n, words.IMAGE_WORDS), "int64"),
             "tilings": ((n, 6), "int64"),
             "boxes": ((n, 4), "int64"),
@@ -81,7 +82,7 @@ class SegmentLayout:
 
     @property
     def uploaded(self) -> int:
-        """Number of bytes, from the block's start, that are copied to a GPU: a multiple of ``_ALIGNMENT``."""
+        """Number of bytes at the block's start that are copied to a GPU, a multiple of ``_ALIGNMENT``."""
         uploaded: int = self.places()["images"][0].start
         return uploaded
 
@@ -94,23 +95,24 @@ class SegmentLayout:
 
 @dataclass(slots=True, eq=False)
 class SegmentTables:
-    """Description of a batch's tiles for picstore's GPU decoder; ``arrays["data"]`` holds the rows of tiles."""
+    """Description of a batch's tiles for picstore's GPU decoder; the rows of tiles are in ``arrays["data"]``."""
 
     layout: SegmentLayout
     block: U8  # memory of the arrays
     arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
-    # Index of each image's first segment part, and its number of parts, 0 if the GPU does not decode the image.
+    # For each image, index of its first part, and number of its parts, 0 if the GPU does not decode the image.
     first: I64
     count: I64
-    # For each slot that the GPU does not decode, the CPU's pixels (3, h, w), and the reason.
+    # By slot, for images that the GPU does not decode: the pixels (3, h, w) decoded by the CPU, and the reason.
     pixels: dict[int, U8] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-    # In the first batches of a process, a slot, the CPU's pixels (3, h, w) of a box, and the box in the stored image.
+    # In the first batches of a process: a slot, the pixels (3, h, w) of a box as the CPU decodes them, and the box in
+    # the stored image.
     probe: tuple[int, U8, I64] | None = None
 
     @staticmethod
     def divide(layout: SegmentLayout, block: U8) -> dict[str, Array]:
-        """Return the arrays of a layout by name, as views of a block."""
+        """Return the arrays of a layout by name, which share the memory of ``block``."""
         return {
             name: np.ndarray(shape, dtype, block.data, part.start)
             for name, (part, shape, dtype) in layout.places().items()
@@ -119,16 +121,16 @@ class SegmentTables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedBatch:
-    """Streams of a batch that a device decodes, by slot."""
+    """Streams of a batch that a GPU decodes, by slot."""
 
     bounds: I64  # (n, 2), start and end of each stream; equal if there is none
     # (n, 4), left, top, width and height of each decoded image, in pixels of the stored image.
     boxes: I64
-    params: tuple[TransformParams, ...]  # parameters of each group
+    params: tuple[TransformParams, ...]  # parameters of each group of views
     files: RecordFiles
-    shown: I64  # (n,), for each slot, the slot whose stream is shown
+    shown: I64  # (n,), for each slot, the slot whose stream it shows
     factors: I64  # (n,), factor by which decoding divides the sides
-    segments: SegmentTables | None = None  # description for picstore's decoder
+    segments: SegmentTables | None = None  # description of the tiles for picstore's decoder
 
     @property
     def shows_all(self) -> bool:
@@ -138,24 +140,24 @@ class EncodedBatch:
 
 @dataclass(slots=True, eq=False)
 class HostBatch:
-    """Finished batch in CPU memory: the fields of ``Batch`` as arrays, and more."""
+    """Finished batch in CPU memory: the fields of ``Batch`` as arrays, and what completes the batch on a device."""
 
-    images: list[ViewImages] | U8  # decoded images of each group, or bytes for a device's decoder
+    images: list[ViewImages] | U8  # images of each group, or the bytes that a GPU decodes
     labels: I64
     ids: I64
-    source: I64  # (n,), index of the dataset
+    source: I64  # (n,), index of the dataset of each slot
     targets: list[GroupTargets] | None  # targets of each group
     damage: list[Damage]  # damage of records that were replaced
-    encoded: EncodedBatch | None = None  # layout of the bytes for a device's decoder
+    encoded: EncodedBatch | None = None  # description of the bytes that a GPU decodes
     columns: dict[str, Values] = field(default_factory=dict)
     weight: float = 1.0
 
     def release(self) -> None:
-        """Drop the images, so that their memory is free as soon as no tensor shares it."""
+        """Drop the images, so that their memory is free once no tensor shares it."""
         self.images = []
 
     def take_apart(self) -> tuple[Any, HostBatch]:
-        """Return the arrays that lie in one block of memory, and the batch without them, which can be pickled."""
+        """Return the arrays, which lie in one block of memory, and the batch without them, which can be pickled."""
         if self.encoded is None or self.encoded.segments is None:
             return self.images, replace(self, images=[])
         tables = self.encoded.segments
@@ -164,7 +166,7 @@ class HostBatch:
         return tables.block, replace(self, images=[], encoded=encoded)
 
     def put_together(self, arrays: Any) -> HostBatch:
-        """Return the batch with its arrays put back: the inverse of :meth:`take_apart`."""
+        """Return the batch with the arrays that :meth:`take_apart` returned."""
         if self.encoded is None or self.encoded.segments is None:
             return replace(self, images=arrays)
         tables = self.encoded.segments
@@ -180,4 +182,4 @@ class BatchFiller(Protocol):
     encoded: EncodedBatch | None
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Fill some slots, in any order and from any thread; return for each slot without an image the reason."""
+        """Fill some slots, in any order and from any thread; return, by slot, the damage of slots without an image."""

@@ -23,13 +23,13 @@ from picstore.train.transforms.views import ViewGroup
 
 @dataclass(frozen=True, slots=True)
 class TransformParams:
-    """Composed geometry and color of a group's views in a batch of n slots: row v · n + i is view v of slot i."""
+    """Geometry and color of a group's views in a batch of n slots; row v · n + i is for view v of slot i."""
 
     geometry: Geometry
     program: ColorProgram
 
     def equals(self, other: TransformParams) -> bool:
-        """Return whether two sets of parameters of the same records make the same images; boxes are not compared."""
+        """Return whether two sets of parameters make the same images of the same records; boxes are not compared."""
         names = [each.name for each in fields(Geometry) if each.name != "boxes"]
         geometry = all(np.array_equal(getattr(self.geometry, n), getattr(other.geometry, n)) for n in names)
         names = [each.name for each in fields(ColorProgram)]
@@ -37,7 +37,7 @@ class TransformParams:
 
     @classmethod
     def concatenate(cls, parts: Sequence[TransformParams]) -> TransformParams:
-        """Join the parameters of several batches, one batch after another."""
+        """Join the parameters of several batches, one batch's rows after another's."""
         order = np.arange(sum(len(each.geometry.size) for each in parts))
         return cls(
             Geometry.concatenate([each.geometry for each in parts], order),
@@ -45,7 +45,7 @@ class TransformParams:
         )
 
     def select_slots(self, slots: I64, *, count: int) -> TransformParams:
-        """Return the parameters of ``slots`` in each of ``count`` views; a slot may occur twice."""
+        """Return the rows of ``slots`` in each of ``count`` views; a slot may occur twice."""
         n = len(self.geometry.size) // count
         rows = view_rows(slots, count=count, n=n)
         return TransformParams(
@@ -54,7 +54,7 @@ class TransformParams:
 
 
 def view_rows(slots: I64, *, count: int, n: int) -> I64:
-    """Return the rows of ``slots``, of n slots, in each of ``count`` views, view after view: int64 (count · m,)."""
+    """Return the rows of ``slots``, among n slots, in each of ``count`` views, view after view: int64 (count · m,)."""
     rows: I64 = (n * np.arange(count)[:, None] + slots).reshape(-1)
     return rows
 
@@ -74,12 +74,12 @@ def draw_geometry(
     Args:
         source, group, epoch: the dataset with seed and transforms, one of its groups of views, and the epoch.
         ids, sizes: int64 (n,), ids of the records, and int64 (n, 2), widths and heights of the images.
-        copies: each image's index among the copies of its record in the epoch, (n,) or one for all. Each copy has
-            random numbers of its own.
-        boxes: float64 (n, m, 4), boxes of the records' objects, for transforms that need them.
+        copies: for each image, its number among the samples of its record in the epoch, (n,) or one for all. Each
+            sample has random numbers of its own.
+        boxes: float64 (n, m, 4), boxes of the images' objects, for transforms that need them.
 
     Returns:
-        The geometry, view after view, and the generator of the random numbers that follow, for colors.
+        The geometry, view after view, and the generators, from which colors draw the next numbers.
 
     Raises:
         UsageError: a transform refuses an image.
@@ -91,7 +91,7 @@ def draw_geometry(
 
 
 def draws_by_kernel(group: ViewGroup) -> bool:
-    """Return whether kernels can draw a group's geometry: one crop of random size, then flips."""
+    """Return whether kernels can draw a group's geometry: a RandomResizedCrop, then only flips."""
     crop, *flips = group.geometry or (None,)
     if type(crop) is not RandomResizedCrop or crop.single_interpolation is None:
         return False
@@ -102,7 +102,7 @@ def draw_crops(
     source: TrainingSource, group: ViewGroup, epoch: int, ids: I64, sizes: I64, *, copies: I64 | int = 0
 ) -> tuple[Geometry, BatchRandom] | None:
     """Draw the result of :func:`draw_geometry` by kernels; return None if an image has no pixels."""
-    from picstore.train.batching.batch_kernels import draw_numbers, place_crops  # imports numba
+    from picstore.train.batching.batch_kernels import draw_numbers, place_crops  # The module imports numba.
 
     ids, views, images = _tile_views(source, group, ids, sizes, copies)
     crop, *flips = cast("tuple[Any, ...]", group.geometry)
@@ -125,14 +125,14 @@ def draw_crops(
 def _tile_views(
     source: TrainingSource, group: ViewGroup, ids: I64, sizes: I64, copies: I64 | int
 ) -> tuple[I64, I64, I64]:
-    """Return ids, view numbers and image sizes of a group's views, view after view."""
+    """Return ids, view indices and image sizes for all views of a group, view after view."""
     earlier = source.plan.view_count * np.broadcast_to(copies, ids.shape)
     views = group.first + np.repeat(np.arange(group.count), len(ids)) + np.tile(earlier, group.count)
     return np.tile(ids, group.count), views, np.tile(sizes, (group.count, 1))
 
 
 def read_boxes(extras: Sequence[bytes]) -> F64:
-    """Return the boxes in the records' extras: float64 (n, m, 4), padded with NaN; all NaN for an invalid extra."""
+    """Return the boxes in the records' extras: float64 (n, m, 4), padded with NaN; only NaN for an invalid extra."""
     found = [_boxes_of(extra) for extra in extras]
     table = np.full((len(found), max(map(len, found), default=0), 4), np.nan)
     for row, boxes in zip(table, found, strict=True):
@@ -143,7 +143,7 @@ def read_boxes(extras: Sequence[bytes]) -> F64:
 def _boxes_of(extra: bytes) -> F64:
     try:
         boxes = read_objects(parse_extra(extra), ["boxes"]).boxes
-    except ImageError:  # The targets of the record report this damage.
+    except ImageError:  # The damage is reported with the record's targets.
         boxes = None
     return np.empty((0, 4)) if boxes is None else boxes
 
@@ -156,11 +156,11 @@ def make_params(
     sources: Sequence[TrainingSource],
     extras: Sequence[bytes],
 ) -> tuple[TransformParams, ...]:
-    """Draw the parameters of each group's transforms.
+    """Draw the parameters of the transforms of each group of views.
 
     Args:
-        requests, sources: requests of the batch, and their sources.
-        ids, sizes, extras: by slot, ids int64 (n,), widths and heights of images (n, 2), and extras as JSON.
+        requests, sources: requests of the batch, and the sources to which they refer.
+        ids, sizes, extras: by slot, record ids int64 (n,), widths and heights of images (n, 2), and extras as JSON.
     """
     groups = range(len(sources[0].plan.groups))
     return tuple(_make_group(requests, ids, sizes, extras, sources=sources, number=number) for number in groups)

@@ -17,10 +17,10 @@ from picstore.storage.dataset import Dataset
 from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.transform_plan import TransformPlan, common_dtype
 
-MAX_PIXELS = 1 << 28  # limit for an image, as in ``picstore convert``
-_MIN_BUDGET = 64 << 20  # bytes
+MAX_PIXELS = 1 << 28  # greatest number of pixels of an image, as in ``picstore convert``
+_MIN_BUDGET = 64 << 20  # least default budget in bytes
 
-# Function that makes further values of a batch's records, by name; see ``columns_and_collate.run_collate``.
+# Function that computes more values from a batch, by name; see ``columns_and_collate.run_collate``.
 Collate: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 # For each dtype of images, a NumPy dtype of the same size. NumPy has no bfloat16.
@@ -29,16 +29,16 @@ _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "f
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Group of views, of which a batch holds ``count`` for each record."""
+    """Group of views; a batch holds ``count`` views of each record."""
 
     name: str = ""  # empty if the transforms are given as a list
-    count: int = 1  # number of views
+    count: int = 1  # number of views of a record
     stacked: bool = False  # whether the images have one size and lie in one array
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """Groups, dtype and layout of the images of all batches."""
+    """What all batches have in common: groups, dtype and layout of the images, and names of targets."""
 
     groups: tuple[GroupSpec, ...] = (GroupSpec(),)
     dtype: str = "uint8"  # name of torch's dtype
@@ -51,9 +51,9 @@ class OutputSpec:
     def from_plans(
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
-        """Return the output that plans share.
+        """Return the output that all ``plans`` share.
 
-        A batch is made by one plan, or by several plans that give images of one size, see :func:`check_one_size`.
+        A batch is made by one plan, or by several plans whose images have one size, see :func:`check_one_size`.
 
         Raises:
             UsageError: the views differ, the dtype is unknown, or only some plans fix the size of images.
@@ -76,17 +76,17 @@ class OutputSpec:
 
     @property
     def view_count(self) -> int:
-        """Number of images made of each record."""
+        """Number of images that are made from each record."""
         return sum(group.count for group in self.groups)
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """NumPy dtype of the images' values: ``dtype``, or uint16 for 16-bit floats."""
+        """NumPy dtype with the size of ``dtype``: the same, or uint16 for 16-bit floats."""
         return np.dtype(_NUMPY_DTYPES[self.dtype])
 
 
 def check_one_size(plans: Sequence[TransformPlan]) -> None:
-    """Raise UsageError unless all plans give images of one size, so that their records can share batches."""
+    """Raise UsageError unless all plans make images of one size, so that their records can share batches."""
     for groups in zip(*(plan.groups for plan in plans), strict=True):
         sizes = sorted({group.size or (0, 0) for group in groups})
         if len(sizes) > 1:
@@ -104,14 +104,14 @@ class Resources:
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
-    """Return the bytes of ``lanes`` containers of the largest size plus a quarter, at least ``_MIN_BUDGET``."""
+    """Return the bytes of 1.25 × ``lanes`` containers of the largest size, at least ``_MIN_BUDGET``."""
     largest = max(int((ds.rows["size"] + ds.rows["referenced"]).max(initial=0)) for ds in datasets)
     return max(_MIN_BUDGET, 5 * lanes * largest // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSpec:
-    """Specification of a pipeline, which turns requests into batches.
+    """Specification of a pipeline: what it needs to turn requests into batches.
 
     With ``strict``, a pipeline stops at the first damaged record instead of replacing it.
     """

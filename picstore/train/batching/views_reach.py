@@ -24,14 +24,14 @@ from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.transform_plan import TransformPlan
 
-_FAR = 1 << 40  # pixels; beyond every image
-_MCU_SIZES = np.array(MCU_SIZES)  # indexed by the code of the sampling
-# If a record occurs more often than this in an epoch, its crops together reach nearly all of its rows.
+_FAR = 1 << 40  # number of pixels beyond every image
+_MCU_SIZES = np.array(MCU_SIZES)  # width and height by code of the sampling
+# Limit for samples of a record in an epoch; the crops of more samples together reach nearly all rows.
 _MAX_COPIES = 8
 
 
 def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
-    """Return the box around the reach of all views of each of n images: int64 (n, 4), like ``Geometry.reach``."""
+    """Return, for each of n images, the box around what its views reach: int64 (n, 4), as in ``Geometry.reach``."""
     if len(geometries) == 1 and len(geometries[0].size) == n:
         return geometries[0].reach
     reach = np.concatenate([geometry.reach.reshape(-1, n, 4) for geometry in geometries])
@@ -42,7 +42,7 @@ def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
 
 
 def joint_factors(geometries: Sequence[Geometry], n: int, gap: float | None) -> I64:
-    """Return the factor by which decoding may divide the sides of each of n images, for all views: int64 (n,)."""
+    """Return the factor by which decoding may divide each image's sides for all of its views: int64 (n,)."""
     if gap is None:
         return np.ones(n, dtype=np.int64)
     factors: I64 = np.concatenate([each.decode_factors(gap).reshape(-1, n) for each in geometries]).min(axis=0)
@@ -50,7 +50,7 @@ def joint_factors(geometries: Sequence[Geometry], n: int, gap: float | None) -> 
 
 
 def align_reach(reach: I64, factors: I64) -> I64:
-    """Widen reaches (n, 4) to whole pixels of images whose sides decoding divides by ``factors`` (n,)."""
+    """Widen reaches (n, 4) to multiples of ``factors`` (n,), by which decoding divides the images' sides."""
     if factors.max(initial=1) == 1:
         return reach
     by = factors[:, None]
@@ -58,43 +58,43 @@ def align_reach(reach: I64, factors: I64) -> I64:
 
 
 def boxes_to_cut(reach: I64, size: I64) -> I64:
-    """Clip reaches to images of size ``size``, (n, 2): int64 (n, 4), left, top, right, bottom.
+    """Clip reaches to images of ``size``, (n, 2): int64 (n, 4), left, top, right, bottom.
 
-    If an output is all padding, its reach is empty, and the box has one pixel.
+    A reach is empty if the output shows only padding; its box has one pixel.
     """
     low = np.clip(reach[:, :2], 0, size - 1)
     return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)
 
 
 def box_of_decoded(box: I64, origin: Sequence[int] | I64, factor: int) -> tuple[int, int, int, int]:
-    """Convert a box (4,) from pixels of a stored image to pixels of a decoded part that begins at ``origin``."""
+    """Convert a box (4,) from pixels of a stored image to pixels of its decoded part, which begins at ``origin``."""
     left, top, right, bottom = (box - np.tile(np.asarray(origin, np.int64), 2)).tolist()
     return left // factor, top // factor, -(-right // factor), -(-bottom // factor)
 
 
 def layouts_of(entries: Table) -> I64:
-    """Return sizes and tilings of images from their index entries: int64 (n, 6), as ``jpeg.cut`` takes them."""
+    """Return images' sizes and tilings, taken from index entries: int64 (n, 6), as in ``jpeg.cut.TiledJpegs``."""
     sizes = _MCU_SIZES[entries["sampling"]]
     columns = (entries["width"], entries["height"], sizes[:, 0], sizes[:, 1])
     return np.stack([*columns, entries["restart_interval"], entries["header_length"]], axis=1).astype(np.int64)
 
 
 def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Table) -> I64:
-    """Compute the rows of tiles that an epoch needs of some images, before any image is read.
+    """Return the rows of tiles that an epoch needs of some images, computed before any image is read.
 
     Args:
         source, epoch: the dataset with seed and transforms, and the epoch.
-        max_pixels: largest number of pixels; larger images are refused, so none of their rows is needed.
+        max_pixels: largest number of pixels; no rows are needed of larger images, because they are refused.
         entries: ``layout.ENTRY`` (n,).
 
     Returns:
-        The rows, as :data:`picstore.storage.partial_reader.RowsOf` describes.
+        The rows, in the form of :data:`picstore.storage.partial_reader.RowsOf`.
     """
     layouts = layouts_of(entries)
     sizes = layouts[:, :2]
     ids = entries["id"].astype(np.int64)
     used = np.stack([source.uses_plan(number, epoch, sizes) for number in range(len(source.plans))])
-    # Images that several plans may use are read whole.
+    # Read images whole if several plans may use them.
     reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
     used &= used.sum(axis=0) == 1
     for number in np.flatnonzero(used.any(axis=1)).tolist():
@@ -106,11 +106,11 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
 
 
 def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids: I64, sizes: I64) -> I64:
-    """Return the joint reach of an epoch's views, or whole images if it is unknown before reading: int64 (n, 4)."""
+    """Return what an epoch's views reach of each image, or whole images if only the read extras tell: int64 (n, 4)."""
     groups = plan.groups
     if source.copies <= _MAX_COPIES and not any(group.needs_boxes for group in groups):
         drawn = product(groups, range(source.copies))
-        # A transform may refuse an image, which is reported only if a batch takes the image.
+        # A transform may reject an image, which is reported only if a batch takes the image.
         with contextlib.suppress(UsageError):
             geometries = [draw_geometry(source, group, epoch, ids, sizes, copies=copy)[0] for group, copy in drawn]
             return align_reach(
@@ -122,7 +122,7 @@ def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids
 def read_alone(
     dataset: Dataset, number: int, records: Collection[int], rows_of: RowsOf, *, attachments: bool
 ) -> Container | Damage:
-    """Read some records of a container, or all its records if one of them is damaged and needs a replacement."""
+    """Read only some records of a container; read all if one of them is damaged, because it needs a replacement."""
     wanted = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
     wanted[list(records)] = True
     try:
