@@ -26,17 +26,17 @@ from picstore.kernels.jit import compile_kernel, is_cached
 from picstore.kernels.kernel_cache import cache_folders
 from picstore.kernels.numba_names import CACHE, available
 
-# Kernels that take longest to compile, up to 3.5 s, are compiled first, so that processes end at about the same time.
+# The kernels that take longest to compile, up to 3.5 s, come first, so that processes end at about the same time.
 _LONGEST = ("open_stream", "decode_rows", "resample_box", "gather_nearest", "cut_all")
 _NOWHERE = "in each process, as no folder keeps them: set NUMBA_CACHE_DIR to a folder that can be written"
-# Seconds to wait for another process that compiles: more than all kernels take on one busy core.
+# Seconds to wait for another process to compile kernels: more than all kernels take on one busy core.
 _LOCK_SECONDS = 300.0
 Advance = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Result of :func:`compile_ahead`: numbers of kernels compiled and found in the cache, and the time in seconds."""
+    """Result of :func:`compile_ahead`: number of kernels compiled, number found in the cache, and time in seconds."""
 
     compiled: int
     cached: int
@@ -44,13 +44,13 @@ class Compiled:
 
 
 def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
-    """Compile the kernels that the cache lacks, with a notice on stderr; of several callers, one compiles for all.
+    """Compile the kernels that the cache lacks, with a notice on stderr; of several processes, one compiles for all.
 
     If there is no folder for the cache, this process compiles the kernels for itself.
 
     Args:
         kernels: dispatchers of :func:`picstore.kernels.jit.kernel`.
-        processes: number of processes that compile at the same time; one per core by default.
+        processes: number of processes that compile at the same time; by default one for each core.
     """
     started = time.monotonic()
     wanted = list(dict.fromkeys(kernels))
@@ -67,10 +67,10 @@ def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Co
 
 @contextlib.contextmanager
 def _locked(folder: Path | None) -> Iterator[None]:
-    """Hold a lock in the cache's folder, if its file system supports locks.
+    """Hold a lock in the cache's folder, if the folder's file system supports locks.
 
-    Ranks of a training start at the same time, so the lock saves work; nothing else depends on the lock. If the holder
-    hangs, perhaps on another machine, other processes continue without the lock.
+    The lock only saves work, because ranks of a training start at the same time. If its holder hangs, perhaps on
+    another machine, other processes continue without it.
     """
     with contextlib.ExitStack() as stack:
         if folder is not None:
@@ -80,13 +80,13 @@ def _locked(folder: Path | None) -> Iterator[None]:
                 descriptor = os.open(folder / "picstore.lock", flags, 0o644)
                 stack.callback(os.close, descriptor)
                 _wait_for_lock(descriptor)
-                # Unlock, because closing would not be enough if a forked process has the file open.
+                # Unlock, because closing does not unlock while a forked process has the file open.
                 stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
         yield
 
 
 def _wait_for_lock(descriptor: int) -> None:
-    """Lock an open file; give up with a message after _LOCK_SECONDS."""
+    """Lock an open file; after _LOCK_SECONDS, print a message and go on without the lock."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
@@ -102,7 +102,7 @@ def _wait_for_lock(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def _announced(number: int, how_often: str) -> Iterator[Advance]:
-    """Announce the compilation by a bar on a terminal, elsewhere by a line; yield a function that advances the bar."""
+    """Announce the compilation, by a bar on a terminal or else by a line; yield a function that advances the bar."""
     text = f"compiling {number} kernel{'s' * (number > 1)}, {how_often}"
     if sys.stderr is None or not sys.stderr.isatty():
         print(f"picstore: {text}", file=sys.stderr, flush=True)
@@ -118,7 +118,7 @@ def _announced(number: int, how_often: str) -> Iterator[Advance]:
 
 
 def _compile(kernels: list[Any], processes: int, advance: Advance) -> None:
-    """Compile kernels, the slowest first, in this process and in helper processes."""
+    """Compile kernels, the slowest first, in this process and in further processes."""
     names = {each: f"{each.py_func.__module__} {each.py_func.__name__}" for each in kernels}
     ranks = dict(zip(_LONGEST, count()))
     queue = deque(sorted(kernels, key=lambda each: ranks.get(each.py_func.__name__, len(ranks))))
@@ -140,7 +140,7 @@ def _compile(kernels: list[Any], processes: int, advance: Advance) -> None:
 
 
 class _Helper:
-    """Process that compiles one kernel after another."""
+    """Separate process that compiles one kernel after another."""
 
     def __init__(self) -> None:
         self._process = start_helper(
@@ -148,15 +148,15 @@ class _Helper:
             without=NUMBA_EXTRAS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # If a kernel does not compile here, the error is raised when the kernel is called.
+            # Errors are not shown here: a kernel that does not compile raises its error when it is called.
             stderr=subprocess.DEVNULL,
             text=True,
-            # A separate session, so that Ctrl-C interrupts only the parent.
+            # The session is separate, so that Ctrl-C interrupts only the parent.
             start_new_session=True,
         )
 
     def work(self, queue: deque[Any], names: dict[Any, str], advance: Advance) -> None:
-        """Compile kernels of the queue until the queue is empty or the process has ended."""
+        """Let the process compile kernels from the queue until the queue is empty or the process has ended."""
         commands, answers = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
         with contextlib.suppress(IndexError, OSError, ValueError):
             while True:
@@ -172,7 +172,7 @@ class _Helper:
 
 
 def serve() -> None:
-    """Compile the kernels that stdin names, one module and function per line, and answer each line with a line."""
+    """Compile each kernel that a line on stdin names by module and function, and answer each line with a line."""
     for line in sys.stdin:
         module, name = line.split()
         compile_kernel(getattr(importlib.import_module(module), name))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import llvmlite.binding as llvm
 
-# Functions that extend the CRC by 8 bytes, and by one byte: by an instruction of the CPU, or by a bitwise division.
+# LLVM functions that extend a CRC by 8 bytes and by one byte: by an instruction of the CPU, or by bitwise division.
 _X86 = """
 declare i64 @llvm.x86.sse42.crc32.64.64(i64, i64)
 declare i32 @llvm.x86.sse42.crc32.32.8(i32, i8)
@@ -109,20 +109,21 @@ end:
   ret i32 %result
 }
 """
-# By machine: name under which LLVM reports the instruction's CPU feature, name that enables it, and the two functions.
+# For each machine: LLVM's name of the CPU feature with the instruction, the name that enables it, and the two
+# functions.
 _INSTRUCTIONS = {
     "x86_64": ("sse4.2", "+crc32", _X86),
     "aarch64": ("crc", "+crc", _ARM),
     "arm64": ("crc", "+crc", _ARM),
 }
-_code: list[llvm.ExecutionEngine] = []  # keeps the machine code alive
+_code: list[llvm.ExecutionEngine] = []  # objects that keep machine code alive
 
 
 def compile_crc32c(*, instruction: bool = True) -> Callable[[int, int, int], int]:
-    """Compile a function that extends a CRC; it takes the CRC of the previous bytes, an address and a size.
+    """Compile and return a function that extends a CRC, given the CRC of previous bytes, an address and a size.
 
     Args:
-        instruction: use the CPU's instruction, if there is one: 5 GB/s; the division runs at 0.1 GB/s.
+        instruction: whether to use the CPU's instruction if it has one: 5 GB/s; the division runs at 0.1 GB/s.
     """
     feature, features, step = _INSTRUCTIONS.get(platform.machine(), ("", "", _DIVISION))
     if not (instruction and feature and _has(feature)):
@@ -138,8 +139,8 @@ def compile_crc32c(*, instruction: bool = True) -> Callable[[int, int, int], int
 
 
 def _has(feature: str) -> bool:
-    """Return whether the CPU has a feature, named as LLVM reports it; all Apple CPUs have ``crc``."""
+    """Return whether the CPU has the feature with this name in LLVM; all Apple CPUs have ``crc``."""
     try:
         return bool(llvm.get_host_cpu_features().get(feature)) or (sys.platform, feature) == ("darwin", "crc")
-    except RuntimeError:  # LLVM cannot tell on this system
+    except RuntimeError:  # LLVM does not know this system's features.
         return False

@@ -21,13 +21,13 @@ from picstore.kernels.filters import (
 )
 from picstore.kernels.jit import device_function
 
-# Integer that stands for a weight of 1, and the sum of the weights of an output pixel.
+# Integer that stands for the weight 1; the weights of an output pixel add up to this number.
 ONE = 1 << ONE_BITS
 
 
 @device_function
 def cubic(distance, a):
-    """Return Keys' cubic (IEEE Transactions on ASSP 29, 1981) with parameter ``a``, at a distance of at most 2."""
+    """Return Keys' cubic (IEEE Transactions on ASSP 29, 1981) with parameter ``a``, for a distance of at most 2."""
     if distance < 1.0:
         return ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
     return a * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
@@ -35,12 +35,12 @@ def cubic(distance, a):
 
 @device_function
 def _lanczos(distance):
-    """Return the value of the Lanczos filter at a distance in half-widths, less than 1."""
+    """Return the value of the Lanczos filter at a distance in units of its half-width, less than 1."""
     angle = math.pi * distance
     if angle < 1e-5:
         return 1.0
-    # sin a = cos(a - pi/2) by the cosine's series to the 16th power, with an error below 5e-13. The weights of a
-    # photograph take 72 us; with libm's sine they take 105 us.
+    # sin a = cos(a - pi/2), by the cosine's series up to the 16th power, with an error below 5e-13. The weights for a
+    # photograph take 72 us; with libm's sine they would take 105 us.
     u = (angle - math.pi / 2) ** 2
     sine = 1.0
     for reciprocal in COSINE_SERIES:
@@ -51,7 +51,7 @@ def _lanczos(distance):
 
 @device_function
 def _filter_value(distance, interpolation, a):
-    """Return a filter's value, up to a constant factor, at a distance in half-widths; ``a`` is for the cubic."""
+    """Return a filter's value, not normalized, at a distance in units of its half-width; ``a`` is for the cubic."""
     # NEAREST and BOX choose pixels by their centers, and give each pixel the same weight.
     if interpolation < BILINEAR:
         return 1.0
@@ -64,7 +64,7 @@ def _filter_value(distance, interpolation, a):
 
 @device_function
 def _set_triangle(values, center, support, begin, end):
-    """Set the triangle filter's values at pixels ``begin`` to ``end - 1``; return the sum of the values."""
+    """Write the triangle filter's values at pixels ``begin`` to ``end - 1`` to ``values``; return their sum."""
     total = 0.0
     for j in range(begin, end):
         values[j - begin] = max(1.0 - abs(j + 0.5 - center) / support, 0.0)
@@ -74,7 +74,7 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Set and sum the values of another filter. Without antialiasing, border pixels stand for all pixels beyond."""
+    """Do as ``_set_triangle`` for another filter; without antialiasing, border pixels also count for pixels beyond."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:
@@ -90,7 +90,7 @@ def _set_values(values, center, support, begin, end, interpolation, antialias):
 
 @device_function
 def _support(size, length, interpolation, antialias):
-    """Return the half-width of a filter in source pixels, if ``size`` source pixels become ``length``."""
+    """Return a filter's half-width in source pixels, for a resize of ``size`` source pixels to ``length`` pixels."""
     support = HALF_WIDTHS[interpolation]
     if antialias and interpolation != NEAREST:
         support *= max(size / length, 1.0)
@@ -99,7 +99,7 @@ def _support(size, length, interpolation, antialias):
 
 @device_function
 def most_taps(size, length, interpolation, antialias):
-    """Return the most source pixels that an output pixel is computed from; arguments are as for ``axis_weights``."""
+    """Return the greatest number of source pixels from which an output pixel is computed; see ``axis_weights``."""
     return 2 * math.ceil(_support(size, length, interpolation, antialias)) + 1
 
 
@@ -108,16 +108,17 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
     """Compute the weights of source pixels along one axis.
 
     Args:
-        start, size: beginning and length of the box, in source pixels.
+        start, size: start and length of the box, in source pixels.
         low, high: bounds of the clip, in source pixels.
         extent: number of pixels of the image.
         interpolation: code of ``filters.py``.
-        antialias: whether the filter is widened on minification; otherwise the clip's border is repeated.
+        antialias: whether the filter is widened if it minifies; if not, the clip's border is repeated.
         length: number of pixels of the output.
 
     Returns:
-        For each output pixel the first source pixel, the number of source pixels, their weights, and ``ONE`` less the
-        sum of the weights: the weight outside of the image, or ``ONE`` if the pixel's center is outside of the clip.
+        For each output pixel: the first source pixel; the number of source pixels; their weights; and ``ONE`` less the
+        sum of the weights, which is the weight outside of the image, or ``ONE`` if the pixel's center is outside of the
+        clip.
     """
     scale = math.floor(size / length * GRID + 0.5) / GRID
     support = _support(size, length, interpolation, antialias)
@@ -127,14 +128,14 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
     missing = np.full(length, ONE, np.int32)
-    weights = np.zeros((length, taps + 2), np.int16)  # plus zeros, because passes read pairs of weights
+    weights = np.zeros((length, taps + 2), np.int16)  # two zeros more, because passes read weights in pairs
     values = np.empty(min(most, max(high - low, 1)))
     for i in range(length):
         center = start + (i + 0.5) * scale + tie
         if not low <= center < high:
             continue
         begin, end = max(math.floor(center - support + 0.5), low), min(math.floor(center + support + 0.5), high)
-        # A separate function for the triangle is a quarter faster.
+        # The separate function for the triangle filter saves a quarter of the time.
         if interpolation == BILINEAR:
             total = _set_triangle(values, center, support, begin, end)
         else:
@@ -142,7 +143,7 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         if begin < extent and end > 0:
             first[i] = max(begin, 0)
             count[i] = min(end, extent) - first[i]
-        # The running sum is rounded, not each weight, so that the integers add up to ONE.
+        # Round the running sum, not each weight, so that the integers add up to ONE.
         running = 0.0
         before = 0
         for j in range(begin, end):

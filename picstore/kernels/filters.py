@@ -19,27 +19,27 @@ from __future__ import annotations
 from typing import Any
 
 NEAREST, BOX, BILINEAR, BICUBIC, LANCZOS = range(5)
-HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # pixels, by code
-# Positions on the source are multiples of 1 / GRID pixels. Sums below 2**16 pixels are then exact, so that a pixel does
-# not depend on how much of its image is decoded, nor on the origin of positions.
+HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # in pixels, by code
+# Positions on the source are multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact: a pixel does not
+# depend on how much of its image is decoded, nor on the origin of positions.
 GRID = 2.0**36
-# A position at most this many pixels before the border of a pixel or a clip counts as on the border.
+# A position at most this many pixels before the border of a pixel or of a clip counts as on the border.
 TIE = 2.0**-20
-# Greatest coordinate in pixels, on every device, which bounds every loop and keeps positions far from integer overflow.
+# Greatest coordinate in pixels, on any device; it bounds every loop, and keeps positions far from integer overflow.
 MAX_COORDINATE = 1 << 24
-# Parameter ``a`` of Keys' cubic filter, with antialiasing and without.
+# Parameter ``a`` of Keys' cubic filter: with antialiasing, and without.
 SHARP_CUBIC, PLAIN_CUBIC = -0.5, -0.75
 # Ratios of successive terms of the cosine's power series, for Horner's rule.
 COSINE_SERIES = tuple(1 / (k * (k - 1)) for k in range(16, 0, -2))
 
-# Fractional bits of a weight; the weights of an output pixel add up to 1 << ONE_BITS.
+# Number of fractional bits of a weight; the weights of an output pixel add up to 1 << ONE_BITS.
 ONE_BITS = 14
-# Fractional bits of the vertical pass's results, which the horizontal pass reads.
+# Number of fractional bits of the vertical pass's results, from which the horizontal pass computes pixels.
 ROW_BITS = 6
 
-# Fractional bits of a weight of a bilinear warp.
+# Number of fractional bits of a weight in a bilinear warp.
 POSITION_BITS = 12
-# Number of pixels. Positions below it, as int64 in steps of 2**-32 pixels, are far from overflow.
+# Bound in pixels for positions: below it, int64 positions in steps of 2**-32 pixels are far from overflow.
 GENTLE = float(1 << 29)
 
 _CODES: dict[str | int, int] = {
@@ -49,7 +49,7 @@ _CODES: dict[str | int, int] = {
     "bicubic": BICUBIC,
     "lanczos": LANCZOS,
     "nearest-exact": NEAREST,
-    # Values of Pillow's enumeration.
+    # Values of Pillow's enumeration of interpolations.
     0: NEAREST,
     1: LANCZOS,
     2: BILINEAR,
@@ -60,6 +60,6 @@ NAMES = tuple(name for name in _CODES if isinstance(name, str))
 
 
 def code_of(interpolation: Any) -> int | None:
-    """Return the code of an interpolation, given as name or by torchvision's or Pillow's enum; None if unknown."""
+    """Return the code of an interpolation, given by name or by torchvision's or Pillow's enum; None if unknown."""
     value = getattr(interpolation, "value", interpolation)
     return _CODES.get(value) if isinstance(value, str) or type(value) is int else None

@@ -17,19 +17,19 @@ from picstore.kernels.linking import linked_only
 from picstore.kernels.numba_names import CACHE, CALLS, available, device_options, find, inline_options
 
 _byte_pointer = ir.IntType(8).as_pointer()
-# The first kernel that is decorated with each signature, by signature.
+# By signature, the first kernel that was decorated with it.
 _kernels: dict[str, Any] = {}
 _lock: Any = find("numba.core.compiler_lock.global_compiler_lock") or threading.RLock()
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function at its first call, and caches the machine code if a folder permits.
+    """Return a decorator that compiles a function at its first call, and caches the machine code if there is a folder.
 
     A process loads a cached kernel in 5 ms, so kernels are few; functions that only kernels call are device functions.
 
     Args:
-        signature: types of the arguments in numba's notation, by which ``ahead.py`` compiles before the first call; a
-            kernel with a :func:`caller` also needs the type of the result.
+        signature: types of the arguments in numba's notation, for which ``ahead.py`` compiles before the first call; a
+            kernel with a :func:`caller` also needs the type of its result.
     """
 
     def make_dispatcher(function: Callable[..., Any]) -> Any:
@@ -46,7 +46,7 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 def arguments_of(function: Any) -> Any:
-    """Return the types of a kernel's arguments as objects of numba."""
+    """Return the types of a kernel's arguments, as objects of numba."""
     return find("numba.core.sigutils.normalize_signature")(function.signature)[0]
 
 
@@ -57,7 +57,7 @@ def compile_kernel(function: Any) -> Any:
 
 
 def is_cached(function: Any) -> bool:
-    """Return whether the cache or this process holds a kernel's machine code for its signature."""
+    """Return whether this process or the cache has a kernel's machine code for its signature."""
     if not available(CACHE):
         return bool(getattr(function, "signatures", ()))
     arguments = arguments_of(function)
@@ -65,7 +65,7 @@ def is_cached(function: Any) -> bool:
 
 
 def address_of(function: Any) -> int:
-    """Compile or load a kernel; return the address for its :func:`caller`, which is never 0."""
+    """Compile or load a kernel; return the address that its :func:`caller` takes, which is never 0."""
     compile_kernel(function)
     if not available(CALLS):
         return 1
@@ -75,13 +75,13 @@ def address_of(function: Any) -> int:
 
 
 def caller(signature: str) -> Any:
-    """Return a function by which kernels call a kernel of this signature at its address.
+    """Return a function by which kernels call a kernel with this signature, given the kernel's address.
 
-    The caller's machine code does not hold a copy of the kernel, so both can be compiled at the same time, and each
-    only once. A copy would gain nothing, because such kernels take 10 µs and more.
+    A caller's machine code contains no copy of the kernel, so both can be compiled in parallel, and each only once. A
+    copy would gain nothing, because such kernels take 10 µs or more.
 
     Returns:
-        A function of the address and the tuple of the kernel's arguments.
+        A function that takes the address, and a tuple of the kernel's arguments.
     """
     if not available(CALLS):
         return _copying_caller(signature)
@@ -106,13 +106,14 @@ def caller(signature: str) -> Any:
 
 
 def _copying_caller(signature: str) -> Any:
-    """Do as :func:`caller`, with public names of numba only: callers copy the kernel, and ignore the address."""
+    """Return a function as :func:`caller` does, by numba's public names only: callers contain copies of the kernel."""
 
     def call(address, packed): ...
 
     @overload(call)
     def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
-        # If the kernel's module is not imported, nobody has the kernel's address, so the result 1 is never used.
+        # The result 1 is never used: while the kernel's module is not imported, no caller can have the kernel's
+        # address.
         if (target := _kernels.get(signature)) is None:
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005
@@ -121,19 +122,19 @@ def _copying_caller(signature: str) -> Any:
 
 
 def device_function(function: Callable[..., Any]) -> Any:
-    """Decorate a function that only kernels call; it compiles faster, because it has no wrappers for Python."""
+    """Decorate a function that only kernels call. It compiles faster, because it has no wrappers for Python."""
     return numba.njit(**device_options())(function)
 
 
 def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that compiles or loads a kernel without garbage collection, within ``linked_only``.
+    """Return a function that compiles or loads a kernel within ``linked_only``, without garbage collection.
 
-    Collections traverse all objects of torch and numba, which would take 0.1 of the 0.4 s in which a process loads its
-    first kernel, and a fifth of the time to compile a kernel.
+    A collection traverses all objects of torch and numba. Collections would take 0.1 of the 0.4 s in which a process
+    loads its first kernel, and a fifth of the time to compile a kernel.
     """
 
     def compile_without_collection(signature: Any) -> Any:
-        # One thread at a time, so that no thread enables collection for another thread.
+        # Only one thread at a time, because otherwise a thread could enable collection for another thread.
         with _lock, linked_only(dispatcher):
             collecting = gc.isenabled()
             gc.disable()
@@ -147,15 +148,15 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Decorate a device function that costs no more than a call, so that LLVM copies it into its callers.
+    """Decorate a device function that costs no more than a call, so LLVM should copy it into its callers.
 
-    numba's own inlining would infer the types of each copy again, which took a tenth of the decoder's compilation.
+    numba's own inlining infers the types of each copy again, which took a tenth of the time to compile the decoder.
     """
     return numba.njit(**inline_options())(function)
 
 
 def _llvm_type(dtype: Any) -> Any:
-    """Return LLVM's type of an integer or a floating-point number."""
+    """Return LLVM's type for an integer type or a floating-point type of numba."""
     if isinstance(dtype, types.Float):
         return ir.DoubleType() if dtype.bitwidth == 64 else ir.FloatType()
     return ir.IntType(dtype.bitwidth)
@@ -171,7 +172,7 @@ def _pointer(typing: Any, address: Any, dtype: Any) -> Any:  # noqa: ARG001 - nu
 
 @device_function
 def array_at(address, size, dtype):
-    """View memory that the caller keeps alive as an array, so that a kernel can take a list of buffers.
+    """Return memory at an address as an array, so that kernels can take lists of buffers; the caller keeps it alive.
 
     Args:
         address: uint64.
@@ -182,14 +183,14 @@ def array_at(address, size, dtype):
 
 
 def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
-    """Return a function for kernels; ``emit`` takes LLVM's builder and the arguments, and returns the result."""
+    """Return a function for kernels; ``emit`` builds its code with LLVM's builder, and returns the result's value."""
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         result = emit(builder, *arguments)
         return ir.Constant(_byte_pointer, None) if signature.return_type == types.void else result
 
     typed = signature, generate
-    # Typing functions by their number of arguments, which numba checks.
+    # By number of arguments, functions that return the type; their number of parameters has to match.
     typings: dict[int, Callable[..., Any]] = {
         1: lambda _context, _a: typed,
         2: lambda _context, _a, _b: typed,
@@ -201,7 +202,7 @@ def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
 
 
 def load_function(bits: int, *, align: int = 1, big_endian: bool = False) -> Any:
-    """Return a function for kernels that loads an unsigned integer from an address; the caller checks bounds."""
+    """Return a function for kernels that loads an unsigned integer from an address; callers check bounds."""
 
     def emit(builder: Any, address: Any) -> Any:
         number = builder.load(builder.inttoptr(address, ir.IntType(bits).as_pointer()), align=align)
@@ -211,7 +212,7 @@ def load_function(bits: int, *, align: int = 1, big_endian: bool = False) -> Any
 
 
 def store_function(dtype: Any, *, big_endian: bool = False) -> Any:
-    """Return a function for kernels that stores an integer at any address; the caller checks bounds."""
+    """Return a function for kernels that stores an integer at an address, at any alignment; callers check bounds."""
 
     def emit(builder: Any, address: Any, number: Any) -> None:
         number = builder.bswap(number) if big_endian else number
@@ -231,7 +232,7 @@ def _emit_memcpy(builder: Any, target: Any, source: Any, count: Any) -> None:
     builder.call(copy, [to, start, count, ir.IntType(1)(0)])
 
 
-# Copies bytes as C's memcpy does: arguments are target, source and count. The caller checks bounds.
+# Copies bytes as C's memcpy does, given target, source and count. Callers check bounds.
 memcpy = intrinsic_function(types.void(types.uintp, types.uintp, types.intp), _emit_memcpy)
 
 
@@ -247,7 +248,7 @@ def _emit_prefetch(builder: Any, address: Any) -> None:
     builder.call(fetch, [builder.inttoptr(address, byte), read, second_level, data])
 
 
-# Prefetches the cache line at an address into the second-level cache; any address is harmless.
+# Prefetches the cache line at an address into the second-level cache; any address is permitted.
 prefetch = intrinsic_function(types.void(types.uint64), _emit_prefetch)
 
 
@@ -260,7 +261,7 @@ def copy_bytes(out, to, source, begin, count):
 
 
 def c_function(name: str, result: Any, *arguments: Any) -> Any:
-    """Return a function of the system's C library that kernels can call."""
+    """Return a function of the system's C library, for kernels to call."""
 
     def emit(builder: Any, *values: Any) -> Any:
         declared = ir.FunctionType(_llvm_type(result), [_llvm_type(each) for each in arguments])
@@ -269,8 +270,8 @@ def c_function(name: str, result: Any, *arguments: Any) -> Any:
     return intrinsic_function(result(*arguments), emit)
 
 
-# ``open`` takes the address of a path and flags; ``pread`` a descriptor, an address, a size and an offset. Errors are
-# negative results. There is no ``fstat``, because glibc exports that symbol only since 2.33 (2021).
+# ``open`` takes the address of a path, and flags; ``pread`` takes a descriptor, an address, a size and an offset.
+# Negative results are errors. There is no ``fstat``, because glibc exports that symbol only since 2.33 (2021).
 open_file = c_function("open", types.int32, types.uintp, types.int32)
 read_at = c_function("pread", types.intp, types.int32, types.uintp, types.uintp, types.int64)
 close_file = c_function("close", types.int32, types.int32)
@@ -283,5 +284,5 @@ def _emit_extend(builder: Any, function: Any, before: Any, data: Any, size: Any)
 
 
 _extend_type = types.uint32(types.uint64, types.uint32, types.uint64, types.uint64)
-# Calls the checksum function at an address with the checksum of the previous bytes, and the address and size of bytes.
+# Calls the checksum function at an address, given the checksum of previous bytes, and address and number of the bytes.
 extend_checksum: Any = intrinsic_function(_extend_type, _emit_extend)

@@ -31,55 +31,56 @@ from picstore.kernels.numba_names import CALLS, LINKING, available, find
 
 SUFFIX = ".kernel"
 _HEADER = b"picstore kernel 1\n"
-# Greatest size of a kernel's file in bytes; the largest kernel takes 200 KB.
+# Greatest size in bytes of a kernel's file; the largest kernel takes 200 KB.
 _MAX_BYTES = 1 << 26
-# Files to keep of a kernel besides the newest, because several processors or installed versions may share a folder.
+# Number of a kernel's files to keep besides the newest, because processors or installed versions may share a folder.
 _KEPT = 8
-# Seconds after which the process that wrote a partial file is regarded as killed.
+# Age in seconds of a partial file after which the process that wrote it is regarded as killed.
 _PARTIAL_SECONDS = 3600
 _ROOT = Path(__file__).parents[2]
-# numba's options that change the machine code; the environment names them NUMBA_….
+# numba's options that change the machine code; the environment names them NUMBA_OPT and so on.
 _OPTIONS = "OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LOOP_VECTORIZE", "SLP_VECTORIZE"
-# The search is five times as fast without an anchor to the beginning of a line.
+# No anchor to the beginning of a line, because the search is five times as fast without it.
 _IMPORT = re.compile(rb"from (picstore[.\w]*) import (\([^)]*\)|.*)")
 _NAME = re.compile(r"\w+")
 
 
 class Unusable(Exception):
-    """Reason why a file of the cache is not used."""
+    """Error that says why a file of the cache is not used."""
 
 
 class KernelCache:
-    """Cache of one kernel, with the methods that numba's dispatcher calls on its own cache."""
+    """Cache of one kernel, with the methods that numba's dispatcher expects of its own cache."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     @property
     def cache_path(self) -> str | None:
-        """Folder for new machine code, or None."""
+        """Folder for new machine code; None if there is none."""
         folder = cache_folders()[0]
         return None if folder is None else str(folder)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Return numba's result of compiling for a signature, or None if the cache lacks it."""
+        """Return numba's result of compiling for a signature; None if the cache does not have it."""
         name, key = self.name_and_key(signature, context)
         if (found := _find(name, key)) is None:
             return None
         path, payload = found
         try:
-            # Add the symbols that machine code may refer to. numba's own cache would also register all that numba can
-            # compile, which takes 70 of the 135 ms for a process's first kernel, and which only compiling needs.
+            # Add the symbols to which machine code may refer. numba's own cache would also register everything that
+            # numba can compile, which takes 70 of the 135 ms to a process's first kernel, and which only compiling
+            # needs.
             find("numba.core.runtime.rtsys").initialize(context)
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)
         except Exception as error:
-            # These are private parts of numba, so another version may raise any error.
+            # These parts of numba are private, so another version may raise any error.
             _set_aside(path, f"numba cannot load it: {type(error).__name__}: {error}")
             return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Write numba's result of compiling to the cache."""
+        """Write numba's result of compiling to the cache, if it has a folder."""
         folder = cache_folders()[0]
         # Do not cache machine code with dynamic globals, which may be addresses in this process.
         if folder is None or getattr(compiled.library, "has_dynamic_globals", False):
@@ -92,11 +93,11 @@ class KernelCache:
             _warn_once(f"{folder} takes no compiled kernels ({error.strerror}): each process compiles them anew")
 
     def holds(self, signature: Any, context: Any) -> bool:
-        """Return whether the cache has machine code for a signature; set files aside that cannot be used."""
+        """Return whether the cache has machine code for a signature; set aside files that cannot be used."""
         return _find(*self.name_and_key(signature, context)) is not None
 
     def name_and_key(self, signature: Any, context: Any) -> tuple[str, bytes]:
-        """Return the name of a kernel's file, and the digest of everything that the machine code depends on."""
+        """Return the name of a kernel's file, and a digest of everything on which the machine code depends."""
         function = self._function
         depends = (
             *(function.__module__, function.__qualname__, str(signature), _code_digest(function)),
@@ -108,17 +109,17 @@ class KernelCache:
         kernel = re.sub(r"\W", "", function.__qualname__)
         return f"{kernel}-{key.hex()[:32]}{SUFFIX}", key
 
-    # numba's dispatcher may call these methods too.
+    # numba's dispatcher may call these methods of a cache, too.
     def flush(self) -> None:
-        """Do nothing, because each file belongs to one state of the sources."""
+        """Do nothing, because each file is for one state of the sources."""
 
     enable = disable = flush
 
 
 def _reduce(compiled: Any) -> tuple[Any, ...]:
-    """Return the parts of a compiled kernel to store; of the functions' environments, only those of picstore's.
+    """Return the parts of a compiled kernel that are stored; of functions' environments, only those of picstore.
 
-    Loading environments of numba's functions would import its modules for NumPy's arrays, which takes 15 ms.
+    To load environments of numba's functions would import numba's modules for arrays, which takes 15 ms.
     """
     *kept, environments = compiled._reduce()
     return *kept, tuple(each for each in environments if each.globals["__name__"].startswith("picstore"))
@@ -126,17 +127,17 @@ def _reduce(compiled: Any) -> tuple[Any, ...]:
 
 @cache
 def cache_folders() -> tuple[Path | None, tuple[Path, ...]]:
-    """Return the folder for new kernels, if any, and the folders to search for kernels, in search order.
+    """Return the folder for new kernels, if any, and the folders in which to look for kernels, in this order.
 
-    Only the current user writes to the folder for new kernels. If several users share ``NUMBA_CACHE_DIR``, each user
-    has a subfolder, and also reads the subfolder of the user who came first.
+    Only the current user writes to the folder for new kernels. If several users share ``NUMBA_CACHE_DIR``, the first
+    user's folder there is ``picstore``; every other user has a folder too, and also reads from the first user's.
     """
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:
         candidates = [Path(given, "picstore"), Path(given, f"picstore-{os.geteuid()}")]
     else:
         candidates = [Path(__file__).with_name("__pycache__")]
-        # Path.home raises RuntimeError if the user has no home.
+        # Path.home raises RuntimeError if the user has no home folder.
         with contextlib.suppress(RuntimeError):
             home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
             candidates.append(Path(home, "picstore", "kernels"))
@@ -156,7 +157,7 @@ def _package_owner() -> int:
 
 
 def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
-    """Return the path and payload of a kernel's file, or None; set files aside that cannot be used."""
+    """Return path and payload of a kernel's file, or None; set aside files that cannot be used."""
     for folder in cache_folders()[1]:
         path = folder / name
         try:
@@ -169,7 +170,7 @@ def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
 
 
 def check_payload(data: bytes, key: bytes) -> bytes:
-    """Return the payload of a kernel's file; raise Unusable if the file's digest does not match."""
+    """Return the payload in a kernel's file; raise Unusable if the digest in the file does not match."""
     start = len(_HEADER) + hashlib.sha256().digest_size
     if data[:start] != _HEADER + _digest(key, data[start:]):
         raise Unusable("it was cut or changed, its digest differs")
@@ -181,10 +182,10 @@ def _digest(key: bytes, payload: bytes) -> bytes:
 
 
 def read_trusted(path: Path) -> bytes:
-    """Read a file that only this user, root or picstore's owner can have written, whose code runs here anyway.
+    """Read a file if only this user, root or the owner of picstore's files can have written it.
 
     Raises:
-        Unusable: another user owns the file or may write it, or it is not a regular file, or too large.
+        Unusable: another user owns the file or may write it, or it is not a regular file, or it is too large.
         OSError: the file cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -202,7 +203,7 @@ def read_trusted(path: Path) -> bytes:
 
 
 def _set_aside(path: Path, reason: str) -> None:
-    """Rename a file that cannot be used, and print the reason."""
+    """Rename a file that cannot be used, and print why."""
     _warn_once(f"{path} is set aside and compiled anew: {reason}")
     # The folder may not be writable.
     with contextlib.suppress(OSError):
@@ -216,12 +217,12 @@ def _warn_once(text: str) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a kernel's file, which gets its name once it is complete, and remove the kernel's old files."""
+    """Write a kernel's file, which gets its name once it is complete; then remove old files of the kernel."""
     partial = path.with_name(f"{path.name}.{os.urandom(6).hex()}.partial")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
             file.write(data)
-        # The umask may have taken permissions away.
+        # The umask may have removed permissions.
         partial.chmod(0o644)
         partial.replace(path)
     except BaseException:
@@ -231,7 +232,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _remove_old(path: Path) -> None:
-    """Remove a kernel's oldest files, and partial files of processes that were killed."""
+    """Remove the oldest files of a kernel, and partial files of processes that were killed."""
     with contextlib.suppress(OSError):
         kernel = path.name.rpartition("-")[0]
         times = {each: each.stat().st_mtime for each in path.parent.glob(f"{kernel}-*") if each != path}
@@ -249,9 +250,9 @@ def _file_digest(path: str) -> str:
 
 
 def _code_digest(function: Callable[..., Any]) -> str:
-    """Return the SHA-256 of a kernel's module and of all picstore modules that the module imports, at any depth.
+    """Return a digest of a kernel's module and of all picstore modules that it imports, directly or indirectly.
 
-    Changes to other modules leave the cached code valid.
+    A change to any other module leaves the cached machine code valid.
     """
     if function.__module__.startswith("picstore."):
         return _source_digest(function.__module__)
@@ -272,9 +273,9 @@ def _source_digest(module: str) -> str:
 
 @cache
 def _read_source(module: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return the digest of a module's source, and the names it imports from picstore; empty if there is no module."""
+    """Return a digest of a module's source, and the names that it imports from picstore; both empty for no module."""
     path = f"{_ROOT}/{module.replace('.', '/')}.py"
-    # Of the 500 names that the standard job looks up, 400 are not modules, and pathlib would be slower.
+    # Use no pathlib, which is slower: of the 500 names looked up for the standard job, 400 are not modules.
     if not os.path.isfile(path):  # noqa: PTH113
         return b"", ()
     with open(path, "rb") as file:  # noqa: PTH123

@@ -15,20 +15,21 @@ from llvmlite.binding import parse_bitcode
 
 from picstore.kernels.numba_names import LINKING, available
 
-# Prefix of the names of all functions that Python calls.
+# Prefix of the names of all functions that Python can call.
 _WRAPPER = "_ZN7cpython"
 
 
 @cache
 def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numba's may not be there to be subclassed
-    """Return a subclass of numba's library class that optimizes and compiles only libraries with a function for Python.
+    """Return a subclass of numba's library class that compiles a library only if it has a function for Python.
 
-    Only machine code is loaded from the cache. LLVM's representation of a library is parsed only if the library is
-    linked into another kernel: parsing, and looking up symbols, took 25 of 67 ms for the kernels of the standard job.
+    Other libraries are neither optimized nor compiled. The cache loads only machine code. LLVM's representation of a
+    library is parsed only if the library is linked into another kernel, because parsing, and looking up symbols, took
+    25 of 67 ms for the kernels of the standard job.
     """
 
     class LinkedLibrary(library_class):  # type: ignore[misc]
-        # LLVM's representation of a library from the cache, until it is parsed.
+        # LLVM's representation of a library from the cache; None once it is parsed.
         _bitcode: bytes | None = None
 
         def serialize_using_object_code(self) -> tuple[str, str, Any]:
@@ -77,16 +78,16 @@ def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numb
 
 @contextlib.contextmanager
 def linked_only(dispatcher: Any) -> Iterator[None]:
-    """Let numba use :func:`_linked_library` within a ``with`` block; the caller holds the compiler's lock."""
+    """Make numba use :func:`_linked_library` within a ``with`` block. The caller holds the compiler's lock."""
     codegen = dispatcher.targetctx.codegen() if available(LINKING) else None
-    # The method is already replaced while another kernel, which calls this kernel, is compiled.
+    # The method is already replaced if another kernel, which calls this kernel, is being compiled.
     if codegen is None or "set_env" in vars(codegen):
         yield
         return
     set_env = codegen.set_env
 
     def set_defined_env(name: str, env: Any) -> None:
-        # Only functions that Python calls have this symbol.
+        # Functions that Python cannot call have no such symbol.
         if codegen._engine.is_symbol_defined(name):
             set_env(name, env)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numba
 
 CACHE, LINKING, CALLS = "cache", "linking", "calls"
-# Attributes of numba by group and owner; ``_find_owner`` returns the object for an owner that is not a module.
+# Names of numba's attributes, by group and by owner. An owner is a module, or a word that ``_find_owner`` knows.
 _ATTRIBUTES: dict[str, dict[str, str]] = {
     CACHE: {
         "dispatcher": "_cache compile overloads targetctx",
@@ -56,13 +56,13 @@ _COSTS = {
     LINKING: "kernels take longer to compile",
     CALLS: "kernels take longer to compile",
 }
-# Undocumented options of ``numba.njit``: without wrappers for Python, functions compile faster.
+# Undocumented options of ``numba.njit``: no wrappers for Python, so that functions compile faster; and inlining.
 OPTIONS = "no_cpython_wrapper", "no_cfunc_wrapper", "forceinline"
 
 
 @cache
 def available(group: str) -> bool:
-    """Return whether numba has all names of a group; if not, print to stderr what is slower."""
+    """Return whether numba has all names of a group; if not, print on stderr what will be slower."""
     missing = [name for name in NAMES[group] if find(name, _MISSING) is _MISSING]
     if missing and sys.stderr is not None:
         text = f"numba {numba.__version__} has no {', '.join(missing)}: {_COSTS[group]}"
@@ -71,7 +71,7 @@ def available(group: str) -> bool:
 
 
 def find(name: str, otherwise: Any = None) -> Any:
-    """Return the object with one of ``NAMES``, or ``otherwise`` if numba does not have it."""
+    """Return the object with a name from ``NAMES``; return ``otherwise`` if numba does not have it."""
     owner, _, attribute = name.rpartition(".")
     try:
         return getattr(_find_owner(owner), attribute)
@@ -102,7 +102,7 @@ def _find_owner(name: str) -> Any:
 
 @cache
 def _probe() -> Any:
-    """Return a dispatcher, never compiled, by which numba's other objects are found."""
+    """Return a dispatcher that is never compiled, from which numba's other objects can be reached."""
 
     def nothing() -> None: ...
 
@@ -117,7 +117,7 @@ def _library() -> Any:
 
 @cache
 def device_options() -> dict[str, Any]:
-    """Return the options of functions that only kernels call."""
+    """Return numba's options for functions that only kernels call."""
     known = find("numba.core.cpu.CPUTargetOptions")
     return {"nogil": True, **{name: True for name in OPTIONS[:2] if hasattr(known, name)}}
 

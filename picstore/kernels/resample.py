@@ -39,8 +39,8 @@ _u8, _u64 = np.uint8, np.uint64
 _BLACK = (0, 0, 0)
 _NO_DECODER = 0, 0
 
-# Decoder of the rows of ``source``. It takes the address of its state, and the number of rows, counted from the first,
-# that must be written when it returns; it returns 0, or another number for damage.
+# Calls a decoder that writes rows to ``source``, given the address of its state and the number of rows, counted from
+# the first, that it must have written before it returns. Its result is 0, or another number for damage.
 _decode_rows = caller("int64(uint64, int64)")
 
 
@@ -55,22 +55,22 @@ def resample(
     flips: tuple[bool, bool] = (False, False),
     fill: npt.ArrayLike = _BLACK,
 ) -> None:
-    """Resample a box of an image into ``out``, without the GIL.
+    """Resample a box of an image and write the result to ``out``, without the GIL.
 
     Args:
         source: uint8 (height, width, 3), C-contiguous.
-        box: left, top, width, height of the region that becomes ``out``, in source pixels; may be fractional and lie
-            outside of the image.
+        box: left, top, width, height of the region that becomes ``out``, in source pixels; may be fractional, and
+            reach beyond the image.
         clip: left, top, right, bottom in whole source pixels. The filter uses only pixels within the clip; pixels
             outside of the image count as ``fill``. An output pixel whose center lies outside of the clip is ``fill``.
         out: uint8 (3, H, W), any strides.
         interpolation: code of ``filters.py``.
-        antialias: widen the filter if the box is larger than the output.
-        flips: mirror the output left to right, and top to bottom.
+        antialias: whether to widen the filter if the box is larger than the output.
+        flips: whether to mirror the output left to right, and whether top to bottom.
         fill: red, green, blue, 0 to 255.
 
     Raises:
-        UsageError: an array has another shape, dtype or layout or is empty, the box is empty, a coordinate exceeds
+        UsageError: an array has a wrong shape, dtype or layout or is empty, the box is empty, a coordinate exceeds
             2**24 pixels, ``fill`` is not within 0 to 255, or the interpolation is unknown.
     """
     if source.ndim != 3 or source.shape[2] != 3 or source.dtype != np.uint8 or not source.flags.c_contiguous:
@@ -99,9 +99,9 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Return the first and the last + 1 source pixel with a weight, and the most weights of an output pixel, or zeros.
+    """Return the first and last + 1 source pixel with any weight, and the most weights of an output pixel; 0 for none.
 
-    The elements of ``first`` are changed to count from the first of these source pixels.
+    Change the elements of ``first`` in place, so that they count from the first of these source pixels.
     """
     low = 0
     high = 0
@@ -118,7 +118,7 @@ def _source_range(first, count):
 
 @device_function
 def _copy_box(source, rows, left, top, flip, row, target):
-    """Copy a box of whole pixels without resampling; return whether all rows decode."""
+    """Copy a box of whole pixels without resampling; return whether all rows can be decoded."""
     height, width = target[5], target[6]
     for y in range(height):
         if rows[1] and _decode_rows(rows[1], (_u64(rows[2]), top + y + 1)):
@@ -137,7 +137,7 @@ def _copy_box(source, rows, left, top, flip, row, target):
 
 @device_function
 def _fill(fill, row, target):
-    """Fill the output with a color."""
+    """Fill the whole output with a color."""
     for c in range(3):
         row[:] = _u8(fill[c])
         for y in range(target[5]):
@@ -146,7 +146,7 @@ def _fill(fill, row, target):
 
 @device_function
 def _upside_down(target):
-    """Return the description of an output upside down, because rows are written in the order of the source."""
+    """Return the output's description upside down; rows are written in the source's order, so this flips them."""
     turned = target.copy()
     turned[0] += (target[5] - 1) * target[2]
     turned[2] = -target[2]
@@ -155,7 +155,7 @@ def _upside_down(target):
 
 @device_function
 def _is_valid(box, clip, fill):
-    """Return whether the box is not empty, coordinates are bounded and fill is bytes; a NaN fails all comparisons."""
+    """Return whether the box has an area, coordinates are bounded and ``fill`` fits into bytes; NaN fails all tests."""
     for c in range(3):
         if not 0 <= fill[c] <= 255:
             return False
@@ -187,17 +187,17 @@ def _is_copy_box(size, box, clip, target):
 def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
     source, rows, box, clip, flips, interpolation, antialias, fill, target
 ):
-    """Resample as ``resample`` does, without checks of shapes and dtypes; kernels may call this too.
+    """Resample as ``resample`` does, without its checks of shapes and dtypes; kernels may call this too.
 
     Args:
         source, box, clip, flips, interpolation, antialias, fill: as for ``resample``.
-        rows: number of rows of the image; addresses of the decoder that writes rows to ``source`` as they are needed,
-            and of the decoder's state, or two zeros. Row r of the image is row r modulo the number of rows in
-            ``source``, which is at least ``most_taps`` plus the decoder's surplus rows.
+        rows: number of rows of the image; addresses of a decoder that writes rows to ``source`` as they are needed, and
+            of its state, or two zeros. ``source`` holds row r of the image at r modulo its own number of rows, which is
+            at least ``most_taps`` plus the decoder's surplus rows.
         target: ``strided_image`` of the output.
 
     Returns:
-        Whether box, clip, interpolation and fill are valid, the rows decode, and the output is written.
+        Whether the output was written: box, clip, interpolation and fill are valid, and all rows could be decoded.
     """
     flip, upside_down = flips
     if not _is_valid(box, clip, fill) or not NEAREST <= interpolation <= LANCZOS:
@@ -220,7 +220,7 @@ def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
         return True
     samples = 3 * (high - low)
     lines = np.zeros((GROUP, samples + 3 * PIXELS), np.int16)
-    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # padded: taps of weight 0 lie past the end
+    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # padded, as taps of weight 0 lie past the end
     addresses = np.zeros(y_weights.shape[1], np.uint64)
     total = np.empty(COLUMN // 2, np.int32)
     block = np.empty((width + PIXELS, COLUMN), np.uint8)

@@ -16,34 +16,34 @@ from picstore.kernels.jit import device_function
 from picstore.kernels.simd import Vector, VectorMemory, load_byte, store_i16, transposed, vector_function
 from picstore.kernels.strided import put_bytes
 
-# Number of rows, and of pixels in each row, that are interleaved at once.
+# Number of rows, and number of pixels in each row, that are interleaved at a time.
 GROUP = 8
 PIXELS = 16
-# Number of rows that the horizontal pass takes at once, in 4 groups.
+# Number of rows, in 4 groups, that the horizontal pass processes at a time.
 BLOCK = 32
 # Number of samples in a column of a block.
 COLUMN = 3 * BLOCK
-# Number of samples of a row that the vertical pass computes at once.
+# Number of samples of a row that the vertical pass computes at a time.
 _SAMPLES = 64
 
-# numba's integer constants are 64 bits wide, which would halve the vector width.
+# Narrow types for casts, because numba's integer constants have 64 bits, which would halve the vector width.
 _i16, _i32, _u64 = np.int16, np.int32, np.uint64
-# Half a unit of the vertical pass's results, which keep 6 of 14 fractional bits; added to round.
+# Half a unit of the vertical pass's results, added for rounding; they keep 6 of 14 fractional bits.
 _HALF_ROW = 1 << 7
-# Half a level in the horizontal pass's sums, which have 6 + 14 fractional bits; added to round.
+# Half a level in the horizontal pass's sums, added for rounding; the sums have 6 + 14 fractional bits.
 _HALF_PIXEL = np.int32(1 << 19)
 
 
 @vector_function(5)
 def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset: Any, line: Any) -> None:
-    """Compute _SAMPLES samples of an output row, with 6 fractional bits.
+    """Compute _SAMPLES samples of a row in the vertical pass, with 6 fractional bits.
 
     Args:
-        rows: address of an array of the source rows' addresses, uint64.
-        weights: address of the rows' weights, int16.
-        pairs: half the number of rows.
-        offset: offset of the first sample in the rows.
-        line: address of the output, int16.
+        rows: address of an array with the addresses of the source rows, uint64.
+        weights: address of the source rows' weights, int16.
+        pairs: half the number of source rows.
+        offset: offset in each source row of the first sample.
+        line: address at which the samples are stored, int16.
     """
     parts = range(0, _SAMPLES, 16)
 
@@ -70,15 +70,15 @@ def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset:
 
 @device_function
 def sum_output_row(source, low, first, count, weights, rows, line):
-    """Compute an output row of the vertical pass, from pixel ``low`` on, with 6 fractional bits.
+    """Compute a row of the vertical pass, from source pixel ``low`` on, with 6 fractional bits.
 
     Args:
-        source: uint8 (rows, width, 3); row r of the image is row r modulo the number of rows.
-        low: first pixel of a row.
-        first, count: first source row in the image, and number of source rows.
+        source: uint8 (rows, width, 3); row r of the image is at r modulo the number of rows.
+        low: first pixel to take of a source row.
+        first, count: index of the first source row in the image, and number of source rows.
         weights: weights of the source rows, int16, followed by zeros.
-        rows: uint64 (at least count + 1,), scratch.
-        line: int16, takes the samples.
+        rows: uint64 (at least count + 1,), memory to work in.
+        line: int16, receives the samples.
     """
     begin, stride = _u64(source.ctypes.data + 3 * low), 3 * source.shape[1]
     for k in range(count):
@@ -88,7 +88,7 @@ def sum_output_row(source, low, first, count, weights, rows, line):
     n = line.size
     for at in range(0, n // _SAMPLES * _SAMPLES, _SAMPLES):
         _sum_rows(table, factors, _u64(pairs), _u64(at), _u64(out + 2 * at))
-    # The last step computes the last _SAMPLES samples of the row, some of which are already computed.
+    # Compute the last _SAMPLES samples of the row, some of them a second time.
     if n % _SAMPLES and n >= _SAMPLES:
         _sum_rows(table, factors, _u64(pairs), _u64(n - _SAMPLES), _u64(out + 2 * (n - _SAMPLES)))
     elif n % _SAMPLES:
@@ -101,7 +101,7 @@ def sum_output_row(source, low, first, count, weights, rows, line):
 
 @device_function
 def add_fill(line, fill, missing):
-    """Add ``fill``, multiplied by the missing weight, to a row of the vertical pass."""
+    """Add ``fill`` times the ``missing`` weight to all samples of a row of the vertical pass."""
     for c in range(3):
         level = _i16((fill[c] * missing + _i32(_HALF_ROW)) >> _i32(8))
         for i in range(c, line.size, 3):
@@ -110,7 +110,7 @@ def add_fill(line, fill, missing):
 
 @vector_function(3)
 def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) -> None:
-    """Transpose 8 rows of 48 samples, int16, with ``stride`` bytes from row to row, to a group of 16 columns."""
+    """Transpose 8 rows of 48 samples, int16, to a group in 16 columns; rows are ``stride`` bytes apart."""
     for third in range(3):
         starts = [memory.offset(memory.offset(lines, stride, k), 32 * third) for k in range(GROUP)]
         rows = [memory.load(start, 16, 16) for start in starts]
@@ -123,7 +123,7 @@ def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) 
 
 @device_function
 def interleave(lines, width, columns, group):
-    """Copy 8 rows to ``group`` of each column, overwriting some memory after the last column."""
+    """Copy 8 rows to group ``group`` of each column; memory after the last column may be overwritten."""
     source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * GROUP * group)
     for x in range(0, width, PIXELS):
         _interleave_pixels(source + _u64(6 * x), _u64(2 * lines.shape[1]), target + _u64(2 * COLUMN * x))
@@ -131,16 +131,16 @@ def interleave(lines, width, columns, group):
 
 @vector_function(5)
 def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, begin: Any, out: Any) -> None:
-    """Compute an output column of a block.
+    """Compute a column of a block's output.
 
     Args:
         column: address of the first source column, int16 (COLUMN,).
         weights: address of the source columns' weights, int16.
         pairs: half the number of source columns.
-        begin: address of the sums' initial values, int32 (COLUMN // 2,), each for two sums that are four apart.
-        out: address of the output column, uint8 (COLUMN,).
+        begin: address of the sums' initial values, int32 (COLUMN // 2,), each for two sums, four samples apart.
+        out: address at which the output column is stored, uint8 (COLUMN,).
     """
-    parts = range(0, 2 * COLUMN, 32)  # bytes
+    parts = range(0, 2 * COLUMN, 32)  # offsets in bytes
 
     def add_pair(k: Any, sums: list[Vector]) -> list[Vector]:
         two = memory.load(memory.offset(weights, k, 4), 1, 32)
@@ -164,7 +164,7 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
 
 @device_function
 def sum_output_columns(columns, axis, taps, flip, fill, total, block):
-    """Compute all output columns of a block, as bytes, from the source columns."""
+    """Compute all columns of a block's output, as bytes, from the source columns."""
     first, weights, missing = axis
     source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)
     row, pairs, plain = _u64(2 * weights.shape[1]), _u64((taps + 1) // 2), True
@@ -181,7 +181,7 @@ def sum_output_columns(columns, axis, taps, flip, fill, total, block):
 
 @vector_function(3)
 def _transpose_columns(memory: VectorMemory, columns: Any, out: Any, stride: Any) -> None:
-    """Write 8 bytes of 16 columns of a block as 8 rows of 16 bytes, with ``stride`` bytes from row to row."""
+    """Store 8 bytes of each of 16 columns of a block as 8 rows of 16 bytes, ``stride`` bytes apart."""
     eights = [memory.load(memory.offset(columns, COLUMN * x), 8, 8) for x in range(PIXELS)]
     twos = [eights[x].shuffled(eights[x + 1], range(16)) for x in range(0, PIXELS, 2)]
     fours = [twos[x].shuffled(twos[x + 4], range(32)) for x in range(4)]
@@ -197,10 +197,10 @@ def write_rows(block, rows, target, top, bottom):
     """Write the columns of a block as rows of the output.
 
     Args:
-        block: uint8 (at least the width rounded up to PIXELS, COLUMN).
-        rows: uint8 (8, at least the width rounded up to PIXELS), scratch.
+        block: uint8 (at least the output's width rounded up to PIXELS, COLUMN).
+        rows: uint8 (8, at least the output's width rounded up to PIXELS), memory to work in.
         target: ``strided_image`` of the output.
-        top, bottom: first row of the output, and last + 1.
+        top, bottom: first row of the output to write, and last + 1.
     """
     source, first, stride, width = _u64(block.ctypes.data), _u64(rows.ctypes.data), rows.shape[1], target[6]
     for group in range((bottom - top + GROUP - 1) // GROUP):

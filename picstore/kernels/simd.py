@@ -19,21 +19,21 @@ from picstore.kernels.jit import intrinsic_function, load_function, store_functi
 from picstore.kernels.numba_names import find
 
 _X86 = platform.machine() in ("x86_64", "AMD64")
-# LLVM's names for instructions on 128 bits; on 256 bits they are "avx2." and the key.
+# LLVM's names of instructions on 128 bits; the same instruction on 256 bits is named "avx2." and the key.
 _SSE2 = {"pmadd.wd": "sse2.pmadd.wd", "packssdw": "sse2.packssdw.128", "packsswb": "sse2.packsswb.128"}
 
 
 def _has_avx2() -> bool:
-    """Return whether kernels are compiled for AVX2: if the CPU has AVX2 and NUMBA_CPU_NAME names no other CPU."""
+    """Return whether kernels are compiled for AVX2: the CPU has AVX2, and NUMBA_CPU_NAME names no other CPU."""
     features, of_host = getattr(config, "CPU_FEATURES", ""), find("numba.core.codegen.get_host_cpu_features")
     if features is None and of_host is not None:
         features = of_host()
-    # Without AVX2, two instructions for 128 bits do the same.
+    # Without AVX2, two instructions on 128 bits are used for one on 256 bits.
     return "+avx2" in (features or "").split(",")
 
 
 class Vector:
-    """Signed integers that a kernel will compute; an ``int`` operand stands for a vector that repeats the number."""
+    """Vector of signed integers in a kernel; an ``int`` as operand stands for a vector that repeats the number."""
 
     __slots__ = ("_builder", "value")
 
@@ -65,23 +65,23 @@ class Vector:
         return Vector(self._builder, self._builder.shl(self.value, self._operand(bits)))
 
     def __rshift__(self, bits: int) -> Vector:
-        """Arithmetic shift, which rounds down."""
+        """Shift right arithmetically, which rounds down."""
         return Vector(self._builder, self._builder.ashr(self.value, self._operand(bits)))
 
     def _type(self, bits: int) -> Any:
         return ir.VectorType(ir.IntType(bits), self.value.type.count)
 
     def widened(self, bits: int, *, signed: bool = True) -> Vector:
-        """Extend each element to ``bits`` bits."""
+        """Return the elements extended to ``bits`` bits."""
         extend = self._builder.sext if signed else self._builder.zext
         return Vector(self._builder, extend(self.value, self._type(bits)))
 
     def narrowed(self, bits: int) -> Vector:
-        """Truncate each element to its lowest ``bits`` bits."""
+        """Return the lowest ``bits`` bits of each element."""
         return Vector(self._builder, self._builder.trunc(self.value, self._type(bits)))
 
     def clamped(self, least: int, most: int) -> Vector:
-        """Clamp each element to ``least`` … ``most``."""
+        """Return the elements, limited to ``least`` … ``most``."""
         value, builder = self.value, self._builder
         for sign, bound in (("<", least), (">", most)):
             limit = self._operand(bound)
@@ -89,42 +89,42 @@ class Vector:
         return Vector(builder, value)
 
     def is_zero(self) -> Vector:
-        """Return a mask for ``chosen``: ones in each 128 bits that are zero, and zeros in all other bits."""
+        """Return a mask for ``chosen``: ones in each part of 128 bits that is zero, and zeros in all other parts."""
         words = self.cast(64)
         either = words | words.shuffled(words, [k ^ 1 for k in range(words.value.type.count)])
         is_zero = self._builder.icmp_unsigned("==", either.value, words.filled(0).value)
         return Vector(self._builder, self._builder.sext(is_zero, words.value.type)).cast(self.value.type.element.width)
 
     def nonzero(self) -> Any:
-        """Return a number whose bit *k* is set if element *k* is not zero."""
+        """Return a number in which bit *k* is set if element *k* is not zero."""
         bits = self._builder.icmp_signed("!=", self.value, self._operand(0))
         number = self._builder.bitcast(bits, ir.IntType(self.value.type.count))
         return self._builder.zext(number, ir.IntType(64))
 
     def chosen(self, mask: Vector, other: Vector) -> Vector:
-        """Return the bits of this vector where a mask has ones, and the bits of ``other`` elsewhere."""
+        """Return the bits of this vector where ``mask`` has ones, and the bits of ``other`` where it has zeros."""
         different = Vector(self._builder, self._builder.and_((self ^ other).value, mask.value))
         return different ^ other
 
     def filled(self, *numbers: int) -> Vector:
-        """Return a vector of this vector's type that repeats the numbers."""
+        """Return a vector of the same type as this vector, in which ``numbers`` are repeated."""
         count = self.value.type.count
         return Vector(self._builder, ir.Constant(self.value.type, list(numbers) * (count // len(numbers))))
 
     def cast(self, bits: int) -> Vector:
-        """Return the same bits as elements of another width."""
+        """Return the same bits as elements of ``bits`` bits."""
         count = self.value.type.count * self.value.type.element.width // bits
         return Vector(self._builder, self._builder.bitcast(self.value, ir.VectorType(ir.IntType(bits), count)))
 
     def interleaved(self, other: Vector) -> tuple[Vector, Vector]:
-        """Interleave each 128 bits with those of another vector; return the lower halves, and the upper halves."""
+        """Interleave each 128 bits with those of another vector; return all lower halves, and all upper halves."""
         count = self.value.type.count
         part = 128 // self.value.type.element.width
         lower = [begin + k // 2 + k % 2 * count for begin in range(0, count, part) for k in range(part)]
         return self.shuffled(other, lower), self.shuffled(other, [k + part // 2 for k in lower])
 
     def sums_of_products(self, other: Vector) -> Vector:
-        """Multiply by another vector and add neighboring products: 256 bits, int16 to int32, without overflow."""
+        """Multiply by another vector, int16 in 256 bits, and add neighboring products to int32, without overflow."""
         if _X86:
             return self._instruction("pmadd.wd", other, 32)
         parities = range(0, self.value.type.count, 2), range(1, self.value.type.count, 2)
@@ -132,9 +132,9 @@ class Vector:
         return even + odd
 
     def interleaved_sums(self, other: Vector, factors: Vector) -> list[Vector]:
-        """Interleave two vectors of 256 bits, int16, and sum products with factors; return both halves, int32.
+        """Interleave two vectors of int16 in 256 bits, then sum products with ``factors``; return both halves, int32.
 
-        On Neon the vectors are multiplied without interleaving.
+        On Neon the same result is computed without interleaving.
         """
         if _X86:
             return [mixed.sums_of_products(factors) for mixed in self.interleaved(other)]
@@ -144,7 +144,7 @@ class Vector:
         return [a.widened(32) * first + b.widened(32) * second for a, b in parts]
 
     def packed(self, other: Vector) -> Vector:
-        """Clamp 256 bits to elements of half the width: each 128 bits hold 64 of this vector and 64 of the other."""
+        """Clamp two vectors of 256 bits to half the element width: 64 bits of each, by turns, make up 128 bits."""
         count, bits = self.value.type.count, self.value.type.element.width
         if _X86:
             return self._instruction({32: "packssdw", 16: "packsswb"}[bits], other, bits // 2)
@@ -153,7 +153,7 @@ class Vector:
         return self.shuffled(other, order).clamped(least, -least - 1).narrowed(bits // 2)
 
     def _instruction(self, name: str, other: Vector, bits: int) -> Vector:
-        """Apply an x86 instruction to two vectors of 256 bits; the result has elements of ``bits`` bits."""
+        """Apply an x86 instruction to two vectors of 256 bits; return the result, in elements of ``bits`` bits."""
         if _has_avx2():
             return self._call("avx2." + name, other, bits)
         count = self.value.type.count
@@ -170,18 +170,18 @@ class Vector:
         return Vector(self._builder, self._builder.call(function, [self.value, other.value]))
 
     def shuffled(self, other: Vector, indices: Sequence[int]) -> Vector:
-        """Pick elements by index from this vector and ``other`` after it."""
+        """Return elements by index, counted through this vector and then ``other``."""
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), list(indices))
         return Vector(self._builder, self._builder.shuffle_vector(self.value, other.value, mask))
 
 
-# Step of ``VectorMemory.repeat``, a function of the step's index and of the vectors.
+# Step of ``VectorMemory.repeat``: a function that takes the step's index and the vectors, and returns the new vectors.
 _Step = Callable[[Any, list[Vector]], list[Vector]]
 
 
 @contextlib.contextmanager
 def _repeated(builder: Any, count: Any) -> Iterator[Any]:
-    """Repeat ``count`` times the instructions that a ``with`` block builds; yield the index."""
+    """Build a loop of ``count`` rounds around the instructions of a ``with`` block; yield the index of the round."""
     before, condition = builder.basic_block, builder.append_basic_block("repeat")
     body, end = builder.append_basic_block("repeat.body"), builder.append_basic_block("repeat.end")
     builder.branch(condition)
@@ -198,30 +198,30 @@ def _repeated(builder: Any, count: Any) -> Iterator[Any]:
 
 
 class VectorMemory:
-    """Loads and stores of vectors at addresses, for a ``vector_function``."""
+    """Loads and stores of vectors in memory, as a ``vector_function`` uses them."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
 
     def offset(self, address: Any, count: Any, times: int = 1) -> Any:
-        """Return ``address + times * count`` in bytes; ``count`` is an ``int`` or an argument of the function."""
+        """Return ``address + times * count`` in bytes; ``count`` is an ``int``, or a number computed by the kernel."""
         number = ir.IntType(64)
         if times != 1:
             count = self._builder.mul(count, ir.Constant(number, times))
         return self._builder.add(address, ir.Constant(number, count) if isinstance(count, int) else count)
 
     def load(self, address: Any, count: int, bits: int) -> Vector:
-        """Load ``count`` neighboring integers, at any alignment."""
+        """Load a vector of ``count`` neighboring integers of ``bits`` bits, at any alignment."""
         pointer = self._builder.inttoptr(address, ir.VectorType(ir.IntType(bits), count).as_pointer())
         return Vector(self._builder, self._builder.load(pointer, align=1))
 
     def load_number(self, address: Any) -> Any:
-        """Load one integer of 64 bits, such as an address, at any alignment."""
+        """Load an integer of 64 bits, such as an address, at any alignment."""
         pointer = self._builder.inttoptr(address, ir.IntType(64).as_pointer())
         return self._builder.load(pointer, align=1)
 
     def repeat(self, count: Any, vectors: list[Vector], step: _Step) -> list[Vector]:
-        """Apply a step to vectors in registers ``count`` times; the count is an argument of the function."""
+        """Apply ``step`` to vectors in registers ``count`` times; ``count`` is a number that the kernel computes."""
         builder, slots = self._builder, []
         for vector in vectors:
             with builder.goto_entry_block():
@@ -234,16 +234,16 @@ class VectorMemory:
         return [Vector(builder, builder.load(slot)) for slot in slots]
 
     def store(self, address: Any, vector: Vector) -> None:
-        """Store a vector, at any alignment."""
+        """Store a vector at an address, at any alignment."""
         pointer = self._builder.inttoptr(address, vector.value.type.as_pointer())
         self._builder.store(vector.value, pointer, align=1)
 
     def zeros(self, count: int, bits: int) -> Vector:
-        """Return a vector of ``count`` zeros."""
+        """Return a vector of ``count`` zeros of ``bits`` bits."""
         return Vector(self._builder, ir.Constant(ir.VectorType(ir.IntType(bits), count), None))
 
     def splat(self, number: Any, count: int, bits: int) -> Vector:
-        """Return a vector that repeats an argument of the function ``count`` times."""
+        """Return a vector that repeats a number that the kernel computes ``count`` times."""
         first = self._builder.trunc(number, ir.IntType(bits))
         zeros, index = self.zeros(count, bits), ir.Constant(ir.IntType(32), 0)
         vector = Vector(self._builder, self._builder.insert_element(zeros.value, first, index))
@@ -251,16 +251,16 @@ class VectorMemory:
 
 
 def transposed(rows: list[Vector]) -> list[Vector]:
-    """Transpose 8 × 8 numbers in each 128 bits of eight vectors of 16-bit elements, or of four vectors of bytes."""
+    """Transpose 8 × 8 numbers in each 128 bits, of eight vectors of 16-bit elements or of four vectors of bytes."""
     half = len(rows) // 2
-    # Three perfect shuffles of 64 elements transpose them.
+    # Three perfect shuffles of 64 elements are a transposition.
     for _ in range(3):
         rows = [mixed for a, b in zip(rows[:half], rows[half:], strict=True) for mixed in a.interleaved(b)]
     return rows
 
 
 def vector_function(arity: int, *, returns: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function of a ``VectorMemory`` and ``arity`` uint64 numbers into its callers.
+    """Return a decorator that compiles a function of ``VectorMemory`` and ``arity`` uint64 arguments into its callers.
 
     With ``returns``, the result is a number of 64 bits.
     """
@@ -276,7 +276,7 @@ def _emit_load_byte(builder: Any, address: Any) -> Any:
 
 
 def _emit_count(name: str) -> Any:
-    """Return a function for kernels that counts the zero bits at one end of a uint64."""
+    """Return a function for kernels that counts the zero bits of a uint64, from one end up to the first 1."""
 
     def emit(builder: Any, number: Any) -> Any:
         return getattr(builder, name)(number, ir.Constant(ir.IntType(1), 0))
@@ -286,8 +286,8 @@ def _emit_count(name: str) -> Any:
 
 leading_zeros, trailing_zeros = _emit_count("ctlz"), _emit_count("cttz")
 
-# Loads and stores of a number in the machine's byte order, at any address; the caller checks bounds.
+# These load or store a number in the machine's byte order, at any alignment; callers check bounds.
 load_u8, load_u32, load_native_u64 = load_function(8), load_function(32), load_function(64)
 store_i16, store_i32, store_native_u64 = map(store_function, (types.int16, types.int32, types.uint64))
-# Loads a byte as int64.
+# Loads a byte, and returns it as int64.
 load_byte = intrinsic_function(types.int64(types.uint64), _emit_load_byte)

@@ -16,16 +16,16 @@ _u64 = np.uint64
 
 
 def strided_image(image: Array) -> StridedImage:
-    """Describe an array to a kernel; the caller keeps the array alive.
+    """Return the description of an array for a kernel. The caller keeps the array alive.
 
     Returns:
-        int64: (address, 3 strides, 3, height, width), or (address, 2 strides, height, width) of a single plane.
+        int64: (address, 3 strides, 3, height, width); for a single plane, (address, 2 strides, height, width).
     """
     return np.array([image.__array_interface__["data"][0], *image.strides, *image.shape], np.int64)
 
 
 def strided_images(images: Array | list[Array]) -> StridedImage:
-    """Describe each image of an array (n, 3, H, W) or a list to a kernel: int64 (n, 7)."""
+    """Return the description for a kernel of each image of an array (n, 3, H, W) or of a list: int64 (n, 7)."""
     if isinstance(images, list):
         return np.stack([strided_image(image) for image in images])
     described = np.tile(strided_image(images[0]), (len(images), 1))
@@ -35,12 +35,12 @@ def strided_images(images: Array | list[Array]) -> StridedImage:
 
 @device_function
 def put_bytes(row, count, to, step):
-    """Copy bytes to memory with a stride; with arrays, numba would count references, which takes 20 ns a row.
+    """Copy bytes to strided memory. Arguments are addresses, because arrays would take numba 20 ns for each row.
 
     Args:
-        row: address of ``count`` bytes.
-        to: address of the first byte written.
-        step: bytes from one byte written to the next.
+        row: address of the ``count`` bytes to copy.
+        to: address at which the first byte is written.
+        step: distance between two bytes written, in bytes.
     """
     if step == 1:
         memcpy(to, row, count)
@@ -51,7 +51,7 @@ def put_bytes(row, count, to, step):
 
 @device_function
 def put_patterns(row, count, to, step, size):
-    """Copy the lowest ``size`` bytes, 2 or 4, of ``count`` uint32 to memory with a stride, as ``put_bytes`` does."""
+    """Copy the lowest ``size`` bytes, 2 or 4, of ``count`` uint32 to strided memory; see ``put_bytes``."""
     if size == 4 and step == 4:
         memcpy(to, row, 4 * count)
     elif size == 4:
