@@ -109,8 +109,7 @@ end:
   ret i32 %result
 }
 """
-# For each machine: LLVM's name of the CPU feature with the instruction, the name that enables it, and the two
-# functions.
+# For each machine: LLVM's name of the CPU feature with the instruction, the name that enables it, both functions.
 _INSTRUCTIONS = {
     "x86_64": ("sse4.2", "+crc32", _X86),
     "aarch64": ("crc", "+crc", _ARM),

@@ -117,8 +117,7 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
 
     Returns:
         For each output pixel: the first source pixel; the number of source pixels; their weights; and ``ONE`` less the
-        sum of the weights, which is the weight outside of the image, or ``ONE`` if the pixel's center is outside of the
-        clip.
+        sum of the weights, the weight outside of the image; it is ``ONE`` if the center is outside of the clip.
     """
     scale = math.floor(size / length * GRID + 0.5) / GRID
     support = _support(size, length, interpolation, antialias)

@@ -4,8 +4,7 @@
   filter is never widened. A center between two pixels takes the right or lower pixel.
 - ``BOX``: the mean of the pixels whose centers lie under the output pixel, as Pillow's BOX; ties as for ``NEAREST``.
 - ``BILINEAR``: a triangle filter.
-- ``BICUBIC``: Keys' cubic, with the parameter −0.5 if it is antialiased, as torch's and Pillow's, otherwise −0.75, as
-  torch's.
+- ``BICUBIC``: Keys' cubic; its parameter is −0.5 if antialiased, as in torch and Pillow, otherwise −0.75, as in torch.
 - ``LANCZOS``: the Lanczos filter of three lobes, as Pillow's.
 
 Antialiased filters are widened by the scale if the source is larger than the output, and their weights are normalized

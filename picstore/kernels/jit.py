@@ -112,8 +112,7 @@ def _copying_caller(signature: str) -> Any:
 
     @overload(call)
     def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
-        # The result 1 is never used: while the kernel's module is not imported, no caller can have the kernel's
-        # address.
+        # The result 1 is never used: before the kernel's module is imported, no caller can have the kernel's address.
         if (target := _kernels.get(signature)) is None:
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005

@@ -40,7 +40,7 @@ _PARTIAL_SECONDS = 3600
 _ROOT = Path(__file__).parents[2]
 # numba's options that change the machine code; the environment names them NUMBA_OPT and so on.
 _OPTIONS = "OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LOOP_VECTORIZE", "SLP_VECTORIZE"
-# No anchor to the beginning of a line, because the search is five times as fast without it.
+# The pattern has no anchor to the beginning of a line, which would make the search five times as slow.
 _IMPORT = re.compile(rb"from (picstore[.\w]*) import (\([^)]*\)|.*)")
 _NAME = re.compile(r"\w+")
 
@@ -68,9 +68,8 @@ class KernelCache:
             return None
         path, payload = found
         try:
-            # Add the symbols to which machine code may refer. numba's own cache would also register everything that
-            # numba can compile, which takes 70 of the 135 ms to a process's first kernel, and which only compiling
-            # needs.
+            # Add the symbols to which machine code may refer. numba's own cache would also register all that numba can
+            # compile, which only compiling needs; that takes 70 of the 135 ms to a process's first kernel.
             find("numba.core.runtime.rtsys").initialize(context)
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)

@@ -21,12 +21,10 @@ import numpy as np
 
 from picstore.arrays import U8, Array
 
-# Sizes of blocks are multiples of this number of bytes. Containers differ by few images, so one block fits most of
-# them.
+# Sizes of blocks are multiples of this number of bytes, so that one block fits most containers of a dataset.
 _GRANULE = 1 << 16
 _MIN_BYTES = 1 << 20  # Least size of a thread's buffer in bytes.
-# Number of free blocks to keep: for batches made ahead, for two batches of the consumer, and for batches on the way to
-# a GPU.
+# Number of free blocks to keep: for batches made ahead, two batches of the consumer, and batches on the way to a GPU.
 KEPT_BATCHES = 9
 
 
@@ -80,8 +78,7 @@ _MAP_FIXED = 0x10
 def map_memory(descriptor: int, size: int) -> Mapping:
     """Map shared memory until its last array is deleted, without keeping a file descriptor.
 
-    Before Python 3.13, each ``mmap.mmap`` keeps a descriptor, so a user who kept 500 batches reached the limit of a
-    process.
+    Before Python 3.13, ``mmap.mmap`` keeps a descriptor, so a user who kept 500 batches reached a process's limit.
 
     Raises:
         OSError: the system has no more memory or mappings (65,530 on Linux).
@@ -133,8 +130,7 @@ def allocate_mapped(size: int) -> U8:
 def round_coarsely(size: int) -> int:
     """Round a size up by at most a quarter, so that a few sizes of blocks serve batches of any size.
 
-    A new block costs time, because CUDA page-locks it. Of 280 batches of 26 to 38 MB, 35 needed a new block, and only
-    17 with rounded sizes.
+    A new block costs time: CUDA page-locks it. Of 280 batches of 26 to 38 MB, 35 needed one; with rounded sizes, 17.
     """
     step = 1 << max(size.bit_length() - 3, 0)
     return -(-size // step) * step
@@ -175,8 +171,7 @@ class BufferPool:
                 if self._free:
                     self._free.pop()  # Free the largest, which is too small.
                 block = self._allocate(-(-size // _GRANULE) * _GRANULE)
-        # Every view keeps this array alive. Once the last view is deleted, so is the array, and the block is given
-        # back.
+        # Every view keeps this array alive: once the last view is deleted, so is the array, and the block is free.
         borrowed = block[:size]
         weakref.finalize(borrowed, self._give_back, block).atexit = False
         return borrowed.data

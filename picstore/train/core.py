@@ -146,7 +146,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def prefetch_factor(self) -> NoReturn:
-        """Raise UsageError: a Trainer reads this to copy a loader as a DataLoader that skips batches, which fails."""
+        """Raise UsageError: a Trainer that resumes reads this to remake the loader as a DataLoader, which fails."""
         raise UsageError(
             "a loader cannot be made again as a DataLoader that skips batches; if a Trainer resumes, give it the "
             "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "
@@ -239,7 +239,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return length - batch
 
     def close(self) -> None:
-        """End threads and child processes now, rather than with garbage collection; an iteration starts new ones."""
+        """End threads and child processes now, not only when the loader is garbage; an iteration starts new ones."""
         self._runner.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -314,7 +314,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return self._runner.apply_callables(batch, callables, seed=seed)
 
     def _order_of(self, state: Mapping[str, Any]) -> OrderT:
-        """Return the order with the lanes of a state or, if this loader was given lanes, with these.
+        """Return the order with the lanes that this loader was given, or else with those of ``state``.
 
         Raise UsageError if ``state`` is no loader's state, or has another ``reducing_gap``, which gives other pixels.
         """

@@ -63,12 +63,10 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
 
     A look at one batch does not use up an epoch: ``next(iter(loader))``, right after the loader was made or after
     ``set_epoch`` or ``load_state_dict``, leaves the next iteration where it would have begun. ``position`` then is that
-    of the batch after the one taken. A second look is an iteration as any other, and so is a look at an epoch's only
-    batch.
+    of the batch after the one taken. A second look, or a look at an epoch's only batch, is an iteration as any other.
 
     Training scripts written for a DataLoader find ``batch_size``, ``drop_last``, ``num_workers``, which is 0, and
-    ``sampler``, which has ``set_epoch``. Any other argument of a DataLoader raises an error that says what to write
-    instead.
+    ``sampler``, which has ``set_epoch``. Other arguments of a DataLoader raise an error that says what to use instead.
 
     While the last batches of an epoch are taken, the first batches of the next epoch are made, so that no epoch begins
     with a wait. The threads that make them run until the loader is closed or garbage-collected.
@@ -101,8 +99,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         rank, world_size: by default those of ``torch.distributed``, or RANK and WORLD_SIZE of the environment.
         weights: relative frequency of each record: a number for each ``dataset[i]``, or the name of a column of
             :attr:`picstore.Dataset.table`. An epoch has as many samples as without weights. Each record gets its share
-            of them, rounded up or down in an epoch, but exact over many epochs. Samples of one record have different
-            random transforms.
+            of them, rounded up or down in an epoch but exact over many; its samples have different random transforms.
         balance: instead of weights, the name of a column of integers or strings, such as ``"label"``, whose values come
             equally often.
         repeat: number of samples in an epoch, as a multiple of the number of records; less than 1 for short epochs.

@@ -27,8 +27,7 @@ from picstore.train.transforms.arguments import checked_integer, is_number
 
 _MAX_RANKS = 1 << 20
 
-# Arguments of torch's DataLoader that a loader does not have, and what to do instead. Their default values are
-# accepted.
+# Arguments of torch's DataLoader that a loader lacks, and what to do instead; their default values are accepted.
 _OF_DATALOADER = {
     "num_workers": "threads=N sets the number of decoding threads, one a core by default; processes=N divides them "
     "among N processes; workers=N is of engine='ray'",

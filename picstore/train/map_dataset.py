@@ -179,7 +179,7 @@ class MapDataset(data.Dataset[Item]):
         return numbers % len(self)
 
     def _find_epoch(self) -> int:
-        """Return the epoch that was set, or 0; in a worker without one, a new number for each batch, by its seed."""
+        """Return the epoch that was set; else 0, or in a worker a new number for each batch, from the worker's seed."""
         epoch, worker = int(self._epoch.values[0]), data.get_worker_info()
         if epoch != _NOT_GIVEN or worker is None:
             return max(epoch, 0)

@@ -37,8 +37,7 @@ def read_records(
 
     Args:
         request: requests of the batch; requests that share a container have different epochs.
-        replace: whether to read containers with a damaged record whole, so that other records replace it as in a
-            loader.
+        replace: whether to read a damaged record's container whole, so that other records replace it as in a loader.
 
     Raises:
         Damage, NotADataset: without ``replace``, a record's container cannot be read.

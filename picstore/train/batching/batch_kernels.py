@@ -172,7 +172,7 @@ def place_crops(numbers, ratios, sizes, bounds, flips, frame, clip, box):
     """Choose the crop of each image, place it, and mirror it.
 
     Args:
-        numbers: result of ``draw_numbers``; the last k numbers are for flips.
+        numbers: result of ``draw_numbers``; the last k numbers of each image are for the k flips.
         ratios: float64 (n, 10), aspect ratios.
         sizes: int64 (n, 2), width and height of the images.
         bounds: float64 (4,): least fraction of the area, greatest less least fraction, least and greatest aspect ratio.

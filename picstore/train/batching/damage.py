@@ -17,19 +17,19 @@ logger = logging.getLogger("picstore")
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """Return, for each of ``numbers``, the next number in ``sound``, which ascends; after its end, its first number."""
+    """Return, for each of ``numbers``, the next number in the ascending ``sound``; after the last, the first."""
     replaced: I64 = sound[np.searchsorted(sound, numbers) % len(sound)]
     return replaced
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
-    """Copy the next sound sample of its source into each slot with a problem; raise the problem if there is none."""
+    """Copy the next sound sample of the same source to each slot with a problem; without one, raise the problem."""
     for slot, replacement in replacements(batch.source, problems).items():
         _copy_sample(batch, replacement, slot)
 
 
 def replacements(source: I64, problems: Mapping[int, Damage]) -> dict[int, int]:
-    """Return, for each slot with a problem, the next sound slot of its source; raise the problem if there is none."""
+    """Return, for each slot with a problem, the next sound slot of the same source; without one, raise it."""
     if not problems:
         return {}
     damaged = np.isin(np.arange(len(source)), list(problems))

@@ -259,7 +259,7 @@ def _find_sound(
             sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
             sound_ones = container.good & source.dataset.live.mask(number)
             alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
-            # Take a record of another bucket only in a batch of one record, because it has no other slot to copy.
+            # Take a record of another bucket only in a batch of one record, which has no other slot to copy.
             sound = np.flatnonzero(alike if alike.any() or len(records) > 1 else sound_ones)
             if not len(sound):
                 records.problems.update(zip(here.tolist(), damage, strict=True))
@@ -308,8 +308,7 @@ def _enter_targets(
             records.problems[slot] = type(error)(error.what, file, error.offset)
             continue
         records.extras[slot], records.attachments[slot] = extra, attachments
-    # Larger extras are dropped, and decompressed again for each batch, because the budget counts only a container's
-    # bytes.
+    # Drop extras larger than the container, because the budget counts only its bytes; batches decompress them again.
     container.release_extras(above=len(container.buffer))
 
 

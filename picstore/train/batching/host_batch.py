@@ -20,10 +20,9 @@ from picstore.train.batching.parameters import TransformParams
 T = TypeVar("T")
 
 Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or a list of n arrays (3, h, w)
-# Images of a group of views: (count, n, 3, H, W), or count lists of n arrays (3, h, w). Targets: count lists of n
-# dicts.
+# Images of a group of views: (count, n, 3, H, W), or count lists of n arrays (3, h, w).
 ViewImages: TypeAlias = "Array | list[list[Array]]"
-GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"
+GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # targets of a group of views: count lists of n dicts
 
 # Arrays begin at multiples of a quantization row's bytes, so that kernels can number rows in the memory of all batches.
 _ALIGNMENT = 128
@@ -106,8 +105,7 @@ class SegmentTables:
     # By slot, for images that the GPU does not decode: the pixels (3, h, w) decoded by the CPU, and the reason.
     pixels: dict[int, U8] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-    # In the first batches of a process: a slot, the pixels (3, h, w) of a box as the CPU decodes them, and the box in
-    # the stored image.
+    # In a process's first batches: a slot, a box's pixels (3, h, w) as the CPU decodes them, and the box as stored.
     probe: tuple[int, U8, I64] | None = None
 
     @staticmethod

@@ -26,7 +26,7 @@ from picstore.train.transforms.transform_plan import TransformPlan
 
 _FAR = 1 << 40  # number of pixels beyond every image
 _MCU_SIZES = np.array(MCU_SIZES)  # width and height by code of the sampling
-# Limit for samples of a record in an epoch; the crops of more samples together reach nearly all rows.
+# With more samples of a record in an epoch, read whole images, because crops together reach nearly all rows.
 _MAX_COPIES = 8
 
 
@@ -60,7 +60,7 @@ def align_reach(reach: I64, factors: I64) -> I64:
 def boxes_to_cut(reach: I64, size: I64) -> I64:
     """Clip reaches to images of ``size``, (n, 2): int64 (n, 4), left, top, right, bottom.
 
-    A reach is empty if the output shows only padding; its box has one pixel.
+    A reach is empty if the output shows only padding; the box then has one pixel.
     """
     low = np.clip(reach[:, :2], 0, size - 1)
     return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)
@@ -106,7 +106,10 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
 
 
 def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids: I64, sizes: I64) -> I64:
-    """Return what an epoch's views reach of each image, or whole images if only the read extras tell: int64 (n, 4)."""
+    """Return the box that an epoch's views reach in each image, left, top, right, bottom: int64 (n, 4).
+
+    It is the whole image if transforms need the objects' boxes, which are not read yet, or if copies are many.
+    """
     groups = plan.groups
     if source.copies <= _MAX_COPIES and not any(group.needs_boxes for group in groups):
         drawn = product(groups, range(source.copies))

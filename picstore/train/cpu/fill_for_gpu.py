@@ -193,7 +193,7 @@ class SegmentFiller:
         self._boxes[part, 1::2] -= top[:, None]
 
     def _decode(self, slot: int, reason: str) -> None:
-        """Decode an image on the CPU, because the GPU does not for ``reason``; raise ImageError if it is damaged."""
+        """Decode an image that the GPU refuses, for ``reason``, on the CPU; raise ImageError if it is damaged."""
         factor = int(self._factors[slot])
         pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=factor)
         self._segment_tables.pixels[slot] = np.ascontiguousarray(pixels.transpose(2, 0, 1))

@@ -182,7 +182,7 @@ def _open_image(stages, stream, box, factor, workspace, rect):
 
 @device_function
 def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):
-    """Write the box to resample, and the clip for its reads, in decoded instead of stored pixels; widen the clip."""
+    """Convert the box to resample, and the clip, from stored to decoded pixels; round the clip outwards."""
     for k in range(4):
         decoded_box[k] = (box[k] - (rect[k] if k < 2 else 0)) / factor
         edge = clip[k] - rect[k % 2]

@@ -78,7 +78,7 @@ def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
 def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, int]) -> Geometry:
     """Return image ``slot``'s geometry for an attachment, whose pixels are ``scale`` times as large.
 
-    Interpolation is at least bilinear, because what are whole pixels in the image may be fractions of pixels here.
+    Interpolation is at least bilinear, because whole pixels of the image may be fractions of the attachment's pixels.
     """
     chosen = Geometry.concatenate([geometry], [slot])
     low, high = chosen.clip[:, :2] // scale, -(-chosen.clip[:, 2:] // scale)
@@ -143,7 +143,7 @@ def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:
 
 def _check_tiff(name: str, data: bytes) -> None:
     """Raise ImageError if Pillow would return the values of a TIFF inverted or in the wrong byte order."""
-    from picstore.prepare.image.tiff import read_layout, read_tags  # few masks are TIFFs
+    from picstore.prepare.image.tiff import read_layout, read_tags  # Few masks are TIFFs, so import late.
 
     layout = read_layout(read_tags(data), "<" if data.startswith(b"II") else ">")
     white_is_zero = layout.photometric == 0 and (layout.bits > 8 or layout.planar)

@@ -71,8 +71,7 @@ def _turn_hue(chunk, turns):
         r, g, b = red[i], green[i], blue[i]
         v = max(max(r, g), b)
         d = v - min(min(r, g), b)
-        # ``across`` is the difference of the two lesser channels. ``base`` is 0, 2 or 4 if red, green or blue is
-        # greatest.
+        # ``across`` is the difference of the lesser channels; ``base`` is 0, 2 or 4 if red, green or blue is greatest.
         across = r - g
         base = _FOUR
         across = b - r if v == g else across
@@ -151,7 +150,7 @@ def _sum(grey, count):
 
 @device_function
 def _run_step(opcode, number, second, mean, chunk):
-    """Run one step on a chunk; ``number`` and ``second`` are the step's first operands, ``mean`` is for contrast."""
+    """Run one step on a chunk; ``number`` and ``second`` are its first two operands, ``mean`` is for contrast."""
     flat = chunk.reshape(3 * _CHUNK)
     factor = _f32(number)
     rest = _f32(1 - number)

@@ -21,7 +21,7 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.opcodes import OutputDtype
 
-# Kernels of the steps that need only the image, and of the steps that need only operands besides.
+# Kernels of the steps that need only the image, and of the steps that need the image and operands.
 _OF_IMAGES: dict[int, Callable[[U8], None]] = {opcodes.AUTOCONTRAST: stretch_contrast, opcodes.EQUALIZE: equalize}
 _OF_OPERANDS: dict[int, Callable[[F64, int, int, U8], None]] = {opcodes.SHARPNESS: sharpen, opcodes.BLUR: blur}
 
@@ -37,12 +37,11 @@ _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
 def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: OutputDtype) -> None:
     """Run the steps of image ``slot``, without the GIL; a kernel runs consecutive pointwise steps, or one other step.
 
-    Python itself takes 2 µs, and 1 µs for each kernel.
+    The Python code takes 2 µs, and 1 µs more for each kernel.
 
     Args:
         program, slot: color program of the batch, and index of the image.
-        image: uint8 (3, H, W), C-contiguous; overwritten. It may be ``out``, and then have any strides if the program
-            is empty.
+        image: uint8 (3, H, W), C-contiguous, overwritten; may be ``out``, with any strides if the program is empty.
         out: (3, H, W), any strides: uint8, float32, or 16-bit floats or their bits; ``image`` or separate memory.
         dtype: dtype of the values in ``out``.
 

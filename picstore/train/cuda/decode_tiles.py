@@ -62,7 +62,7 @@ _UPLOADED = {
     "quantization": torch.int16,
 }
 MOST_BLOCKS = 1 << 22  # greatest number of blocks to decode at once: 537 MB of coefficients
-_QUANTIZATION_BYTES = 128  # size of a row in bytes
+_QUANTIZATION_BYTES = 128  # size in bytes of a row of ``quantization``
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 

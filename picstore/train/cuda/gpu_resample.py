@@ -130,7 +130,7 @@ def _level(total):
 
 @device_function
 def _position(descriptor, y, x, axis: tl.constexpr):
-    """Return positions along an axis, float64, at most 2 pixels beyond the clip; and the clip's first and last."""
+    """Return float64 positions along an axis, at most 2 pixels beyond the clip; and the clip's first and last pixel."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     matrix = descriptor + MAP + 3 * axis
@@ -187,7 +187,7 @@ def _unpacked(weights, k):
 
 @device_function
 def _cubic_taps(position, a):
-    """Return, along an axis, the first of four neighbors, and a word of four 16-bit weights that add up to one."""
+    """Return the index of the first of four pixels along an axis, and a word of their 16-bit weights, together 1."""
     near = tl.floor(position - 0.5)
     away = position - 0.5 - near
     first, second, last = _whole(cubic(1.0 + away, a)), _whole(cubic(away, a)), _whole(cubic(2.0 - away, a))

@@ -60,8 +60,7 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
     support = np.where(widened, np.maximum(scale, 1.0), 1.0)
     support *= np.array(HALF_WIDTHS)[interpolation, None]
     numbers[:, 4:] = support
-    # A filter is twice its support wide, and rounding may add a pixel. It either ends at the clip's border or repeats
-    # the border.
+    # A filter is twice its support wide; rounding may add a pixel. It ends at the clip's border, or repeats the border.
     window = np.ceil(2 * support).astype(np.int64) + 1
     visible = np.maximum(clip[:, 2:] - clip[:, :2], 0)
     np.minimum(window, visible, out=window, where=(antialias | (interpolation == BILINEAR))[:, None])

@@ -30,8 +30,7 @@ class BucketOrder:
     """Order of batches whose records share a bucket, epoch after epoch of one dataset; see :class:`Order`."""
 
     table: BucketTable = field(repr=False)
-    # Number of samples in a global batch: for each bucket, a tuple over the bucket's plans. Plan numbers continue from
-    # bucket to bucket.
+    # For each bucket and each of its plans, the size of a global batch; plan numbers continue from bucket to bucket.
     batch_sizes: tuple[tuple[int, ...], ...]
     lanes: int
     seed: int
@@ -186,8 +185,7 @@ class _RankReading:
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
-        # For each batch, its turn among the batches that this process makes in the chunk: -1 for batches of other
-        # workers, and ``len(groups)`` for incomplete batches.
+        # Turn of each batch among the chunk's batches of this process: -1 for others', ``len(groups)`` if incomplete.
         turns = np.where(planned.complete, -1, len(groups))
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]

@@ -50,7 +50,7 @@ class Samples:
 
 
 class ContainerOrder:
-    """Order of containers with ``counts`` records: permuted by random bits of a key, or stored order without a key.
+    """Order of containers with ``counts`` records: permuted by random bits of a key, or as stored without a key.
 
     The joined sequence has the records of all containers in this order. Sorting 10**7 containers takes longer than a
     loader may take to resume, and a batch needs only one container of each lane. So the containers are divided into

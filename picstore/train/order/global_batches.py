@@ -80,7 +80,7 @@ class Division:
 
 
 def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_size: int, drop_last: bool) -> Division:
-    """Divide the ``count`` samples of a bucket into global batches, with the same sizes in all epochs in another order.
+    """Divide the ``count`` samples of a bucket into global batches: the same sizes in all epochs, in different orders.
 
     Args:
         sizes: size of a global batch for each plan. If there are several plans, the first key draws a plan for each

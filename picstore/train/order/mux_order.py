@@ -255,8 +255,7 @@ class _RepeatingSource:
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
     """Return how many samples each source gave before a state, and how many of a rank's next batch were read."""
     if state["version"] == 1:
-        # ``counts`` are those of one rank's batch; ``samples`` is the number of samples of all sources that a rank
-        # took.
+        # ``counts`` are those of one rank's batch; ``samples`` is the number that one rank took of all sources.
         counts, (samples,) = _numbers(state, "counts", sources), check_position(samples=state.get("samples"))
         if not any(counts):
             raise UsageError(f"the state has counts {counts}; one above 0 is needed")

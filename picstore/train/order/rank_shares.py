@@ -69,8 +69,7 @@ class RankShares:
             first: first rank that gets a leftover sample, see :func:`divide_samples`.
         """
         if not self.shared and not start % self.world_size and not stop % self.world_size:
-            # No lane is shared, and the batch starts and ends at a multiple of the world size, so this rank has every
-            # world_size-th sample.
+            # Without shared lanes, a batch between multiples of the world size gives a rank every world_size-th sample.
             return np.arange(start + rank, stop, self.world_size)
         numbers = np.arange(start, stop)
         mine: I64 = numbers[self.deal(*self.lanes_of(numbers, records), first=first) == rank]

@@ -146,7 +146,7 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """Return the sum of the shares before and after each of ``records``, in ticks; ``lengths`` is by container."""
+        """Return the sum of shares before and after each record, in ticks; each container has ``lengths`` records."""
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         sums = np.zeros((len(inside), inside.shape[1] + 1))
         sums[:, 0] = self.sums[containers]

@@ -131,8 +131,7 @@ def augment_images(
     by_slot = dict(zip(rest.tolist(), made, strict=True))
     listed = [by_slot[slot] if slot in by_slot else image.contiguous() for slot, image in enumerate(images)]
     firsts = {image.data_ptr(): slot for slot, image in reversed(list(enumerate(listed)))}
-    # Copy images that share memory, such as replacements of damaged images, so that writing to one image does not
-    # change another.
+    # Copy images that share memory, as replacements of damaged images do, so that writing to one changes no other.
     return [image if firsts[image.data_ptr()] == slot else image.clone() for slot, image in enumerate(listed)]
 
 

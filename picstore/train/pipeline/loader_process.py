@@ -300,8 +300,7 @@ class _MappedBlocks:
 
     def use(self, message: Message, receive_descriptor: Callable[[], int]) -> U8:
         """Return the memory of a batch's block; the batch is freed when the last array in that memory is deleted."""
-        # A new array for each batch, the base of the batch's arrays: its deletion means that no array of the batch is
-        # left.
+        # Make a new array, the base of all arrays of the batch: when it is deleted, no array of the batch is left.
         memory: U8 = np.asarray(self.find(message, receive_descriptor))
         self._used[message.number] = message.block
         weakref.finalize(memory, self.free, message.number).atexit = False

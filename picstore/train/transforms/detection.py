@@ -172,8 +172,7 @@ def _largest_overlap(crops: F64, boxes: F64) -> F64:
 
     Crops (n, t, 4) are left, top, width, height; boxes (n, m, 4) are left, top, right, bottom.
     """
-    # One image with many boxes makes the padded boxes of all images as many, so all images at once could take
-    # gigabytes.
+    # All images at once could take gigabytes, because all are padded to as many boxes as the image with the most.
     step = max(1, _MAX_PAIRS // max(1, crops.shape[1] * boxes.shape[1]))
     pieces = [slice(k, k + step) for k in range(0, len(crops), step)]
     return np.concatenate([_overlaps(crops[piece], boxes[piece]) for piece in pieces])

@@ -82,7 +82,7 @@ class _Mix(BatchTransform):
         """
 
     def _soft_labels(self, labels: Tensor) -> Tensor:
-        """Return labels as probabilities of classes, which are smoothed; all are 0 before for an unknown label, −1."""
+        """Return labels as smoothed probabilities of classes; for an unknown label, −1, all are 0 before smoothing."""
         import torch
 
         if labels.ndim == 2:

@@ -26,8 +26,7 @@ LAST_POINTWISE = 8
 AUTOCONTRAST = 9
 EQUALIZE = 10
 SHARPNESS = 11  # factor; 0 smooths, 1 changes nothing
-# a to h, then SAMPLING and FILL. Output pixel (x, y) shows (a x + b y + c, d x + e y + f) / (g x + h y + 1) of the
-# input.
+# Operands a to h, SAMPLING and FILL; pixel (x, y) shows (a x + b y + c, d x + e y + f) / (g x + h y + 1) of the input.
 WARP = 12
 # Greatest shifts of x and y in pixels before the blur, deviations of the blur across and down; SAMPLING and FILL. Has a
 # key, the seed of the noise.
@@ -43,8 +42,8 @@ NORMALIZE = 19  # three means and three standard deviations, in units of 0 … 1
 
 OPERANDS = 12  # number of operands of each step
 
-# Indices of operands of WARP and ELASTIC. At SAMPLING is the interpolation. From FILL on are red, green and blue
-# outside of the image, or three times NO_FILL, which is black as torchvision's None.
+# Indices of operands of WARP and ELASTIC: the interpolation, and the first of red, green and blue outside of the image.
+# Three times NO_FILL is black, as torchvision's None.
 SAMPLING = 8
 FILL = 9
 
@@ -58,8 +57,7 @@ PILLOW_BILINEAR = 2
 PILLOW_BICUBIC = 3
 NO_FILL = -1.0
 
-# Second operands of MIX, which adds up results of chains of steps by weight. Each chain begins with the image as it was
-# at MIX_FIRST.
+# Second operands of MIX, which adds up results of chains by weight; each chain begins with the image at MIX_FIRST.
 MIX_FIRST = 0  # begin the sum with the image
 MIX_NEXT = 1  # add a chain's result, and begin another chain
 MIX_LAST = 2  # add a chain's result, and continue with the sum
