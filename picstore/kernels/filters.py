@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 NEAREST, BOX, BILINEAR, BICUBIC, LANCZOS = range(5)
-HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # in pixels, by code
+HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # half-widths of the filters in pixels, by code
 # Positions on the source are multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact: a pixel does not
 # depend on how much of its image is decoded, nor on the origin of positions.
 GRID = 2.0**36

@@ -70,8 +70,8 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-_FAILED = ctypes.c_void_p(-1).value  # MAP_FAILED
-_MAYMOVE, _FIXED = 1, 2  # MREMAP_MAYMOVE, MREMAP_FIXED
+_FAILED = ctypes.c_void_p(-1).value  # result MAP_FAILED of C's mmap
+_MAYMOVE, _FIXED = 1, 2  # flags MREMAP_MAYMOVE and MREMAP_FIXED of Linux's mremap
 _MAP_FIXED = 0x10
 
 

@@ -34,7 +34,7 @@ from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.transform_plan import Transforms, check_targets, plan_transforms
 from picstore.train.transforms.views import Views
 
-Item: TypeAlias = tuple[Any, Any]  # Image or views; label or target.
+Item: TypeAlias = tuple[Any, Any]  # Image or views, and label or target.
 
 _FREE_BLOCKS = 2  # Number of free memory blocks to keep for later batches.
 # Number of records to watch for a second visit; a sampler without replacement visits them all again in its next epoch.

@@ -33,8 +33,8 @@ ReadContainers: TypeAlias = Mapping[EpochContainer, ReadResult]
 class BatchRecords:
     """Records of a batch before decoding: streams, sizes and labels by slot, in arrays of n slots."""
 
-    containers: list[Container]  # cleared when the batch is filled
-    container: I64  # (n,), index in ``containers``; −1 for none
+    containers: list[Container]  # containers of the records; cleared when the batch is filled
+    container: I64  # (n,), index in ``containers`` of each record's container; −1 for none
     folders: tuple[Root, ...]  # roots of the datasets, by source
     entries: Table  # ``layout.ENTRY`` (n,), index entries; zeros for an empty slot
     held: Table  # (n,), index entries that describe only what was read

@@ -40,8 +40,8 @@ class RecordFiles:
     """Files and offsets of the n records of a batch; ``files[slot]`` is both for a slot."""
 
     names: list[str]
-    number: I64  # (n,), index in ``names``; −1 for none
-    offsets: I64  # (n,)
+    number: I64  # (n,), index in ``names`` of each record's file; −1 for none
+    offsets: I64  # (n,), byte offset of each record in its file
 
     def __getitem__(self, slot: int) -> tuple[str, int]:
         number = int(self.number[slot])
@@ -66,7 +66,7 @@ class SegmentLayout:
             "codes": ((tables, words.HUFFMAN_BYTES), "uint8"),
             "places": ((tables, 4), "int32"),
             "quantization": ((tables, 64), "int16"),
-            # The arrays from here on stay on the host; decoding joins the ``images`` of several batches.
+            # A GPU gets the arrays up to here; then the ``images`` of several batches, joined on the host.
             "images": ((n, words.IMAGE_WORDS), "int64"),
             "tilings": ((n, 6), "int64"),
             "boxes": ((n, 4), "int64"),

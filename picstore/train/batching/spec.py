@@ -31,7 +31,7 @@ _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "f
 class GroupSpec:
     """Group of views; a batch holds ``count`` views of each record."""
 
-    name: str = ""  # empty if the transforms are given as a list
+    name: str = ""  # name of the group; empty if the transforms are a list
     count: int = 1  # number of views of a record
     stacked: bool = False  # whether the images have one size and lie in one array
 

@@ -20,16 +20,16 @@ MIXED = tl.constexpr(5)
 ORIGINALS = tl.constexpr(6)
 WEIGHTS = tl.constexpr(7)  # address of the int32 weights, see ``gpu_filter_weights.py``
 SMOOTHING = tl.constexpr(8)  # index of the first word of the rows of blur weights, float32
-SMOOTHING_PITCH = tl.constexpr(9)  # number of float32 from a row to the next
+SMOOTHING_PITCH = tl.constexpr(9)  # number of float32 from one row of blur weights to the next
 HEADER = tl.constexpr(10)
 
-# Indices of a descriptor's words. Coordinates are in pixels; x precedes y.
+# Index of a descriptor's word, or of the first of several words. Coordinates are in pixels; x precedes y.
 ADDRESS = tl.constexpr(0)  # address of the source: planes of bytes
 PLANE = tl.constexpr(1)  # number of bytes from a plane to the next, 0 for grey
 SOURCE = tl.constexpr(2)  # width, height
 CLIP = tl.constexpr(4)  # left, top, right, bottom
 SLANTED = tl.constexpr(8)  # 1 if the image is not upright
-FLIP = tl.constexpr(9)  # 1 to mirror along x; 1 to mirror along y
+FLIP = tl.constexpr(9)  # 1 to mirror along x; then 1 to mirror along y
 WINDOW = tl.constexpr(11)  # number of source pixels that a filter reaches, along x and y
 # Six float64: for an upright image, start, scale and support, each along x and y; for a slanted image, its matrix.
 MAP = tl.constexpr(13)
@@ -40,7 +40,7 @@ TILES = tl.constexpr(25)  # number of tiles of the output
 EDGES = tl.constexpr(26)  # index in the descriptor of the edges' first word, and number of edges
 STEPS = tl.constexpr(28)  # index in the descriptor of the steps' first word, and number of steps
 PHASES = tl.constexpr(30)  # index in the descriptor of the words with the phases' first steps
-FILTER = tl.constexpr(31)  # code of kernels/filters.py; 1 for antialiasing
+FILTER = tl.constexpr(31)  # code of kernels/filters.py; then 1 for antialiasing
 PITCH = tl.constexpr(33)  # number of bytes from a row of the source to the next
 AXES = tl.constexpr(34)  # index in ``WEIGHTS`` of the first int32 for x, and for y
 OUTPUT = tl.constexpr(36)  # address of the output

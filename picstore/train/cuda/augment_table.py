@@ -109,7 +109,7 @@ def _prepare_operands(opcode: I64, operands: F64) -> Array:
 class DescriptorTable:
     """Descriptors of a batch's images, and the numbers that the host needs to launch kernels."""
 
-    header: I64  # (HEADER,)
+    header: I64  # (HEADER,), words of the header
     rows: I64  # (n, k), a descriptor for each image
     smoothing: I64  # (m,), rows of ``ColorPhases.smoothing``, two float32 in each word
     offsets: I64  # (n,), number of values of all outputs before each output

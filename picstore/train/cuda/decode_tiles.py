@@ -70,7 +70,7 @@ _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 class DecodeStatus:
     """Status of each image's segments, as the GPU reports it; only ``wait`` waits for the GPU."""
 
-    _status: torch.Tensor  # int32 (n,), in CPU memory
+    _status: torch.Tensor  # int32 (n,), status of each image, in CPU memory
     _decoded: torch.cuda.Event | None
 
     def wait(self) -> I64:

@@ -22,7 +22,7 @@ class DecodedImages:
     # (n, 3): address of the first plane, and number of bytes from plane to plane (0 for grey) and from row to row.
     planes: I64
     sizes: I64  # (n, 2), width and height
-    memory: tuple[torch.Tensor, ...]  # blocks of memory
+    memory: tuple[torch.Tensor, ...]  # blocks that hold the planes
     block: I64  # (n,), index in ``memory`` of each image's block
 
     @classmethod

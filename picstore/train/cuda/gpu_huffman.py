@@ -232,7 +232,7 @@ def _blocks_of_mcu(image):
 
 @device_function
 def _refill(stream, buffer, valid, position, end):
-    """Append 0 to 4 bytes to ``buffer``, up to a stuffed zero; return the new state, and whether no marker came."""
+    """Append up to 4 bytes to ``buffer``, up to a stuffed zero; return the new state, and False if a marker follows."""
     word_at = stream.to(tl.pointer_type(tl.uint32)) + (position >> 2)
     wanted = (valid <= 32) & (position < end)
     low = tl.load(word_at, wanted, 0).to(tl.uint64)

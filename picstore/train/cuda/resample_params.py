@@ -23,15 +23,15 @@ class ResampleParams:
     source_size: I64  # (n, 2), width and height
     clip: I64  # (n, 4), left, top, right, bottom
     slanted: Bools
-    flip: Bools  # (n, 2)
+    flip: Bools  # (n, 2), whether to mirror along x, and along y
     window: I64  # (n, 2), number of source pixels that the filter reaches, along x and y
     taps: I64  # (n, 2), number of these pixels that can lie in the image
-    map: F64  # (n, 6)
-    fill: I64  # (n, 3)
+    map: F64  # (n, 6), the six numbers of ``augment_layout.MAP``
+    fill: I64  # (n, 3), red, green, blue
     interpolation: I64  # (n,), codes of ``kernels/filters.py``
     antialias: Bools
     size: I64  # (n, 2), width and height of the outputs
-    edges: F64  # (n, k, 3), in output pixels
+    edges: F64  # (n, k, 3), a, b, c of each edge, in output pixels
     shows_edges: Bools  # (n,), whether any edge hides output pixels
 
     @classmethod

@@ -29,7 +29,7 @@ class DatasetOrder:
     shard: RankShard
     seed: int
     uuid: str = ""  # identifier of the dataset and its selection
-    weights: RecordShares | None = None  # None if each record comes once an epoch
+    weights: RecordShares | None = None  # shares of the records; None if each record comes once an epoch
     stages: EpochStages = field(default_factory=EpochStages)  # stages of training; each has its own plan
     shuffle: bool = True  # False keeps the stored order in each lane
 

@@ -284,7 +284,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    records: I64  # ascending
+    records: I64  # numbers of records in the container, ascending
     samples: int  # Number of samples of these records that later batches take; a record may have several.
     held: ReadResult
 

@@ -41,7 +41,7 @@ class ContainerKey(NamedTuple):
     source: int
     epoch: int
     number: int
-    records: tuple[int, ...] = ()  # ascending; empty for the whole container
+    records: tuple[int, ...] = ()  # numbers in the container, ascending; empty for the whole container
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Prefetcher:
         self._reading = 0  # Number of readers that read or wait for work.
         self._idle = 0  # Number of readers that wait for work.
         self._handing_over = 0  # Number of readers that are handing results to futures.
-        self._held: dict[ContainerKey, _HeldContainer] = {}  # Least recently used first.
+        self._held: dict[ContainerKey, _HeldContainer] = {}  # Held containers, least recently used first.
         self._bytes = 0
         # For each source, bytes of all containers that were read: in memory, and in storage.
         self._read_bytes: defaultdict[int, int] = defaultdict(lambda: 1)
@@ -98,7 +98,7 @@ class Prefetcher:
         self._closed = self._warned = self._failed = False
         self._lock = threading.RLock()  # Reentrant: a garbage collection may call ``close`` in this thread.
         self._changed = threading.Condition(self._lock)
-        self._work = threading.Condition(self._lock)  # Readers wait here.
+        self._work = threading.Condition(self._lock)  # Readers wait here for work.
 
     def request(
         self, uses: dict[ContainerKey, ContainerUse], *, wait: bool

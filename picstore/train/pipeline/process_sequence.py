@@ -77,7 +77,7 @@ class ProcessSequence:
         """End the sequence."""
         for received in self._received:
             received.clear()
-        for process, number in zip(self._processes, self._numbers, strict=False):  # Some have not begun.
+        for process, number in zip(self._processes, self._numbers, strict=False):  # Some processes have not begun.
             process.end_sequence(number)
         if self._owned:
             for process in self._processes:
@@ -102,7 +102,7 @@ class ProcessSequence:
     def _receive_ready(self, seconds: float | None) -> bool:
         """Receive a message of each process that has sent any, waiting up to ``seconds``; return whether any came."""
         running = {process.connection: number for number, process in enumerate(self._processes) if process.running}
-        if not self._processes[self._turn].running and not self._received[self._turn]:  # Closed by another thread.
+        if not self._processes[self._turn].running and not self._received[self._turn]:  # Another thread has closed it.
             raise CancelledError
         ready = wait(list(running), seconds)
         for connection in ready:

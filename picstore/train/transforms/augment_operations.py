@@ -25,20 +25,20 @@ class Operation(IntEnum):
     IDENTITY = 0
     SHEAR_X = 1  # slope: source pixels along x per pixel down
     SHEAR_Y = 2  # slope: source pixels along y per pixel to the right
-    TRANSLATE_X = 3  # pixels to the right
-    TRANSLATE_Y = 4  # pixels down
-    ROTATE = 5  # degrees, counter-clockwise
-    BRIGHTNESS = 6  # factor
-    COLOR = 7  # factor
-    CONTRAST = 8  # factor
-    SHARPNESS = 9  # factor
-    POSTERIZE = 10  # bits to keep
+    TRANSLATE_X = 3  # translation to the right in pixels
+    TRANSLATE_Y = 4  # translation down in pixels
+    ROTATE = 5  # angle in degrees, counter-clockwise
+    BRIGHTNESS = 6  # factor of the brightness
+    COLOR = 7  # factor of the saturation
+    CONTRAST = 8  # factor of the contrast
+    SHARPNESS = 9  # factor of the sharpness
+    POSTERIZE = 10  # number of bits of a level to keep
     SOLARIZE = 11  # threshold: levels at or above it are inverted
-    SOLARIZE_ADD = 12  # levels to add to levels below 128
+    SOLARIZE_ADD = 12  # number to add to levels below 128
     AUTO_CONTRAST = 13
     EQUALIZE = 14
     INVERT = 15
-    BLUR = 16  # standard deviation in pixels
+    BLUR = 16  # standard deviation of the blur in pixels
 
 
 WARPS = [Operation.SHEAR_X, Operation.SHEAR_Y, Operation.TRANSLATE_X, Operation.TRANSLATE_Y, Operation.ROTATE]

@@ -19,13 +19,13 @@ SATURATION = 3  # factor of the saturation; 0 makes grey
 HUE = 4  # turn of the hue, −0.5 to 0.5
 SOLARIZE = 5  # threshold: grey levels at or above it are inverted
 POSTERIZE = 6  # 256 / number of levels to keep
-SOLARIZE_ADD = 7  # number to add to levels below a limit; the limit
+SOLARIZE_ADD = 7  # number to add to levels below a limit, and the limit
 PERMUTE = 8  # indices of the channels that become red and green
 LAST_POINTWISE = 8
 
 AUTOCONTRAST = 9
 EQUALIZE = 10
-SHARPNESS = 11  # factor; 0 smooths, 1 changes nothing
+SHARPNESS = 11  # factor of the sharpness; 0 smooths, 1 changes nothing
 # Operands a to h, SAMPLING and FILL; pixel (x, y) shows (a x + b y + c, d x + e y + f) / (g x + h y + 1) of the input.
 WARP = 12
 # Greatest shifts of x and y in pixels before the blur, deviations of the blur across and down; SAMPLING and FILL. Has a
@@ -36,8 +36,8 @@ MIX = 14  # weight of a result; MIX_FIRST, MIX_NEXT or MIX_LAST
 NOISE = 15
 # Number of taps on either side of the middle tap, across and down; standard deviation in pixels.
 BLUR = 16
-ERASE = 17  # left, top, right, bottom, red, green, blue
-ERASE_RANDOM = 18  # left, top, right, bottom; has a key, the seed of the values
+ERASE = 17  # left, top, right, bottom of the box; red, green, blue
+ERASE_RANDOM = 18  # left, top, right, bottom of the box; has a key, the seed of the values
 NORMALIZE = 19  # three means and three standard deviations, in units of 0 … 1
 
 OPERANDS = 12  # number of operands of each step
