@@ -133,7 +133,7 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
     """
 
     def compile_without_collection(signature: Any) -> Any:
-        # Only one thread at a time, because otherwise a thread could enable collection for another thread.
+        # Let one thread at a time compile, because another thread could enable collection meanwhile.
         with _lock, linked_only(dispatcher):
             collecting = gc.isenabled()
             gc.disable()

@@ -33,7 +33,7 @@ SUFFIX = ".kernel"
 _HEADER = b"picstore kernel 1\n"
 # Greatest size in bytes of a kernel's file; the largest kernel takes 200 KB.
 _MAX_BYTES = 1 << 26
-# Number of a kernel's files to keep besides the newest, because processors or installed versions may share a folder.
+# Number of a kernel's files to keep besides the newest, because several machines or versions may share a folder.
 _KEPT = 8
 # Age in seconds of a partial file after which the process that wrote it is regarded as killed.
 _PARTIAL_SECONDS = 3600

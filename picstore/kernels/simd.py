@@ -19,7 +19,7 @@ from picstore.kernels.jit import intrinsic_function, load_function, store_functi
 from picstore.kernels.numba_names import find
 
 _X86 = platform.machine() in ("x86_64", "AMD64")
-# LLVM's names of instructions on 128 bits; the same instruction on 256 bits is named "avx2." and the key.
+# LLVM's names of instructions on 128 bits; on 256 bits, an instruction's name is "avx2." followed by the key.
 _SSE2 = {"pmadd.wd": "sse2.pmadd.wd", "packssdw": "sse2.packssdw.128", "packsswb": "sse2.packsswb.128"}
 
 

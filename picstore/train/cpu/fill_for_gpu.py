@@ -36,7 +36,7 @@ _REASONS = {
     WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
     OUTSIDE: "its box does not lie within what was read of it",
 }
-# In this many first batches of a process, one image is also decoded on the CPU; several, because some may be dropped.
+# Number of a process's first batches of which the CPU decodes an image too; several, because some may be dropped.
 PROBED = 16
 _probed = count()
 

@@ -182,7 +182,10 @@ def _open_image(stages, stream, box, factor, workspace, rect):
 
 @device_function
 def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):
-    """Convert the box to resample, and the clip, from stored to decoded pixels; round the clip outwards."""
+    """Write the box, and the clip that the filter may read, in pixels of the decoded, perhaps downscaled image.
+
+    The clip is rounded outwards.
+    """
     for k in range(4):
         decoded_box[k] = (box[k] - (rect[k] if k < 2 else 0)) / factor
         edge = clip[k] - rect[k % 2]

@@ -226,7 +226,7 @@ def _clip_polygon(outline: F64, planes: F64) -> F64:
     return clipped
 
 
-# A kernel, because an image may have thousands of outlines, and NumPy takes 0.2 ms for each.
+# This is a kernel, because an image may have thousands of outlines, and NumPy takes 0.2 ms for each.
 @kernel("(float64[:, ::1], float64[:, ::1])")
 def clip_polygon(outline, planes):
     """Clip a polygon to half-planes; return an empty polygon if no part lies inside.

@@ -161,7 +161,7 @@ def _store_pair(x0, x1, x3, x5, x7, out, known):
 
 @device_function
 def _transform(x, SHIFT: tl.constexpr):
-    """Transform 8 numbers of 16 bits along one dimension; constants have 13 bits, as in libjpeg's jidctint.c."""
+    """Transform 8 numbers of 16 bits along one dimension; constants have 13 fractional bits (jidctint.c)."""
     x0, x1, x2, x3, x4, x5, x6, x7 = x
     rounding = 1 << (SHIFT - 1)
     sum04 = (_wrapped(x0 + x4) << 13) + rounding

@@ -52,7 +52,7 @@ class Samples:
 class ContainerOrder:
     """Order of containers with ``counts`` records: permuted by random bits of a key, or as stored without a key.
 
-    The joined sequence has the records of all containers in this order. Sorting 10**7 containers takes longer than a
+    Indices of records count all containers' records in this order. Sorting 10**7 containers takes longer than a
     loader may take to resume, and a batch needs only one container of each lane. So the containers are divided into
     parts by the high bits of their sort keys, and only requested parts are sorted; sums of records locate a part.
     """
@@ -79,14 +79,14 @@ class ContainerOrder:
         return int(self._part_ends[-1])
 
     def locate(self, index: I64) -> tuple[I64, I64]:
-        """Return each record's container, given indices in the joined sequence, and the container's first index."""
+        """Return each record's container, given indices among all containers' records, and the container's first."""
         self._sort(np.searchsorted(self._part_ends, index, side="right"))
         turn = np.searchsorted(self._ends, index, side="right")
         container = self._sorted[turn]
         return container, self._ends[turn] - self._counts[container]
 
     def start(self, container: int) -> int:
-        """Return the index of a container's first record in the joined sequence."""
+        """Return the index of a container's first record among all containers' records."""
         self._sort(self._part[[container]])
         return int((self._ends - self._counts[self._sorted])[self._sorted == container][0])
 
@@ -102,7 +102,7 @@ class ContainerOrder:
         return exact
 
     def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
-        """Yield, for each record ``index`` of the joined sequence, its part and the part's containers before it."""
+        """Yield, for each index among all containers' records, its part, and the containers before it in the part."""
         parts = np.searchsorted(self._part_ends, index, side="right")
         self._sort(parts)
         begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
@@ -111,7 +111,7 @@ class ContainerOrder:
             yield part, self._sorted[begin:turn]
 
     def between(self, starts: I64, stops: I64) -> Iterator[tuple[I64, I64]]:
-        """Yield, for each run of the joined sequence, its containers and the index of each container's first record."""
+        """Yield, for each run of indices, the containers of its records, and the index of each's first record."""
         first, last = (np.searchsorted(self._part_ends, index, side="right") for index in (starts, stops - 1))
         self._sort(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))
         begins = np.searchsorted(self._ends, starts, side="right")
@@ -189,11 +189,11 @@ class EpochOrder:
         return found
 
     def lane_positions(self, sample: int) -> I64:
-        """Return each lane's next index in the joined sequence when the epoch is at ``sample``, int64 (lanes,)."""
+        """Return each lane's next index among all containers' records if the epoch is at ``sample``: int64 (lanes,)."""
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:
-        """Map indices in the joined sequence, all within ``lane``, to indices of samples in the epoch."""
+        """Map indices among all containers' records, all within ``lane``, to indices of samples in the epoch."""
         numbers: I64 = (index - self._lane_starts[lane]) * self.lanes + lane
         return numbers
 

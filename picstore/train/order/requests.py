@@ -22,7 +22,7 @@ class PlanChoice(Protocol):
     """Rule that chooses one of several plans of transforms for each batch."""
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return for each image whether a batch of the epoch may apply plan ``plan`` to the image: bool (n,).
+        """Return for each image whether any batch of the epoch could apply plan ``plan`` to it: bool (n,).
 
         Args:
             plan: index in :attr:`TrainingSource.plans`.
@@ -62,7 +62,7 @@ class TrainingSource:
         return (self.plan, *self.others)
 
     def uses_plan(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return for each image whether a batch of the epoch may apply a plan to it; see :meth:`PlanChoice.uses`."""
+        """Return for each image whether any batch of the epoch can apply a plan to it; see :meth:`PlanChoice.uses`."""
         return np.ones(len(sizes), dtype=np.bool_) if self.choice is None else self.choice.uses(plan, epoch, sizes)
 
 

@@ -201,7 +201,7 @@ def record_shares(
 def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
     name = f"the column {weights!r}" if isinstance(weights, str) else "weights"
     try:
-        # A copy, so that later changes by the caller have no effect.
+        # Make a copy, so that later changes by the caller have no effect.
         array = np.array(dataset.table[weights] if isinstance(weights, str) else weights)
     except ValueError as error:  # the error for a list of lists of different lengths
         raise UsageError(f"{name}: {error}; a number for each of {len(dataset):,} records is needed") from error

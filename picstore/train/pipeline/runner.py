@@ -164,7 +164,7 @@ class PipelineRunner:
                 return begun[2]
             begun[2].close()
         device = with_index(self._device)
-        # First, so that a decoder that cannot decode a test image fails before any thread or process is started.
+        # Try the decoder first, so that a broken one fails before any thread or process is started.
         strict, load = self._damage_log.strict, self._load_decoder
         make = self._form.make_maker(self._spec.output, device, strict=strict, load=load)
         source = self._start_source(span)
@@ -332,7 +332,7 @@ class Delivery(Iterator[Batch]):
 
     def __init__(self, stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> None:
         self._stage, self._counter, self._damage_log = stage, counter, damage_log
-        # A finalizer, because __del__ may be called after the interpreter has emptied the modules that closing needs.
+        # Use a finalizer, because __del__ may be called after the interpreter has emptied modules that closing needs.
         self._finalizer = weakref.finalize(self, close_garbage, stage.close)
         self._finalizer.atexit = False
 
