@@ -151,7 +151,7 @@ class _Helper:
             # Errors are not shown here: a kernel that does not compile raises its error when it is called.
             stderr=subprocess.DEVNULL,
             text=True,
-            # The session is separate, so that Ctrl-C interrupts only the parent.
+            # Detach the process from the terminal, so that Ctrl-C interrupts only the parent.
             start_new_session=True,
         )
 

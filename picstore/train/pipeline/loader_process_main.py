@@ -173,7 +173,7 @@ class ProcessServer:
         under_way: deque[int] = deque()  # bytes of each batch that is sent and not yet taken
         try:
             pipeline.start()
-            if not gc.isenabled():  # ``helper_main.py`` has disabled garbage collection.
+            if not gc.isenabled():  # This process starts with garbage collection disabled.
                 gc.freeze()
                 gc.enable()
             while (batch := pipeline.receive()) is not None:
