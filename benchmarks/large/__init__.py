@@ -1,1 +1,1 @@
-"""Large photographs, cropped and resized: from memory, a slow disk and an object store (docs/large-images.md)."""
+"""Large photographs, cropped and resized, from memory, a disk and a store (docs/archive/large-images-2026-11.md)."""
