@@ -24,7 +24,6 @@ from train_resnet import MEAN, STD, make_model
 import picstore
 
 
-# begin batches
 class ReplicaBatches:
     """The batches of a replica, whose rank and world size may change before each step."""
 
@@ -58,8 +57,6 @@ class ReplicaBatches:
         self.state, self.batches = state, None
 
 
-# end batches
-# begin training
 def train(manager: Any, batches: ReplicaBatches, model: nn.Module, optimizer: torch.optim.Optimizer, last: int) -> None:
     """Make the steps up to the last one, together with the replicas that torchft's manager finds for each."""
     while manager.current_step() < last:
@@ -78,15 +75,11 @@ def train(manager: Any, batches: ReplicaBatches, model: nn.Module, optimizer: to
         batches.end_step(made=made)
 
 
-# end training
-
-
 def main() -> None:
     import torchft
 
     options = parse()
     torch.manual_seed(0)
-    # begin main
     dataset = picstore.Dataset(options.dataset)
     transform = [
         picstore.RandomResizedCrop(options.size),
@@ -126,7 +119,6 @@ def main() -> None:
     for name, part in parts.items():
         manager.register_state_dict_fn(name, part.load_state_dict, part.state_dict)
     train(manager, batches, model, optimizer, options.steps)
-    # end main
     manager.shutdown()
 
 

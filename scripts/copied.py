@@ -1,7 +1,7 @@
 """Copy tables of docs/benchmarks.md and code of examples/ into the pages that show them: ``python scripts/copied.py``.
 
 A page marks the place of a copy by ``<!-- begin copied NAME -->`` and ``<!-- end copied NAME -->``. NAME is a table of
-``TABLES``; a file of docs/howto/diffs; or ``examples/PROGRAM.py:SECTION``, lines between ``# begin SECTION`` and
+``TABLES``; a file of docs/diffs; or ``examples/PROGRAM.py:SECTION``, lines between ``# begin SECTION`` and
 ``# end SECTION`` of a program. So figures and code are written once, and are visible wherever a page is read; a test
 compares them.
 """

@@ -100,7 +100,7 @@ def test_the_files_and_names_of_a_recipe_exist(recipe: str) -> None:
 
 
 def test_the_page_of_the_loader_has_a_row_for_each_of_its_arguments() -> None:
-    table = (ROOT / "docs" / "reference" / "loader.md").read_text()
+    table = (ROOT / "docs" / "reference" / "loader.md").read_text().partition("## From a DataLoader")[0]
     rows = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line[:1] == "|")))
     assert rows == set(inspect.signature(picstore.Loader).parameters) - {"unknown"}
 

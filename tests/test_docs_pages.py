@@ -15,7 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.io
 from commands import picstore_command
 from samples import jpeg
 from source_files import make_tar, put
@@ -24,7 +26,22 @@ from stores import request as send
 import picstore
 
 ROOT = Path(__file__).parents[1]
-GUIDES = ("environment", "index-in-place", "large-images", "mixing", "objects", "python", "selecting", "tutorial")
+GUIDES = (
+    "distributed",
+    "environment",
+    "frameworks",
+    "imagenet",
+    "index-in-place",
+    "large-images",
+    "mixing",
+    "objects",
+    "python",
+    "selecting",
+    "targets",
+    "transforms",
+    "tutorial",
+    "views",
+)
 PAGES = sorted([*(ROOT / f"docs/{name}.md" for name in GUIDES), *ROOT.glob("docs/howto/*.md")])
 FIXTURES = ROOT / "tests" / "fixtures" / "sources"
 BLOCK = re.compile(r"^(?:<!-- (not run|run by): (.+?) -->\n)?```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -68,8 +85,13 @@ def imagenet(folder: Path) -> None:
         members = [(f"{synset}_{k}.JPEG", jpeg(k)) for k in range(6)]
         make_tar(put(folder / "ILSVRC2012_img_train" / f"{synset}.tar"), members)
     for k in range(5):
-        put(folder / "ILSVRC2012_img_val" / f"{k}.JPEG", jpeg(k))
-    (folder / "val.txt").write_text("".join(f"{k}.JPEG {k % 2}\n" for k in range(5)))
+        put(folder / "ILSVRC2012_img_val" / f"ILSVRC2012_val_{k + 1:08}.JPEG", jpeg(k))
+    kit = folder / "ILSVRC2012_devkit_t12" / "data"
+    synsets = [(1, "n01443537", 0), (2, "n01440764", 0), (3, "n01428580", 2)]  # the last is above the others
+    types = [("ILSVRC2012_ID", "f8"), ("WNID", "O"), ("num_children", "f8")]
+    kit.mkdir(parents=True)
+    scipy.io.savemat(kit / "meta.mat", {"synsets": np.array(synsets, types)})
+    (kit / "ILSVRC2012_validation_ground_truth.txt").write_text("2\n1\n1\n2\n1\n")
 
 
 def coco(folder: Path) -> None:

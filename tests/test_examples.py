@@ -106,7 +106,7 @@ os.dup2(os.open("steps.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
 main()
 """
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # docs/howto/elastic.md says why
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # docs/distributed.md says why
         modules = ["torch.distributed.run"]
         self.launcher = Program("-c", launcher, *arguments, cwd=folder, environment=environment, modules=modules)
 

@@ -64,10 +64,13 @@ def test_any_other_unknown_argument_is_a_type_error(make_dataset: Make) -> None:
 
 def test_every_refused_argument_is_listed_in_the_documentation() -> None:
     section = (
-        (Path(__file__).parents[2] / "docs/loops.md").read_text().split("## From a DataLoader")[1].split("\n## ")[0]
+        (Path(__file__).parents[2] / "docs/reference/loader.md")
+        .read_text()
+        .split("## From a DataLoader")[1]
+        .split("\n## ")[0]
     )
     for name in loader_options._OF_DATALOADER.keys() | SHARED:
-        assert f"`{name}`" in section, f"docs/loops.md does not tell of {name}"
+        assert f"`{name}`" in section, f"docs/reference/loader.md does not tell of {name}"
 
 
 def test_the_attributes_that_scripts_read_are_there(make_dataset: Make) -> None:

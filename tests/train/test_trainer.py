@@ -84,7 +84,7 @@ def test_inputs_are_of_one_batch(make_dataset: Make) -> None:
 
 
 def test_the_trainers_own_collator_cannot_take_a_batch(make_dataset: Make) -> None:
-    """As docs/loops.md says; were the symptom another one, the page would be wrong."""
+    """As docs/frameworks.md says; were the symptom another one, the page would be wrong."""
     require(importlib.util.find_spec("transformers"), "transformers")
     from transformers import default_data_collator
 

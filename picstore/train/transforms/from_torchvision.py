@@ -33,7 +33,7 @@ _OURS = {"multiple_of", "label_smoothing"}  # parameters that only picstore has
 _LEVELS = {"fill", "threshold", "value"}  # parameters in units of levels
 # Libraries whose transforms take single images, and what to write instead.
 _OTHER_LIBRARIES = {
-    "albumentations": "picstore.PerImage(function), as docs/howto/transforms.md shows",
+    "albumentations": "picstore.PerImage(function), as docs/transforms.md shows",
     "timm": "picstore.recipes.timm_default(size, auto_augment) for timm's create_transform, or picstore.PerImage(...)",
 }
 # Transforms of torchvision without a counterpart in picstore, and what to write instead.

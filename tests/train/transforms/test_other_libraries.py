@@ -1,4 +1,4 @@
-"""Albumentations by PerImage, Kornia as a bare callable: the examples of docs/howto/transforms.md."""
+"""Albumentations by PerImage, Kornia as a bare callable: the examples of docs/transforms.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 import picstore
 
-PAGE = Path(__file__).parents[3] / "docs" / "howto" / "transforms.md"
+PAGE = Path(__file__).parents[3] / "docs" / "transforms.md"
 Make = Callable[..., Path]
 
 
