@@ -152,7 +152,7 @@ class Condition:
         if kind == "FUNCTION":
             name = node["function_name"].lower()
             if name not in _FUNCTIONS or node["catalog"]:
-                self._refuse(f"the function {name!r} is not allowed; docs/selecting.md lists the functions")
+                self._refuse(f"the function {name!r} is not allowed; docs/sampling.md lists the functions")
             if node["schema"] not in ("", "main"):  # "caption" of caption.lower(); "main" of DuckDB 1's own syntax
                 self._use([node["schema"]])
         elif kind == "COLUMN_REF":
@@ -160,7 +160,7 @@ class Condition:
         elif kind in ("CAST", "TYPE"):
             for name in _type_names(node):
                 if name.lower() not in _TYPES:
-                    self._refuse(f"the type {name} is not allowed; docs/selecting.md lists the types")
+                    self._refuse(f"the type {name} is not allowed; docs/sampling.md lists the types")
 
     def _use(self, path: list[str]) -> None:
         """Record the column that a reference names: exactly, or else without regard to upper and lower case."""

@@ -168,7 +168,7 @@ class RecordTable:
     def where(self, condition: str | Condition) -> Bools:
         """Mark the records for which a condition in DuckDB's SQL holds: bool (len(table),).
 
-        A condition is an expression over a record's columns, with the functions in docs/selecting.md. Raise UsageError
+        A condition is an expression over a record's columns, with the functions in docs/sampling.md. Raise UsageError
         if it cannot be evaluated or uses columns that differ only in case, MissingDependency without DuckDB or pyarrow.
         """
         if isinstance(condition, str):
