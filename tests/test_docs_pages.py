@@ -36,14 +36,15 @@ GUIDES = (
     "migrate",
     "mixing",
     "objects",
-    "python",
+    "reference/python",
+    "remote-workers",
     "sampling",
     "targets",
     "transforms",
     "tutorial",
     "views",
 )
-PAGES = sorted([*(ROOT / f"docs/{name}.md" for name in GUIDES), *ROOT.glob("docs/howto/*.md")])
+PAGES = [ROOT / f"docs/{name}.md" for name in GUIDES]
 FIXTURES = ROOT / "tests" / "fixtures" / "sources"
 BLOCK = re.compile(r"^(?:<!-- (not run|run by): (.+?) -->\n)?```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COPIED = re.compile(r"<!-- begin copied (examples/\w+\.py):\w+ -->\n.*?<!-- end copied", re.DOTALL)
