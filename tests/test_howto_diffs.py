@@ -1,7 +1,8 @@
 """Diffs of others' training scripts: how many lines they write, and that the scripts train and resume with them.
 
-The scripts of other projects lie in PICSTORE_SCRIPTS: main.py (pytorch/examples, imagenet), train.py (timm) and
-main_dino.py, utils.py, vision_transformer.py (facebookresearch/dino). Without it their tests are skipped.
+The scripts of other projects lie in PICSTORE_SCRIPTS: main.py (pytorch/examples, imagenet), train.py (timm),
+main_dino.py, utils.py, vision_transformer.py (facebookresearch/dino), train_unconditional.py (diffusers), and the
+checkouts mae and open_clip. Without it their tests are skipped, as are those of libraries that are not installed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 import pytest
 from programs import run_program
 
+import picstore
+
 DIFFS = Path(__file__).parents[1] / "docs" / "diffs"
 SCRIPTS = Path(__file__).parent / "fixtures" / "scripts"
 # Lines that are written, at most, and lines of the script that go.
@@ -30,6 +33,7 @@ WRITTEN = {
     "mae": 25,
     "openclip": 25,
     "diffusers": 25,
+    "ultralytics": 25,
     "lightning": 2,
     "trainer": 2,
     "keras": 25,
@@ -160,3 +164,97 @@ def test_dino_resumes_to_the_same_loss(data: Path, tmp_path: Path) -> None:
     shutil.copy(tmp_path / "whole" / "checkpoint0000.pth", tmp_path / "resumed" / "checkpoint.pth")
     run(SCRIPTS / "on_cpu.py", script, *options, "resumed", cwd=tmp_path)
     assert len(losses("whole")) == 2 and losses("resumed") == losses("whole")[1:]
+
+
+def pixels(output: str) -> list[str]:
+    return re.findall(r"pixels \d+ -?\d+\.\d+", output)
+
+
+def checkout(name: str, project: str, script: str, folder: Path) -> Path:
+    """Copy another project's checkout to a folder and apply the diff to its script."""
+    given = os.environ.get("PICSTORE_SCRIPTS")
+    if given is None:
+        pytest.skip("needs the scripts of other projects: PICSTORE_SCRIPTS is not set")
+    shutil.copytree(Path(given) / project, folder, ignore=shutil.ignore_patterns(".git"))
+    diff = (DIFFS / f"{name}.diff").read_text()
+    subprocess.run(["patch", "--quiet", script], input=diff, text=True, cwd=folder, check=True)
+    return folder / script
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["keras", "fastai"])
+def test_a_resumed_epoch_of_keras_and_fastai_has_the_same_losses(name: str, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip(name)
+    program = patched(name, SCRIPTS / f"{name}_before.py", folder=tmp_path / "program")
+    folders = [data / "train"] if name == "keras" else [data / "train", data / "val"]
+
+    def losses(*options: object) -> list[str]:
+        return re.findall(r"loss \d+\.\d+", run(program, *folders, *options, cwd=tmp_path))
+
+    whole = losses()
+    assert len(whole) == 12
+    assert losses("--epochs", 1) == whole[:6]
+    assert losses("--resume", "model.keras" if name == "keras" else "last", "--first", 1) == whole[6:]
+
+
+@pytest.mark.slow
+def test_a_classifier_of_ultralytics_resumes_to_the_same_batches(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ultralytics")
+    program = patched("ultralytics", SCRIPTS / "ultralytics_before.py", folder=tmp_path / "program")
+    start = partial(run, SCRIPTS / "pixels.py", program, data, cwd=tmp_path)
+    whole = pixels(start("epochs=2", "batch=4", "save_period=1"))
+    assert len(whole) == len([*range(6), "val"]) * 2
+    shutil.copy(next(tmp_path.glob("runs/**/epoch0.pt")), tmp_path / "first.pt")
+    assert pixels(start("--model", "first.pt", "--resume")) == whole[7:]
+
+
+@pytest.mark.slow
+def test_mae_resumes_to_the_same_batches(data: Path, tmp_path: Path) -> None:
+    """With today's timm, on the CPU, by a program that stands between."""
+    script = checkout("mae", "mae", "main_pretrain.py", tmp_path / "program")
+    options = ["--data_path", data, "--batch_size", 8, "--model", "mae_vit_base_patch16", "--device", "cpu"]
+    options += ["--epochs", 2, "--warmup_epochs", 0, "--output_dir"]
+    start = partial(run, SCRIPTS / "mae_today.py", script, *options, cwd=tmp_path)
+    whole = pixels(start("whole"))
+    assert len(whole) == 6
+    assert pixels(start("resumed", "--resume", "whole/checkpoint-0.pth")) == whole[3:]
+
+
+@pytest.mark.slow
+def test_openclip_resumes_to_the_same_batches(data: Path, tmp_path: Path) -> None:
+    for library in ("ftfy", "pandas", "webdataset"):
+        pytest.importorskip(library)
+    script = checkout("openclip", "open_clip", "src/open_clip_train/data.py", tmp_path / "program").with_name("main.py")
+    towers = {"vision_cfg": {"image_size": 32, "layers": 1, "width": 64, "patch_size": 16}}
+    towers["text_cfg"] = {"context_length": 16, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 1}
+    config = tmp_path / "program" / "src" / "open_clip" / "model_configs" / "tiny.json"
+    config.write_text(json.dumps({"embed_dim": 16, **towers}))
+    train = picstore.Dataset(data / "train")
+    train.with_columns({"caption": [f"picture {k}" for k in range(len(train))]}).save()
+    options = ["--train-data", data / "train", "--model", "tiny", "--batch-size", 8, "--epochs", 2, "--warmup", 1]
+    options += ["--workers", 0, "--device", "cpu", "--precision", "fp32", "--logs", "logs", "--name"]
+    start = partial(run, SCRIPTS / "pixels.py", script, *options, cwd=tmp_path)
+    whole = pixels(start("whole"))
+    assert len(whole) == 6
+    assert pixels(start("resumed", "--resume", "logs/whole/checkpoints/epoch_1.pt")) == whole[3:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 3])
+def test_diffusers_script_resumes_in_mid_epoch_to_the_same_batches(data: Path, tmp_path: Path, step: int) -> None:
+    for library in ("diffusers", "datasets", "tensorboard"):
+        pytest.importorskip(library)
+    script = foreign("diffusers", "train_unconditional.py", folder=tmp_path / "program")
+    down, up = ["DownBlock2D"] * 2, ["UpBlock2D"] * 2
+    unet = {"_class_name": "UNet2DModel", "sample_size": 32, "in_channels": 3, "out_channels": 3, "norm_num_groups": 4}
+    unet |= {"layers_per_block": 1, "block_out_channels": [8, 8], "down_block_types": down, "up_block_types": up}
+    (tmp_path / "unet").mkdir()
+    (tmp_path / "unet" / "config.json").write_text(json.dumps(unet))
+    options = ["--train_data_dir", data / "train", "--model_config_name_or_path", "unet", "--resolution", 32]
+    options += ["--random_flip", "--train_batch_size", 8, "--num_epochs", 2, "--ddpm_num_steps", 10]
+    options += ["--ddpm_num_inference_steps", 2, "--checkpointing_steps", 1, "--lr_warmup_steps", 0]
+    options += ["--eval_batch_size", 1, "--output_dir", "run"]
+    start = partial(run, SCRIPTS / "pixels.py", script, *options, cwd=tmp_path)
+    whole = pixels(start())
+    assert len(whole) == 6
+    assert pixels(start("--resume_from_checkpoint", f"checkpoint-{step}")) == whole[step:]
