@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 
 _CLOSED = "the Writer is closed"
-# Requests to a Writer's thread: function that appends a record, the record, queue for the id or error; None ends it.
+# Requests to a Writer's thread: function that appends a record, the record, and a queue for the id or error. None ends
+# the thread.
 _Appends: TypeAlias = (
     "queue.SimpleQueue[tuple[Callable[[Record], int], Record, queue.SimpleQueue[int | BaseException]] | None]"
 )
@@ -85,8 +86,8 @@ class Writer:
         self._encode = EncodeSettings.from_json({**encode})
         if self._encode.encoder == "mozjpeg":
             require_mozjpeg()
-        # Kernels are loaded now, not at the first image: an exception of a signal handler while llvmlite loads a kernel
-        # may end the process ("double free"), and a program may interrupt ``add`` on purpose.
+        # Load kernels now instead of at the first image, because an exception of a signal handler while llvmlite loads
+        # a kernel may end the process ("double free"), and a program may interrupt ``add`` on purpose.
         load_kernels(self._encode)
         self._shape = shape or DatasetShape()
         self._summaries: list[FileSummary] = []
@@ -94,14 +95,14 @@ class Writer:
         self._rows = 0
         self._count = 0
         self._row: RowWriter | None = None
-        # A separate thread writes the records. Exceptions of signals, such as KeyboardInterrupt, arise in the main
-        # thread alone, so each record is added whole or not at all. The queues are implemented in C, where no such
-        # exception can leave a lock held.
+        # A separate thread writes the records. Exceptions of signal handlers, such as KeyboardInterrupt, are raised in
+        # the main thread only, so each record is added whole or not at all. The queues are implemented in C, where no
+        # such exception can leave a lock held.
         self._appends: _Appends = queue.SimpleQueue()
         self._thread = threading.Thread(target=_serve_appends, args=(self._appends,), daemon=True)
         self._thread.start()
         weakref.finalize(self, self._appends.put, None)  # Ends the thread when the Writer is dropped.
-        # Reason why nothing can be added any more; empty if images can be added.
+        # Reason why nothing can be added any more; empty if records can be added.
         self._refusal = ""
         self._published = False
         self._pid = os.getpid()
@@ -151,7 +152,7 @@ class Writer:
             if not isinstance(blob, (bytes, bytearray)):
                 kind = type(blob).__name__
                 raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
-            # A bytearray is copied, because it is written later, and the caller may change it.
+            # Copy a bytearray, because the caller may change it before it is written.
             blobs[name] = bytes(blob)
         made = make_training_jpeg(image, settings=self._encode, bounded=True)
         blobs = {name: move_attachment(name, blob, made.coordinates) for name, blob in blobs.items()}
@@ -169,7 +170,7 @@ class Writer:
         return appended
 
     def _append(self, record: Record) -> int:
-        """Append a record with the next id, and return the id; runs in the Writer's thread."""
+        """Append a record with the next id, and return the id; called in the Writer's thread."""
         self._require_open()
         id_ = self._count
         try:
@@ -179,7 +180,7 @@ class Writer:
             self._count += 1
             if self._row.bytes >= self._shape.streams * self._shape.file_size:
                 self._end_row()
-        except UsageError:  # The record is too large. Nothing was added.
+        except UsageError:  # The record is too large; nothing was added.
             raise
         except BaseException as error:
             self._refusal = f"an error in writing has ended the Writer: {error}"
@@ -191,7 +192,7 @@ class Writer:
             raise PicstoreError(self._refusal)
 
     def _end_thread(self, refusal: str) -> None:
-        """Refuse further records with the message ``refusal``, and wait until earlier records are written."""
+        """Reject further records with the message ``refusal``, and wait until earlier records are written."""
         self._refusal = self._refusal or refusal
         self._appends.put(None)
         self._thread.join()
@@ -204,7 +205,7 @@ class Writer:
             )
 
     def _number_of(self, label: int | str) -> int:
-        """Return the index of a class; raise UsageError if the class is unknown."""
+        """Return the class number of a label, given as number or name; raise UsageError if the class is unknown."""
         if isinstance(label, str):
             if label not in self._classes:
                 known = f"its classes are {reprlib.repr(list(self._classes))}" if self._classes else "it has no classes"
@@ -226,7 +227,7 @@ class Writer:
             self._row = None
 
     def close(self) -> None:
-        """Write the last row, the index and the manifest. After an error, call this again to retry."""
+        """Write the last files, the index and the manifest. After an error, call this again to retry."""
         self._check_process()
         if self._published:
             return
@@ -256,7 +257,7 @@ class Writer:
         if kind is None and self._refusal in ("", _CLOSED):
             self.close()
             return
-        if self._pid != os.getpid():  # The files belong to the parent, which goes on.
+        if self._pid != os.getpid():  # The files belong to the parent process, which continues.
             return
         self._end_thread("the Writer has ended with an error")
         with self._held:
@@ -268,7 +269,7 @@ class Writer:
 
 
 def _serve_appends(appends: _Appends) -> None:
-    """Append records one after the other, until None comes; the main function of a Writer's thread."""
+    """Append records in the order of requests until None is received; main function of a Writer's thread."""
     while (each := appends.get()) is not None:
         append, record, answer = each
         try:
@@ -279,7 +280,7 @@ def _serve_appends(appends: _Appends) -> None:
 
 
 def _pixels_of(tensor: Any) -> U8:
-    """Return the pixels of a torch tensor, (H, W, 3) or (H, W); raise UsageError unless it is uint8, channels first."""
+    """Return a torch tensor as pixels (H, W, 3) or (H, W); raise UsageError unless it is uint8, channels first."""
     shape = tuple(tensor.shape)
     if str(tensor.dtype) != "torch.uint8":
         raise UsageError(f"image is a tensor of {tensor.dtype}; give uint8, as (image * 255).round().to(torch.uint8)")

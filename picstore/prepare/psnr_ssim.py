@@ -22,25 +22,25 @@ from picstore.prepare.image.training_jpeg import LOSSLESS, encode, make_training
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 
 QUALITIES = tuple(range(50, 100, 5))
-# Subsamplings that are measured in any case, for comparison with the conversion's.
+# Subsamplings that are always measured, for comparison with the conversion's.
 SUBSAMPLINGS = ("420", "444")
-# Percentile of the images' SSIM that shows how bad the worst images are.
+# Percentile of the SSIM of all images that shows the quality of the worst images.
 LOW_PERCENTILE = 5
-# PSNR in dB that equal images get, so that a mean stays finite.
+# PSNR in dB of equal images, finite so that means stay finite.
 _MAX_PSNR = 100.0
 
-# Wang et al., "Image quality assessment: from error visibility to structural similarity", 2004.
+# Window and constants of Wang et al., "Image quality assessment: from error visibility to structural similarity", 2004.
 _RADIUS, _SIGMA = 5, 1.5
 _C1, _C2 = 6.5025, 58.5225  # (0.01 × 255)², (0.03 × 255)²
 _GAUSSIAN = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))
 _WEIGHTS: F32 = (_GAUSSIAN / _GAUSSIAN.sum()).astype(np.float32)
-# Rows of a strip. Its planes stay in the second-level cache, which makes SSIM 2.8 times as fast.
+# Number of rows to process at a time: their planes stay in the second-level cache, which makes SSIM 2.8 times as fast.
 _STRIP_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ImageQuality:
-    """Size of one encoded image, its PSNR in dB of RGB or grey, and the mean SSIM of its channels."""
+    """Quality of an encoded image: its bytes, PSNR in dB over RGB or grey, and mean SSIM of its channels."""
 
     bytes: int
     psnr: float
@@ -52,9 +52,9 @@ class QualityReport:
     """Measurements of a sample of images.
 
     Attributes:
-        settings: measured settings, by subsampling and rising quality.
-        images: measurements of each image that would be encoded, one for each of ``settings``.
-        source_bytes: size of the files of ``images``.
+        settings: measured settings, ordered by subsampling, then by quality.
+        images: for each image that would be encoded, a measurement for each of ``settings``.
+        source_bytes: total bytes of the source files of ``images``.
         lossless: number of images that convert would not re-encode at any quality.
         failed: number of images that cannot be read.
     """
@@ -97,14 +97,14 @@ def measure_quality(
     image_timeout: float = IMAGE_TIMEOUT,
     on_progress: ProgressCallback = lambda _: None,
 ) -> QualityReport:
-    """Encode and compare a sample of a source's images at QUALITIES, SUBSAMPLINGS and given settings; write nothing.
+    """Encode a sample of images at QUALITIES, SUBSAMPLINGS and given settings, and compare it; write nothing.
 
     Args:
         encode: settings of the planned conversion.
         images: size of the sample, drawn evenly over the source by ``seed``.
         workers: number of processes; the result does not depend on it.
         image_timeout: seconds for decoding an image, and for each encoding of it.
-        on_progress: called with the number of images done.
+        on_progress: function that is called with the number of images measured since its last call.
 
     Raises:
         PicstoreError: an object store cannot be reached.
@@ -123,7 +123,7 @@ def measure_quality(
 
 
 def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
-    """Return settings for each subsampling and rising quality, including the settings of the conversion."""
+    """Return settings for all subsamplings and qualities to measure, including those of the conversion."""
     return tuple(
         replace(encode, subsampling=subsampling, quality=quality)
         for subsampling in sorted({*SUBSAMPLINGS, encode.subsampling})
@@ -132,7 +132,7 @@ def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
 
 
 def sample_numbers(inputs: int, count: int, *, seed: int) -> list[int]:
-    """Draw ``count`` ascending indices below ``inputs``, one from each of ``count`` equal intervals."""
+    """Draw ``count`` ascending indices below ``inputs``, one from each of ``count`` intervals of equal length."""
     count = min(count, inputs)
     edges = [inputs * k // max(1, count) for k in range(count + 1)]
     drawn = rng.unit(rng.key(rng.MEASURE, seed), np.arange(count))
@@ -140,7 +140,7 @@ def sample_numbers(inputs: int, count: int, *, seed: int) -> list[int]:
 
 
 def measure_image(task: _Task, on_progress: ProgressCallback) -> tuple[int, tuple[ImageQuality, ...]] | str:
-    """Measure an image; return the file's size in bytes and measurements; or ``"lossless"``, or why it failed."""
+    """Measure an image; return its file's bytes and measurements, or ``"lossless"``, or the reason of a failure."""
     try:
         data = read_input(task.source)
         with worker_processes.time_limit(task.image_timeout):
@@ -170,17 +170,18 @@ def _encode_and_compare(image: Image.Image | U8, settings: EncodeSettings) -> Im
 
 
 def psnr(one: U8, other: U8) -> float:
-    """Return the peak signal-to-noise ratio of two uint8 arrays of one shape, over all values, in dB; at most 100."""
-    # Sums of these integers are exact in float64, in whatever order a BLAS adds them, but not in float32.
+    """Return the peak signal-to-noise ratio, in dB, at most 100, over all values of two uint8 arrays of equal shape."""
+    # In float64, sums of these integers are exact in whatever order a BLAS adds them; in float32, they are not.
     difference = np.subtract(one, other, dtype=np.int16).ravel().astype(np.float64)
     error = float(np.dot(difference, difference)) / difference.size
     return min(_MAX_PSNR, 10 * float(np.log10(255**2 / error))) if error else _MAX_PSNR
 
 
 def ssim(one: F32, other: F32) -> float:
-    """Return the mean structural similarity of two planes, float32 (H, W) in 0 … 255, with 11 × 11 Gaussian windows.
+    """Return the mean SSIM of two planes, float32 (H, W) with values 0 … 255, by Gaussian windows of 11 × 11 pixels.
 
-    The mean is over all windows inside the planes. Sides of less than 11 pixels are extended by their mirror image.
+    The mean is over all windows that lie inside the planes. Planes with a side of less than 11 pixels are mirrored at
+    their edges.
     """
     missing = [(0, max(0, len(_WEIGHTS) - side)) for side in one.shape]
     one, other = (np.pad(plane, missing, mode="symmetric") for plane in (one, other))
@@ -196,14 +197,14 @@ def _ssim_map(x: F32, y: F32) -> F32:
     mean_x, mean_y = _blur(x), _blur(y)
     product, squares = mean_x * mean_y, mean_x * mean_x + mean_y * mean_y
     covariance = _blur(x * y) - product
-    variances = _blur(x * x + y * y) - squares  # sum of both variances
+    variances = _blur(x * x + y * y) - squares  # sum of the variances of x and y
     numerator = (2 * product + _C1) * (2 * covariance + _C2)
     similar: F32 = np.divide(numerator, (squares + _C1) * (variances + _C2), dtype=np.float32)
     return similar
 
 
 def _blur(plane: F32) -> F32:
-    """Return the weighted mean of each window inside a plane."""
+    """Return the weighted mean over each window that lies inside a plane."""
     for axis in (0, 1):
         size = plane.shape[axis] - 2 * _RADIUS
         plane = np.moveaxis(plane, axis, 0)
@@ -216,5 +217,5 @@ def _blur(plane: F32) -> F32:
 
 
 def _planes(pixels: U8) -> F32:
-    """Return the channels of an image (H, W, 3) or (H, W) as float32 (C, H, W)."""
+    """Return the channels of an image, (H, W, 3) or (H, W), as planes, float32 (C, H, W)."""
     return np.ascontiguousarray(np.moveaxis(np.atleast_3d(pixels), 2, 0), dtype=np.float32)

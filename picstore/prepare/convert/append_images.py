@@ -1,6 +1,6 @@
 """``convert --append``: add the images of a source to a finished dataset, as new files and a new manifest.
 
-The dataset is complete at any time, because no reader sees the new rows before the manifest is replaced. An append that
+The dataset can be read meanwhile, because readers see the new files only when the manifest is replaced. An append that
 is abandoned leaves files that no manifest names; the next append uses higher file numbers.
 """
 
@@ -61,7 +61,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     manifest = read_manifest(root)
     if manifest.references is not None:
         raise UsageError(f"{root} is an index, which takes no images; convert it, and append to that")
-    _join_classes(manifest, listing)  # Raises before anything is converted.
+    _join_classes(manifest, listing)  # Raises UsageError before any input is converted.
     job = Job.describe(root, listing, options)
     settings = {name: value for name, value in job.settings.items() if name not in ("verb", "dedupe")}
     found = resumable_job.find_job(root, {"verb": "append", **settings}, resume=resume)
@@ -85,7 +85,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
 
 
 def _describe_append(job: Job, rows: int) -> dict[str, Any]:
-    """Return the content of the job file of an append to the current dataset."""
+    """Return the content of an append's job file: its settings, and the dataset's state when the append begins."""
     dataset = Dataset(job.root)
     return resumable_job.new_job(
         verb="append",
@@ -100,7 +100,7 @@ def _describe_append(job: Job, rows: int) -> dict[str, Any]:
 
 
 def _finish_append(job: Job, written: Mapping[int, ledger.WrittenFragment]) -> ConversionResult:
-    """Write ledger, index and manifest, in this order; keep deletions and columns saved since the append began."""
+    """Write an append's ledger, index and manifest, in this order; keep edits that were published since it began."""
     root = job.root
     earlier = ledger.read_earlier_lines(root / LEDGER, job.first_id)
     tallies = ledger.write_ledger(root, job.rows, written, earlier=earlier)
@@ -119,9 +119,9 @@ def _finish_append(job: Job, written: Mapping[int, ledger.WrittenFragment]) -> C
 def _publish_append(
     job: Job, summaries: list[FileSummary], event: dict[str, Any], count: Callable[..., RecordCounts | None]
 ) -> Manifest:
-    """Add an append's files to the current manifest; raise Conflict if the dataset is edited at the same moment.
+    """Publish a manifest that adds an append's files; raise Conflict if another edit is published at the same moment.
 
-    ``count`` is a function that returns the counts of the new records, given attachment names and a relabelling.
+    ``count(fields=…, relabel=…)`` returns the record counts of the new files; see ``join_row_counts``.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest
@@ -145,7 +145,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Return the counts of old and new records, relabelled by the label column, if any; None if files are damaged."""
+    """Count old and new records, by the label column's labels if it exists; return None if files are damaged."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)
@@ -158,22 +158,22 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, job: Job) -> bool:
-    """Return whether the append is published: the manifest then lists more appends than when the append began."""
+    """Return whether a job's append is published: ``manifest`` then lists more appends than when the job began."""
     return _count_appends(manifest) > int(job.saved.get("earlier_appends", 1 << 62))
 
 
 def _read_append(manifest: Manifest, job: Job) -> ConversionResult:
-    """Read the result of the last append, which a previous run finished."""
+    """Read the result of the dataset's most recent append, which a previous run of this job finished."""
     return ConversionResult(manifest, ledger.tally_lines(_last_lines(job)))
 
 
 def _last_lines(job: Job) -> list[ledger.LedgerLine]:
-    """Read as many of the ledger's last lines as the source has inputs."""
+    """Return the ledger lines of the most recent append: the last lines, as many as the source has inputs."""
     return list(deque(ledger.read_lines(job.root / LEDGER, skip_damaged=True), maxlen=len(job.listing.inputs)))
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
-    """Join the classes of a dataset and of a source; return all names, and the inputs with labels that index them.
+    """Join the classes of a dataset and a source; return all names, and the source's inputs with labels for the names.
 
     Raise UsageError if attachments or classes do not fit together.
     """
@@ -191,7 +191,8 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
             )
         _refuse_names_that_are_numbers(old, listing.inputs)
         return old, listing.inputs
-    # Labels of a dataset without class names would become ambiguous; an empty dataset has no labels.
+    # Without class names, the dataset's labels are plain numbers, which could be taken for indices of the source's
+    # classes. An empty dataset has no labels.
     if not old and manifest.images:
         raise UsageError(
             f"the source names its classes and the dataset does not; append numbers as labels, instead of "
@@ -205,7 +206,7 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
 
 
 def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Input]) -> None:
-    """Raise UsageError if a number given as label is the index of one class and the name of another."""
+    """Raise UsageError if an input's label is the index of one class of the dataset and the name of another class."""
     moved = {number_of_text(name) for number, name in enumerate(classes) if number_of_text(name) not in (None, number)}
     if moved and (label := next((one.label for one in inputs if one.label in moved), None)) is not None:
         raise UsageError(
@@ -215,13 +216,13 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
 
 
 def _is_last_append(manifest: Manifest, job: Job) -> bool:
-    """Return whether the last append had the job's settings and, judging by sizes in the ledger, the same images."""
+    """Return whether the most recent append had the job's settings and, judging by sizes in the ledger, its images."""
     appended = manifest.provenance.get("appended", ())
     if not appended or {**appended[-1], "outcome": None} != {**job.settings, "outcome": None}:
         return False
     try:
         lines = _last_lines(job)
-    except NotADataset:  # A shuffled copy may lack the ledger.
+    except NotADataset:  # A shuffled copy of a dataset may have no ledger.
         return False
     inputs = job.listing.inputs
     sizes = [lines[k].source_bytes for k in sample_numbers(len(lines))]
@@ -229,9 +230,9 @@ def _is_last_append(manifest: Manifest, job: Job) -> bool:
 
 
 def _next_file(root: Location, manifest: Manifest) -> int:
-    """Return a file number above all numbers in use, including those of abandoned appends.
+    """Return a number for new files above the numbers of all existing files, including files of abandoned appends.
 
-    The folder's files alone do not suffice, because a store may list new files late.
+    The manifest's files are considered too, because a store may list new files late.
     """
     names = [name.rpartition("/")[2].removesuffix(".pic") for name, _ in root.files() if name.endswith(".pic")]
     numbers = [int(name) for name in names if name.isdecimal()]
@@ -239,7 +240,7 @@ def _next_file(root: Location, manifest: Manifest) -> int:
 
 
 def _next_id(dataset: Dataset) -> int:
-    """Return an id above the ids of all previous inputs, including failed inputs."""
+    """Return an id for the first new input, above the ids of all earlier inputs, including failed inputs."""
     provenance = dataset.manifest.provenance
     inputs: list[int] = [provenance.get("inputs", 0), *(each["inputs"] for each in provenance.get("appended", ()))]
     return max(sum(inputs), 1 + int(np.max(dataset.containers.ids(), initial=-1)))

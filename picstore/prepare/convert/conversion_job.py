@@ -34,7 +34,7 @@ from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.storage.format.layout import MAX_CONTAINER
 from picstore.storage.location.resolve import MANIFEST, Location, Where, WritableLocation, locate_writable
 
-# Largest number of inputs in the sample that represents a source.
+# Largest number of inputs to sample from a source, to estimate the number of rows and to recognize the source.
 _SAMPLES = 32
 
 
@@ -43,7 +43,7 @@ class ConvertOptions:
     """Options that convert, append and retry share.
 
     Attributes:
-        workers: number of processes, or an engine; the dataset does not depend on this.
+        workers: number of worker processes, or an engine; the dataset's bytes do not depend on this.
         image_timeout: seconds for decoding and encoding one image; an image that takes longer fails. 0 sets no limit.
         references: folder of the images that an index refers to; None to store the images in the dataset.
     """
@@ -56,21 +56,22 @@ class ConvertOptions:
     references: Location | None = None
 
 
-# Function that finishes a conversion, given the ledger fragments that this run wrote, by row.
+# Function that builds the dataset when all rows are finished; its argument maps rows to the ledger fragments of this
+# run.
 Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Conversion of a source to rows of a dataset.
+    """Conversion of a source in rows; a row is a range of inputs that becomes one file of each stream.
 
     Attributes:
         root: folder of the dataset.
         listing: listing of the source, whose labels are indices of the dataset's classes.
         settings: settings that the manifest's provenance records; a job can be resumed only with equal settings.
         saved: content of the job file: ``settings``, and values chosen when the job began, such as the number of rows.
-        shard: shard whose rows are made; None for all rows.
-        reuse: whether to look for previous files of the rows, which a retry saved.
+        shard: shard whose rows this run converts; None to convert all rows.
+        reuse: whether to copy records from rows' previous files, which ``convert --retry-failed`` saved.
     """
 
     root: WritableLocation
@@ -85,7 +86,7 @@ class Job:
     def describe(
         cls, root: WritableLocation, listing: Listing, options: ConvertOptions, shard: Shard | None = None
     ) -> Job:
-        """Return a job that has not begun."""
+        """Return a new job, with settings that describe the listing and the options; write nothing."""
         settings = {
             "verb": "convert" if options.references is None else "index",
             "picstore": __version__,
@@ -106,9 +107,9 @@ class Job:
         return cls(root=root, listing=listing, options=options, settings=settings, shard=shard)
 
     def begin(self, *, resume: bool) -> Job:
-        """Return the job with its saved or newly chosen number of rows; errors are those of ``begin_job``."""
+        """Return this job with the saved or a new number of rows; errors are those of ``begin_job``."""
         settings, inputs = self.settings, self.listing.inputs
-        if self.shard is not None:  # ``merge_shards`` reads classes and attachments.
+        if self.shard is not None:  # ``merge_shards`` needs the names of classes and attachments.
             names = {"classes": self.listing.classes, "attachments": list(self.listing.attachments)}
             settings = {**settings, **names}
         saved = resumable_job.begin_job(self.root, settings, resume=resume, shard=self.shard)
@@ -120,7 +121,7 @@ class Job:
         return replace(self, saved=saved, reuse=resume)
 
     def require_same_images(self) -> Job:
-        """Return the job; raise UsageError if the job began with other images of the same names."""
+        """Return this job; raise UsageError if it was begun with other images of the same names."""
         samples = self.saved.get("samples")
         if samples is not None and not same_images(sample_sizes(self.listing.inputs), samples):
             raise UsageError(
@@ -133,9 +134,9 @@ class Job:
         return resumable_job.hold_job(self.root, self.saved, self.shard)
 
     def run(self, clock: StageClock, finish: Finish) -> ConversionResult:
-        """Run the unfinished rows of this locked job; unless it is a shard, let ``finish`` build the dataset.
+        """Convert the unfinished rows of this locked job; then let ``finish`` build the dataset, except for a shard.
 
-        Raise PicstoreError if the process of a row keeps dying.
+        Raise PicstoreError if the worker process that converts a row keeps dying.
         """
         with make_position_folder(self.root) as position_folder:
             if self.shard is None:
@@ -157,7 +158,7 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Number of rows of the whole job."""
+        """Number of rows of the whole conversion, including rows of other shards."""
         return int(self.saved["rows"])
 
     @property
@@ -181,11 +182,12 @@ class Job:
         return row_slice(len(self.listing.inputs), self.rows, row)
 
     def _make_tasks(self, position_folder: Path) -> deque[RowTask]:
-        """Return a task for each unfinished row."""
+        """Return a task for each unfinished row that this run converts."""
         root, options, duplicates = self.root, self.options, self.listing.duplicates or {}
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
-        # A partition alone decides where containers end, so no container ends because of its size.
+        # If the source has a partition, it alone decides where containers end, so no container may end because of its
+        # size.
         shape = replace(options.shape, container_size=MAX_CONTAINER) if self.listing.partition else options.shape
         return deque(
             RowTask(
@@ -235,7 +237,7 @@ class StageClock:
         self._stage, self._since = stage, since
 
     def begin_stage(self, stage: str, total: int | None = None, done: int = 0) -> None:
-        """End the current stage, if there is one, and begin ``stage``."""
+        """End the current stage, if any, and begin ``stage``, of whose ``total`` inputs ``done`` are done."""
         self.end_stage()
         self._stage, self._since = stage, time.monotonic()
         begin_stage(self._progress, stage, total, done)
@@ -297,7 +299,7 @@ def require_no_partition(listing: Listing) -> None:
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Return the number of rows: the partition's if the source has one, else an estimate from a sample of inputs."""
+    """Return the number of rows of a conversion: the partition's if there is one, else an estimate from a sample."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1
@@ -305,7 +307,8 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
         sizes = sample_sizes(inputs)
         return count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
     engine = worker_processes.as_engine(options.workers)
-    if not isinstance(engine, worker_processes.LocalEngine):  # A cluster's sample is converted here too.
+    # This machine converts the sample even if a cluster converts the rows.
+    if not isinstance(engine, worker_processes.LocalEngine):
         engine = worker_processes.LocalEngine(count_cores())
     tasks = deque((k, inputs[k], options.encode, options.image_timeout) for k in sample_numbers(len(inputs)))
     converted = [size for _, size in engine.run(convert_sample, tasks) if isinstance(size, int)]
@@ -313,7 +316,7 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
 
 
 def sample_numbers(inputs: int) -> range:
-    """Return the indices of up to ``_SAMPLES`` evenly spaced inputs."""
+    """Return the indices of up to ``_SAMPLES`` evenly spaced inputs out of ``inputs`` inputs."""
     step = max(1, inputs // _SAMPLES)
     return range(0, min(inputs, step * _SAMPLES), step)
 
@@ -331,6 +334,6 @@ def _size(source: Input) -> int:
 
 
 def same_images(sizes: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether at least half of the sampled inputs that could be read both times have equal sizes."""
+    """Return whether two samples of sizes agree: at least half of the inputs read both times have equal sizes."""
     pairs = [(size, other) for size, other in zip(sizes, others, strict=True) if size and other]
     return 2 * sum(size == other for size, other in pairs) >= len(pairs)

@@ -19,7 +19,7 @@ from picstore.storage.references import note_index
 
 @dataclass(frozen=True, slots=True)
 class ConversionResult:
-    """Result of a conversion: its manifest, or None for a shard; its tally; and the seconds of each stage."""
+    """Result of a conversion: the dataset's manifest (None for a shard), the ledger's tally, and seconds by stage."""
 
     manifest: Manifest | None
     tally: ledger.Tally
@@ -39,8 +39,8 @@ def finish_dataset(
 
     Args:
         settings: settings of the job.
-        written: ledger fragments that this run wrote, by row.
-        rows: number of rows.
+        written: ledger fragments that this run wrote, by row of the job.
+        rows: number of rows of the job.
         classes, attachments: names of the source's classes and attachments.
 
     Raises:
@@ -101,16 +101,17 @@ def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
 def read_row_summaries(
     root: WritableLocation, tallies: Sequence[ledger.Tally], streams: int, *, remedy: str, first_file: int = 0
 ) -> list[FileSummary]:
-    """Read the footers of all rows' files; raise PicstoreError, advising ``remedy``, if records of a row are missing.
+    """Read the summary of each file that the job's rows wrote.
 
-    The folder is not listed, because a store may list files late.
+    Raise PicstoreError, advising ``remedy``, if records of a row are missing. Files are opened by name, because a store
+    may list new files late.
     """
     files = range(first_file, first_file + len(tallies))
 
     def read(address: tuple[int, int]) -> FileSummary | None:
         try:
             return read_summary(root, stream=address[0], file=address[1])
-        except NotADataset:  # A row with few records leaves streams empty.
+        except NotADataset:  # A row with fewer records than streams has no file in some streams.
             return None
 
     addresses = [(stream, file) for file in files for stream in range(streams)]

@@ -30,9 +30,9 @@ from picstore.storage.location.resolve import Location
 Read: TypeAlias = Callable[[Input], bytes]
 
 _MAX_INPUTS = 16
-# A group ends with the input that takes the group beyond this many bytes.
+# Bytes of input data after which a group ends.
 _MAX_BYTES = 4 << 20
-# Inputs of at most this many bytes are converted in groups. Each input takes 3 ms, so a group needs no time limit.
+# Largest input in bytes that is converted in a group. Such an input takes 3 ms, so a group needs no time limit.
 _MAX_SIZE = 1 << 20
 
 
@@ -42,7 +42,7 @@ class GroupedInput:
 
     Attributes:
         data: bytes of the input, or the error of reading the input; None if it is still to be read.
-        made: training JPEG, or the reason why it cannot be made without loss; None if that was not tried.
+        made: training JPEG, or the reason why the input cannot be converted without loss; None if that was not tried.
     """
 
     id: int
@@ -62,7 +62,7 @@ def group_inputs(
     Args:
         numbered: ids and inputs.
         read: function that reads an input's bytes, given the input's id and the input.
-        skipped: function that returns, given an input's id, whether the input is not to be read.
+        skipped: function that returns whether the input with a given id is to be yielded unread.
     """
     group: list[tuple[int, Input, bytes | ImageError | None]] = []
     size = 0
@@ -97,7 +97,7 @@ class InputRecord:
     """Record of an input, with its training JPEG and sizes.
 
     Attributes:
-        source_bytes: size of the input.
+        source_bytes: number of bytes of the input.
         referenced: number of bytes that a record of an index refers to; 0 for other records.
     """
 
@@ -229,7 +229,7 @@ def _make_reference(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialize a reference to ``data``, the whole input or its first bytes."""
+    """Serialize a reference to ``data``, an input's first bytes; raise ImageError if no file under ``root`` has it."""
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"
@@ -263,5 +263,5 @@ def shuffled(listing: Listing, seed: int) -> Listing:
 
 
 def is_of_files(listing: Listing) -> bool:
-    """Return whether each image has its own file, so that images read equally fast in any order."""
+    """Return whether each image has its own file, so that reading images is equally fast in any order."""
     return all(one.size < 0 or not one.offset for one in listing.inputs)

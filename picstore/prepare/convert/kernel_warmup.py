@@ -13,13 +13,13 @@ from picstore.prepare.image.encode_settings import EncodeSettings, Size
 
 
 def start_fork_server(encode: EncodeSettings) -> None:
-    """Start the fork server, which loads the code that these settings need, and compiles it on first use."""
+    """Start the fork server, which loads the kernels that encode settings need, and compiles them on first use."""
     loaders = [f"{__name__}:{load.__name__}" for load in _loaders(encode)]
     worker_processes.start_fork_server("picstore.prepare.convert.rows", *loaders)
 
 
 def load_kernels(encode: EncodeSettings) -> None:
-    """Load the code that these settings need into this process; compile it on first use."""
+    """Load the kernels that encode settings need into this process, and compile them on first use."""
     for load in _loaders(encode):
         load()
 
@@ -30,7 +30,7 @@ def _loaders(encode: EncodeSettings) -> list[Any]:
 
 @functools.cache
 def load_encoder() -> None:
-    """Load the kernels of every conversion, because any source may hold an image that has to be encoded."""
+    """Load the kernels of every conversion, with the encoder's, because any source may hold an image to encode."""
     from PIL import Image
 
     from picstore.kernels.ahead import compile_ahead
@@ -43,7 +43,7 @@ def load_encoder() -> None:
 
 @functools.cache
 def load_pixels() -> None:
-    """Load the kernels of ``--resize`` and ``--reencode``, whose compilation takes 10 s once on a machine."""
+    """Load the kernels of ``--resize`` and ``--reencode``; their first use on a machine compiles them in 10 s."""
     from picstore.kernels.ahead import compile_ahead
     from picstore.prepare.image.training_jpeg import make_training_jpeg
 

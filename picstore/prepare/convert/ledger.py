@@ -21,8 +21,8 @@ from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Writ
 
 logger = logging.getLogger("picstore")
 
-_MAX_FRAGMENT_BYTES = 1 << 32  # enough for a row of ten million inputs
-# Fragments of at least this many bytes take longer to read than a store takes to answer.
+_MAX_FRAGMENT_BYTES = 1 << 32  # bytes; enough for a row of ten million inputs
+# Fragments of at least this many bytes take longer to transfer than a store takes to answer.
 _LARGE_FRAGMENT = 1 << 20
 
 # Start of the last member of a ledger line: the checksum of the bytes before this member.
@@ -37,7 +37,7 @@ class LedgerLine:
     """Status of one input. The attributes are the keys of a line's JSON object (docs/cli.md, "picstore convert").
 
     Attributes:
-        reason: reason of the re-encoding or the failure.
+        reason: why the image was re-encoded, or why the input failed.
         source_bytes, bytes: sizes of the source image and of its JPEG; both 0 for failed inputs and duplicates.
         of: for a duplicate, the id of the first input with the same bytes.
         lost: for a damaged file that does not state how many samples it holds, the estimated number of its samples
@@ -94,7 +94,7 @@ class Tally:
     Attributes:
         status, reasons: number of inputs by status, and by (status, reason).
         sources, jpegs: bytes of the source images and of their JPEGs, by (status, reason).
-        lost: estimated number of samples without ledger lines.
+        lost: estimated number of samples of damaged files that have no ledger lines.
     """
 
     status: Counter[str] = field(default_factory=Counter)
@@ -104,7 +104,7 @@ class Tally:
     lost: int = 0
 
     def add_line(self, line: LedgerLine) -> None:
-        """Count one line."""
+        """Add a ledger line to the counts and sums."""
         key = line.status, line.reason
         self.status[line.status] += 1
         self.reasons[key] += 1
@@ -187,7 +187,7 @@ def _fragment_name(row: int) -> str:
 
 
 def write_fragment(root: WritableLocation, row: int, lines: Sequence[LedgerLine]) -> WrittenFragment:
-    """Write the ledger fragment of a row of the job, which declares the row finished."""
+    """Declare a row of the job finished: write its ledger fragment, and return the lines' tally and the checksum."""
     crc = write_lines(root / UNFINISHED / _fragment_name(row), lines)
     return WrittenFragment(tally_lines(lines), crc)
 
@@ -229,14 +229,14 @@ def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[Ledger
 
 
 def read_earlier_lines(path: Location, first_id: int) -> bytes:
-    """Read the ledger's bytes before the line of input ``first_id``, damaged lines included; empty without a ledger."""
+    """Return the ledger's bytes before the first valid line of an input ≥ ``first_id``; empty without a ledger."""
     texts = list(path.lines()) if path.is_file() else []
     later = (k for k, line in enumerate(map(_parse, texts)) if line is not None and line.id >= first_id)
     return b"".join(texts[: next(later, None)])
 
 
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
-    """Read the ledger fragments of finished rows as bytes.
+    """Yield the bytes of finished rows' ledger fragments.
 
     Large fragments are read one after the other, because reading 32 fragments of 6 MB concurrently took 300 MiB. Rows
     have about the same number of inputs, so if one fragment is large, all are.
@@ -255,7 +255,7 @@ def _read_fragment(root: Location, row: int) -> bytes:
 
 
 def copy_fragment(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy a row's ledger fragment from one unfinished dataset to another, after the row's files were copied."""
+    """Copy a row's ledger fragment between unfinished datasets; must come after copying the row's files."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 
@@ -289,7 +289,7 @@ def _encode(line: LedgerLine) -> bytes:
 
 
 def _parse(text: bytes) -> LedgerLine | None:
-    """Parse a line with its line end; return None if checksum or JSON is wrong. Older lines lack the checksum."""
+    """Parse a ledger line; return None if its checksum or JSON is wrong. Older versions wrote no checksums."""
     head, mark, crc = text.rpartition(_CRC)
     if mark and crc != b"%d}\n" % crc32c(head):
         return None

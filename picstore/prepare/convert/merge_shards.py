@@ -104,7 +104,7 @@ def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, A
 
 
 def _require_one_job(root: Location, shards: dict[Shard, dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of the shards' job files; raise UsageError if it differs, as when shards begin at one time."""
+    """Return the content of all shards' job files; raise UsageError if two differ, as when two shards began at once."""
     (first, outline), *others = shards.items()
     for shard, document in others:
         if shard.count != first.count:
@@ -140,7 +140,7 @@ def _row_copies(source: Location, root: WritableLocation, rows: set[int]) -> Ite
 
 
 def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine) -> None:
-    """Link the files of rows in this process; copy the files of other rows in tasks."""
+    """Link the rows' files in this process; in tasks of the engine, copy the files of rows that cannot be linked."""
     linked = map_concurrently(_link_row, copies)
     unlinked = [copy for copy, done in zip(copies, linked, strict=True) if not done]
     list(worker_processes.run_each(copy_row, unlinked, workers=workers))

@@ -22,7 +22,7 @@ from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location, Wr
 _JOB = "job.json"
 _FRAGMENT = re.compile(r"row-\d+\.jsonl")
 _SHARD = re.compile(rf"{UNFINISHED}/shard-(\d{{1,6}})-of-(\d{{1,6}})\.json")
-# Verbs whose jobs can be resumed. Jobs of all other verbs begin again.
+# Verbs whose jobs can be resumed. Jobs of other verbs have to start over.
 _RESUMABLE = ("convert", "index", "append")
 
 
@@ -91,7 +91,7 @@ def hold_job(root: WritableLocation, job: dict[str, Any], shard: Shard | None = 
         job: content of the existing job file, or new content from :func:`new_job`.
 
     Yields:
-        Whether the job file was written now.
+        Whether this call created the job file.
 
     Raises:
         Conflict: another process has begun or ended a job here meanwhile.
@@ -184,7 +184,7 @@ def clear_job(root: WritableLocation) -> None:
 
 
 def remove_finished_job(root: WritableLocation, settings: dict[str, Any], uuid: str) -> None:
-    """Remove the job with these settings that was killed after finishing dataset ``uuid``; keep a retry of ``uuid``."""
+    """Remove a job with these settings that was killed after publishing dataset ``uuid``; keep a retry of ``uuid``."""
     with contextlib.suppress(UsageError, NotADataset, Damage):
         if (saved := find_job(root, settings, resume=True)) is not None and saved.get("retry") != uuid:
             with hold_job(root, saved):
@@ -192,7 +192,7 @@ def remove_finished_job(root: WritableLocation, settings: dict[str, Any], uuid: 
 
 
 def _unfinished_names(root: Location) -> set[str]:
-    """Return the names in ``unfinished/``; an empty set if it does not exist."""
+    """Return the names of files and folders in ``unfinished/``; an empty set if ``unfinished/`` does not exist."""
     return {name.partition("/")[0] for name, _ in (root / UNFINISHED).files()}
 
 

@@ -74,7 +74,7 @@ def _reopen(
     duplicates: dict[int, int],
     changed: Sequence[int],
 ) -> None:
-    """Turn a finished dataset into an unfinished dataset without the rows of the inputs ``changed``.
+    """Turn a finished dataset into an unfinished one without the rows of the inputs ``changed``; save their files.
 
     Raise Conflict if the manifest of the dataset has changed since ``manifest`` was read.
     """
@@ -111,8 +111,8 @@ def _update_duplicates(
 ) -> dict[int, int]:
     """Map each duplicate to the first input with the same bytes, as if the ``readable`` inputs had never failed.
 
-    ``current`` maps the duplicates in the source now. An input that did not fail keeps the ledger's first input, unless
-    its first input now is ``readable``.
+    ``current`` is that mapping for the source's present bytes. An input that did not fail keeps the first input of its
+    ledger line, unless its first input in ``current`` is ``readable``.
     """
     duplicates: dict[int, int] = {}
     for line in lines:
@@ -128,10 +128,10 @@ def _update_duplicates(
 
 
 def _count_rows(root: Location, manifest: Manifest, lines: Sequence[ledger.LedgerLine]) -> int:
-    """Return the number of rows of a finished dataset: the number for which each row has the images in its files.
+    """Derive the number of rows of a dataset's conversion from the number of records in each file.
 
-    Trailing rows whose inputs all failed have no files. Raise PicstoreError if no number fits, because the
-    ledger then belongs to another dataset.
+    Last rows whose inputs all failed have no files, so higher numbers are tried too. Raise PicstoreError if no number
+    fits, because the ledger then belongs to another dataset.
     """
     converted = np.array([line.status in (LOSSLESS, REENCODED) for line in lines])
     before = np.concatenate(([0], np.cumsum(converted)))

@@ -14,7 +14,7 @@ from picstore.storage.format.layout import ALIGNMENT, MAX_CONTAINER
 MIB = 1 << 20
 # Number of rows to aim for: enough to keep every core of a large machine busy until nearly the end of a conversion.
 TARGET_ROWS = 256
-# Writing files of 1 MiB takes 6 % of a conversion's time, writing files of 256 KiB a third.
+# Least bytes of a file to aim for. Writing files of 1 MiB takes 6 % of a conversion's time, files of 256 KiB a third.
 MIN_FILE_BYTES = 2 * MIB
 MAX_SHARDS = 100_000
 
@@ -83,7 +83,7 @@ class Shard:
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
     """Return the number of rows of a job with ``inputs`` images of ``mean_bytes`` each.
 
-    There are enough rows for files within ``file_size``, and up to TARGET_ROWS if files then have MIN_FILE_BYTES.
+    The number keeps files within ``file_size``; it is raised up to TARGET_ROWS if files then have MIN_FILE_BYTES.
     """
     total = inputs * mean_bytes
     needed = -int(-total // (shape.streams * shape.file_size))

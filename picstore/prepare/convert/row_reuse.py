@@ -46,13 +46,14 @@ def save_for_reuse(
 ) -> None:
     """Save the files of a row of the job, then the ledger lines of its inputs that need not be converted again.
 
-    A file that differs from the manifest is left out. A file with a damaged footer is saved: its records can be read.
+    A file that differs from the manifest is left out. A file with a damaged footer is saved, because its records can
+    still be read.
     """
     folder = reuse_folder(root, row)
 
     def copy(entry: FileEntry) -> None:
         name = file_name(entry.stream, entry.file)
-        with suppress(NotADataset):  # The file is missing.
+        with suppress(NotADataset):  # Skip a file that is missing.
             try:
                 if read_summary(root, stream=entry.stream, file=entry.file).crc != entry.crc32c:
                     return
@@ -66,7 +67,7 @@ def save_for_reuse(
 
 
 def find_reusable_rows(root: Location) -> set[int]:
-    """Return the indices of the rows that have previous files."""
+    """Return the indices of the job's rows whose previous files are saved."""
     found = (_LEDGER.fullmatch(name) for name, _ in (root / UNFINISHED).files())
     return {int(match[1]) for match in found if match is not None}
 
@@ -105,7 +106,7 @@ class ReusableRow:
 
 
 def _read_by_id(folder: Location, fields: tuple[str, ...]) -> Iterator[Record]:
-    """Yield the undamaged records of all files by ascending id, which is the order of records in each file."""
+    """Yield the undamaged records of all files in a folder by ascending id, the order of records in each file."""
     found = (_FILE.fullmatch(name) for name, _ in sorted(folder.files()))
     addresses = [(int(match[1]), int(match[2])) for match in found if match is not None]
     records = (_read_records(folder, stream, file, fields) for stream, file in addresses)
@@ -117,7 +118,8 @@ def _read_records(folder: Location, stream: int, file: int, fields: tuple[str, .
         for k in range(len(container)):
             with suppress(Damage):
                 record = container.record(k)
-                if container.segment_table is None:  # The table is damaged, but the JPEG shows its segments too.
+                # The segment table is damaged; take the segments from the JPEG instead.
+                if container.segment_table is None:
                     info = replace(parse_image_info(bytes(record.jpeg)), encode_path=record.info.encode_path)
                     record = replace(record, info=info)
                 yield record

@@ -52,7 +52,7 @@ def make_record(
         info=info or parse_image_info(jpeg),
         extra_json=extra_to_json(extra),
         attachments=dict(attachments or {}),
-        # The checksum takes half as long here, with the JPEG in the CPU cache, as when the container is written.
+        # With the JPEG in the CPU cache, the checksum takes half as long here as when the container is written.
         crc=crc32c(jpeg),
     )
 
@@ -83,7 +83,7 @@ class RowWriter:
         self._streams = rng.permutation(rng.key(rng.DEAL, shape.seed, row, 0), shape.streams)
 
     def add(self, record: Record, *, referenced: int = 0) -> None:
-        """Append one record to the next stream of the permutation; see :meth:`FileWriter.add` for ``referenced``."""
+        """Append a record to the next stream of the group's permutation; see :meth:`FileWriter.add`."""
         group, turn = divmod(self._added, len(self._writers))
         if turn == 0:
             self._streams = rng.permutation(rng.key(rng.DEAL, self._seed, self._row, group), len(self._writers))
@@ -95,7 +95,7 @@ class RowWriter:
 
     @property
     def counts(self) -> RecordCounts:
-        """Counts of the records so far."""
+        """Counts of the records that were added so far."""
         return RecordCounts.of(self._labels, ids_end=self._ids_end)
 
     def end_containers(self) -> None:
@@ -129,7 +129,7 @@ class RowWriter:
 
 
 def write_row_counts(root: WritableLocation, row: int, counts: RecordCounts) -> None:
-    """Write the record counts of a row of the job, before the ledger fragment that declares the row finished."""
+    """Write a row's record counts; must come before its ledger fragment, which declares the row finished."""
     (root / _name(row)).write(counts_file(counts))
 
 

@@ -76,7 +76,7 @@ class RowTask:
 
 @contextlib.contextmanager
 def make_position_folder(root: WritableLocation) -> Iterator[Path]:
-    """Provide a local folder for position files, because object stores cannot write a file in place."""
+    """Yield a local folder for position files; a temporary folder for an object store, which cannot overwrite bytes."""
     if isinstance(root, Folder):
         yield root.path / UNFINISHED
         return
@@ -89,7 +89,8 @@ def run_rows(
 ) -> dict[int, ledger.WrittenFragment]:
     """Convert rows. A row whose process died runs again; an input that ends its process twice is blamed and left out.
 
-    An input that exceeds ``image_timeout`` is left out at once. Raise PicstoreError if a left-out input ends a process.
+    An input that exceeds ``image_timeout`` is left out at once. Raise PicstoreError if a process dies at an input that
+    is already left out.
 
     Returns:
         The ledger fragment that was written for each row.

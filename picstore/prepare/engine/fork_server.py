@@ -1,7 +1,7 @@
 """Fork server: a process that has imported the modules that tasks need, and forks each worker process.
 
-Starting a Python and importing takes 0.5 s, a fork 30 ms. Unlike multiprocessing's fork server, this server and its
-children import neither from the working directory (``helper_process.py``) nor the user's main module.
+Starting Python and importing the modules takes 0.5 s, a fork 30 ms. Unlike multiprocessing's fork server, this server
+and its children import neither from the working directory (``helper_process.py``) nor the user's main module.
 
     this process                          server
     two descriptors         ───────────→  forks
@@ -35,7 +35,7 @@ _NUMBER = struct.Struct("q")
 
 
 class Forked:
-    """Process that the server has forked, with the parent's end of its socket."""
+    """Process forked by the server, and the parent's end of the socket to it."""
 
     def __init__(self, connection: Connection, status: int) -> None:
         self.connection, self._status = connection, status
@@ -43,33 +43,33 @@ class Forked:
         self._exitcode: int | None = None
 
     def kill(self) -> None:
-        """Kill the process, if it runs."""
+        """Kill the process if it is running."""
         if self._exitcode is None and not select.select([self._status], [], [], 0)[0]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait for the process to end; return its exit status, negative if a signal ended it."""
+        """Wait for the end of the process; return its exit status, which is negative if a signal ended it."""
         if self._exitcode is None:
             try:
                 self._exitcode = _read_number(self._status)
-            except EOFError:  # The server was killed.
+            except EOFError:  # The server was killed, so the status is unknown.
                 self._exitcode = 255
             os.close(self._status)
         return self._exitcode
 
     def close(self) -> None:
-        """Kill the process, and wait for its end."""
+        """Kill the process, wait for its end, and close the socket."""
         self.kill()
         self.wait()
         self.connection.close()
 
 
 class ForkServer:
-    """Server that loads code once, for all processes that it forks.
+    """Server process that loads code once, for all processes that it forks.
 
     Args:
-        loaded: modules to import, as ``module``, and functions to call, as ``module:function``.
+        loaded: modules to import, written ``module``, and functions to call, written ``module:function``.
     """
 
     def __init__(self, *loaded: str) -> None:
@@ -91,7 +91,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether this process can use the server, which a fork of the starting process cannot."""
+        """Whether this process can use the server; a fork of the process that started the server cannot."""
         return self.pid == os.getpid() and self._process.poll() is None
 
     def fork(self, function: Any) -> Forked:
@@ -114,7 +114,7 @@ class ForkServer:
             ours.close()
             text = "the process that forks workers has ended; stderr says why, or it was killed, for want of memory"
             raise PicstoreError(text) from error
-        # If the process has already died, receiving its first message will show that.
+        # If the forked process is dead already, receiving its first message will show it.
         with contextlib.suppress(OSError):
             ours.send((str(Path.cwd()), function))
         return forked
@@ -124,14 +124,14 @@ class ForkServer:
         self.fork(id).close()
 
     def close(self) -> None:
-        """End the server; forked processes go on."""
+        """End the server; the processes that it forked keep running."""
         atexit.unregister(self.close)
         self._line.close()
         if self.pid == os.getpid():
             self._process.kill()
             self._process.wait()
         else:
-            self._process.returncode = 0  # Popen must not wait for another process's child.
+            self._process.returncode = 0  # Popen must not wait for a process that is not this process's child.
 
 
 def _read_number(descriptor: int) -> int:
@@ -142,17 +142,17 @@ def _read_number(descriptor: int) -> int:
 
 
 def serve_forks() -> None:
-    """Load the code named in ``sys.argv``, then fork for each received pair of descriptors; the server's main."""
-    # Ctrl-C signals the whole process group, but only the parent is to react.
+    """Main function of the server: load the code named in ``sys.argv``, then fork for each received descriptor pair."""
+    # Ctrl-C signals the whole process group, but only the parent process must react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load(sys.argv[2:])
-    # Otherwise a child's first garbage collection would write to every object, and so copy the shared memory.
+    # Without this, a child's first garbage collection would write to every object, and so copy the shared memory.
     gc.freeze()
     gc.enable()
     line = socket.socket(fileno=int(sys.argv[1]))
     running: dict[int, int] = {}
-    # Python runs signal handlers only after ``select`` returns: if a child ended just before ``select``, they would
-    # report that only at the next fork. So the signal also writes to a pipe, which makes ``select`` return.
+    # Python runs signal handlers only after ``select`` has returned, so the end of a child just before ``select`` would
+    # be reported only at the next fork. Therefore the signal also writes to a pipe, which makes ``select`` return.
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -188,16 +188,16 @@ def _load(names: list[str]) -> None:
             imported = importlib.import_module(module)
             if function:
                 getattr(imported, function)()
-    allow_imports()  # Tasks may import the modules left out so far.
+    allow_imports()  # Tasks may import the modules that were blocked until now.
 
 
 def _tell(descriptor: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # The parent does not wait any more.
+    with contextlib.suppress(BrokenPipeError):  # The parent no longer waits.
         os.write(descriptor, _NUMBER.pack(number))
 
 
 def _report_ends(running: dict[int, int]) -> None:
-    """Report the exit status of each child that has ended."""
+    """Report the exit status of each ended child to the process that waits for it."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -208,7 +208,7 @@ def _report_ends(running: dict[int, int]) -> None:
 
 
 def _run_child(connection: Connection) -> None:
-    """Receive a function, call it, and end this process."""
+    """Receive a function from the parent process, call it, and end this process."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -217,9 +217,9 @@ def _run_child(connection: Connection) -> None:
             os.chdir(folder)
         function(connection)
         code = 0
-    except EOFError:  # The parent has closed its end.
+    except EOFError:  # The parent has closed its end of the socket.
         pass
-    except BaseException:  # No exception must reach the server's loop.
+    except BaseException:  # No exception may reach the server's loop.
         sys.excepthook(*sys.exc_info())
     finally:
         with contextlib.suppress(OSError, ValueError):

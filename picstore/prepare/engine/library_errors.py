@@ -1,4 +1,4 @@
-"""Errors of image libraries: exceptions become ImageErrors, whose reasons include lines printed on stderr.
+"""Errors of image libraries: exceptions become ImageErrors, whose reasons include lines that libraries print on stderr.
 
 libtiff and libjpeg report damage on stderr, up to one line for each row of pixels. Only worker processes capture
 stderr; a user's own process keeps it.
@@ -18,12 +18,12 @@ from picstore.errors import ImageError
 
 _MAX_CHARACTERS = 100
 
-# Descriptor of the pipe's read end, if stderr is captured.
+# Descriptor of the pipe's read end; None if stderr is not captured.
 _captured: int | None = None
 
 
 def capture_stderr() -> None:
-    """Redirect file descriptor 2 of this process into a pipe; call this once.
+    """Redirect this process's file descriptor 2 into a pipe; to be called once.
 
     The pipe need not be emptied: it holds 64 KiB, and the rest is dropped. Python's tracebacks and faulthandler's
     messages still go to the original stderr.
@@ -37,9 +37,9 @@ def capture_stderr() -> None:
     os.close(write_end)
     if faulthandler.is_enabled():
         faulthandler.enable(sys.stderr)
-    # Without a handler, Pillow's log goes to stderr.
+    # Without this handler, Pillow's log goes to stderr.
     logging.getLogger("PIL").addHandler(logging.NullHandler())
-    # Pillow warns of odd EXIF and of unknown tags.
+    # Pillow warns of odd EXIF and unknown tags.
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
@@ -49,7 +49,7 @@ def is_captured() -> bool:
 
 
 def take_first_line() -> str:
-    """Empty the pipe, and return its first line as at most 100 printable characters; "" if nothing was printed."""
+    """Empty the pipe; return its first line, cut to 100 printable characters, or "" if nothing was printed."""
     if _captured is None:
         return ""
     try:
@@ -62,10 +62,11 @@ def take_first_line() -> str:
 
 @contextlib.contextmanager
 def foreign_errors(context: str) -> Iterator[None]:
-    """Translate any exception of an image library into an ImageError with a short reason and its cause.
+    """Translate any exception of an image library into an ImageError that states a short reason and the cause.
 
     For a damaged TIFF Pillow says "decoder error -2" and libtiff prints the cause on stderr: both go into the reason.
-    All types are caught, because hostile files raise many: OSError, SyntaxError, struct.error, KeyError, zlib.error, ….
+    All types of exceptions are caught, because hostile files raise many: OSError, SyntaxError, struct.error, KeyError,
+    …
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Ray engine, which runs tasks as Ray tasks on a cluster. Remote workers of a loader join a cluster here too.
+"""Ray engine, which runs tasks as Ray tasks on a cluster; remote workers of a loader connect to a cluster here too.
 
 Only tasks and results pass through Ray; tasks read and write at locations that all nodes see.
 """
@@ -19,16 +19,16 @@ from picstore.display.progress import ProgressCallback
 from picstore.errors import PicstoreError, missing_extra
 from picstore.prepare.engine.worker_processes import Died, R, T
 
-# Largest number of attempts to run a task that loses its worker or node, because clouds take nodes away.
+# Largest number of attempts to run a task whose worker or node is lost, because clouds take nodes away.
 MAX_ATTEMPTS = 4
 
-# Environment variable of Ray; with "0", Ray takes 127.0.0.1 as this machine's address.
+# Environment variable of Ray; if it is "0", Ray takes 127.0.0.1 as this machine's address.
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @dataclass(frozen=True, slots=True)
 class RayEngine:
-    """Engine on the cluster to which this process is connected, with at most ``workers`` tasks at a time."""
+    """Engine that runs at most ``workers`` tasks at a time on the cluster to which this process is connected."""
 
     workers: int
 
@@ -77,7 +77,7 @@ class RayEngine:
 
 
 def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str) -> tuple[R | Exception, int, bool]:
-    """Run one task on a node; return its result or error, the sum of its progress, and whether it failed.
+    """Run one task on a node; return its result or error, its total progress, and whether it failed.
 
     If the node has the driver's working directory, the task runs there, because sources may be relative paths.
     """
@@ -93,7 +93,7 @@ def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str)
 def join_cluster() -> bool:
     """Connect this process as :func:`connect` does, but permanently; return whether this call connected it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Without this variable Ray warns of a future change.
+    # Without this variable, Ray warns of a future change.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     ray = import_ray()
     if ray.is_initialized():
@@ -112,10 +112,10 @@ def join_cluster() -> bool:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Make clusters that Ray starts in the block listen on 127.0.0.1 alone, as they do on macOS and Windows.
+    """Let clusters that Ray starts in the block listen on 127.0.0.1 only, as they do on macOS and Windows.
 
-    Elsewhere ``ray.init`` replaces 127.0.0.1 by the machine's address, and all servers listen on every interface. The
-    variable is for Ray's processes, the constant for this process, which may have read the variable before.
+    On Linux, ``ray.init`` replaces 127.0.0.1 by the machine's address, and all servers listen on every interface. The
+    variable affects Ray's processes; the constant affects this process, which may have read the variable before.
     """
     from ray._private import ray_constants
 
@@ -132,7 +132,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _require_loopback() -> None:
-    """Stop the cluster that was started here and raise PicstoreError, unless its address is 127.0.0.1."""
+    """Raise PicstoreError, after stopping the cluster that this process started, unless its address is 127.0.0.1."""
     ray = import_ray()
     if (address := ray.util.get_node_ip_address()) != "127.0.0.1":
         ray.shutdown()
@@ -143,7 +143,7 @@ def _require_loopback() -> None:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return the cluster's amount of each resource, such as ``"CPU"`` and bytes of ``"object_store_memory"``."""
+    """Return the amount of each resource in the cluster, such as ``"CPU"`` or bytes of ``"object_store_memory"``."""
     with _reaching_cluster():
         return dict(import_ray().cluster_resources())
 
@@ -152,13 +152,13 @@ def cluster_resources() -> dict[str, float]:
 def _reaching_cluster() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # Ray's start may also raise plain exceptions.
+    except Exception as error:  # Starting Ray may also raise exceptions of other types.
         raise PicstoreError(f"the Ray cluster cannot be reached; check RAY_ADDRESS: {first_line(error)}") from error
 
 
 @contextlib.contextmanager
 def connect(workers: int | None = None) -> Iterator[RayEngine]:
-    """Connect to the cluster that ``RAY_ADDRESS`` names, else to a running cluster of this machine, else start one.
+    """Connect to the cluster that ``RAY_ADDRESS`` names, else to one that runs on this machine, else start one.
 
     Args:
         workers: number of tasks at a time; None for the cluster's number of cores.
@@ -171,14 +171,14 @@ def connect(workers: int | None = None) -> Iterator[RayEngine]:
     cores = int(cluster_resources().get("CPU", 1))
     with contextlib.ExitStack() as stack:
         if connecting:
-            # A thread of Ray prints events of nodes on stdout, among the command's results.
+            # A thread of Ray prints the nodes' events on stdout, where the command prints its results.
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
             stack.callback(import_ray().shutdown)
         yield RayEngine(workers or max(1, cores))
 
 
 def import_ray(of: str = "--engine ray") -> Any:
-    """Import Ray; if it is not installed, raise MissingDependency. Its message names ``of``, what needs Ray."""
+    """Import Ray; if it is not installed, raise MissingDependency, whose message says that ``of`` needs Ray."""
     try:
         import ray.exceptions
     except ImportError as error:
@@ -187,5 +187,5 @@ def import_ray(of: str = "--engine ray") -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """Return the type of an error of Ray and the first line of its message, which may have many lines."""
+    """Return the type of an error that Ray raised, and the first line of its message."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -28,16 +28,16 @@ from picstore.prepare.engine.library_errors import capture_stderr
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Seconds between two progress messages, each of which costs sender and receiver 50 µs.
+# Seconds between two progress messages of a task; each costs sender and receiver 50 µs.
 _PROGRESS_SECONDS = 0.1
-# Age in seconds after which a worker process gets no further task.
+# Age in seconds above which a worker process gets no more tasks.
 _MAX_LIFE_SECONDS = 10.0
 _IGNORE_PROGRESS = progress_callback(None)
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """Outcome of a task whose process was killed, ran out of memory, or crashed in a library."""
+    """Outcome of a task whose process died: it was killed, ran out of memory, or crashed in a library."""
 
     exitcode: int
 
@@ -54,7 +54,7 @@ class Died:
 
 
 class Engine(Protocol):
-    """Runner of tasks, on this machine (:class:`LocalEngine`) or on a Ray cluster (``engine.ray.RayEngine``)."""
+    """Runner of tasks on this machine (:class:`LocalEngine`) or on a Ray cluster (``engine.ray.RayEngine``)."""
 
     @property
     def workers(self) -> int:
@@ -63,9 +63,10 @@ class Engine(Protocol):
     def run(
         self, function: Callable[[T, ProgressCallback], R], tasks: deque[T], *, on_progress: ProgressCallback = ...
     ) -> Iterator[tuple[T, R | Died]]:
-        """Run ``function(task, on_progress)`` for each task; yield (task, result or :class:`Died`) as tasks end.
+        """Run ``function(task, on_progress)`` for each task; yield (task, result or :class:`Died`) as each task ends.
 
-        At most ``workers`` tasks run at a time, from the left of ``tasks``; the caller may append to them meanwhile.
+        At most ``workers`` tasks run at a time. Tasks are taken from the left of ``tasks``, to which the caller may
+        append meanwhile.
 
         Args:
             function: module-level function; task and result must be picklable.
@@ -78,7 +79,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """Engine of ``workers`` processes on this machine."""
+    """Engine that runs tasks in up to ``workers`` processes on this machine."""
 
     workers: int
 
@@ -114,13 +115,13 @@ class LocalEngine:
 
 
 def as_engine(workers: int | Engine) -> Engine:
-    """Return an engine unchanged, or a :class:`LocalEngine` for a number of processes."""
+    """Return an engine unchanged, or a :class:`LocalEngine` with the given number of processes."""
     return LocalEngine(workers) if isinstance(workers, int) else workers
 
 
 @dataclass(slots=True, eq=False)
 class _Worker(Generic[T]):
-    """Worker process, its start in seconds of the monotonic clock, and its current task."""
+    """Worker process, the monotonic time in seconds at which it started, and its current task."""
 
     process: Forked
     started: float
@@ -133,7 +134,7 @@ _server: ForkServer | None = None
 def start_fork_server(*loaded: str) -> ForkServer:
     """Start the fork server, which loads code in the background (see :class:`ForkServer`), and return at once.
 
-    Only the first call in a process has an effect, until the server ends; :class:`LocalEngine` makes such a call too.
+    While the server runs, further calls have no effect; :class:`LocalEngine` calls this function too.
     """
     global _server
     if _server is None or not _server.alive:
@@ -143,7 +144,7 @@ def start_fork_server(*loaded: str) -> ForkServer:
 
 
 def stop_fork_server() -> None:
-    """End the fork server, so that the next server gets the current environment."""
+    """End the fork server, so that the next fork server gets the current environment."""
     global _server
     if _server is not None:
         _server.close()
@@ -157,10 +158,10 @@ def wait_for_fork_server() -> None:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End this process by SIGALRM if the block takes longer; 0 sets no limit. For use in an engine's tasks.
+    """End this process by SIGALRM if the block takes longer than ``seconds``; 0 sets no limit. Only for engines' tasks.
 
-    The kernel ends the process, so C code that does not return to Python ends too, with or without the GIL. Two system
-    calls make a block cost 6 µs; an empty context manager costs 1.3 µs.
+    The kernel ends the process, even in C code that does not return to Python, with or without the GIL. The two system
+    calls take 6 µs per block; an empty context manager takes 1.3 µs.
     """
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -170,7 +171,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def _start_task(function: Callable[[T, ProgressCallback], R], task: T, idle: list[_Worker[T]]) -> _Worker[T]:
-    """Send a task to an idle process, or to a new process."""
+    """Send a task to an idle process, or to a new process; return the worker."""
     while idle:
         worker = idle.pop()
         if time.monotonic() - worker.started < _MAX_LIFE_SECONDS:
@@ -180,14 +181,14 @@ def _start_task(function: Callable[[T, ProgressCallback], R], task: T, idle: lis
     else:
         process = start_fork_server(function.__module__).fork(functools.partial(_serve_tasks, function))
         worker = _Worker(process, time.monotonic(), task)
-    # A dead process has closed its end of the socket, which ``_receive_message`` notices.
+    # A process that is dead has closed its end of the socket, which ``_receive_message`` will notice.
     with contextlib.suppress(OSError):
         worker.process.connection.send(task)
     return worker
 
 
 def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple[bool, Any]:
-    """Receive one message of a worker; return whether its task has ended, and the result."""
+    """Receive a message from a worker; return whether the worker's task has ended, and the task's result."""
     try:
         kind, value = worker.process.connection.recv()
     except (EOFError, OSError):
@@ -202,9 +203,9 @@ def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple
 
 
 def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Connection) -> None:
-    """Run the tasks that come through a pipe; the main function of a worker process."""
+    """Run the tasks that come through a pipe; main function of a worker process."""
     capture_stderr()
-    # Ctrl-C signals the whole process group, but only the parent is to react.
+    # Ctrl-C signals the whole process group, but only the parent process must react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A user's program may ignore SIGALRM, which would disable time limits.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -221,7 +222,7 @@ def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Conne
 
 
 class _ProgressMeter:
-    """Sender of progress messages, at most one in ``_PROGRESS_SECONDS``."""
+    """Sender of progress messages, at most one per ``_PROGRESS_SECONDS``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -240,7 +241,7 @@ class _ProgressMeter:
 
 
 def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
-    """Queue tasks from the pipe, and end this process when the parent ends, even by SIGKILL.
+    """Queue the tasks that come through the pipe; end this process when the parent process ends, even by SIGKILL.
 
     An orphaned process would write files that a resumed run writes too. Report an error if a task cannot be unpickled.
     """
@@ -249,7 +250,7 @@ def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
             tasks.put(connection.recv())
     except (OSError, EOFError):
         pass
-    except Exception as error:  # The waiting main thread sends nothing meanwhile.
+    except Exception as error:  # The main thread waits for a task, so it sends nothing at the same time.
         with contextlib.suppress(OSError):
             connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))
     os._exit(1)
@@ -262,7 +263,7 @@ def run_each(
     workers: int | Engine,
     on_progress: ProgressCallback = _IGNORE_PROGRESS,
 ) -> Iterator[tuple[T, R]]:
-    """Yield (task, result) as tasks end. A task whose process died runs again; raise PicstoreError if it dies twice."""
+    """Yield (task, result) as tasks end. Run a task whose process died again; raise PicstoreError if it dies twice."""
     pending = deque(tasks)
     for attempt in (1, 2):
         died: list[T] = []

@@ -1,4 +1,4 @@
-"""ExportFormat, the base of export formats; and durable files and JSON for all formats."""
+"""ExportFormat, the base class of export formats; writing of durable files; and JSON for all formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from picstore.storage.location.abstract_location import PARTIAL
 from picstore.storage.location.atomic_file import partial_path, sync
 
 CLASSES = "classes.txt"
-MAX_SHARD_SIZE = 1 << 31  # bytes, because MDS has 32-bit offsets
+MAX_SHARD_SIZE = 1 << 31  # bytes; MDS has 32-bit offsets
 
 _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"II*\0": "tif", b"MM\0*": "tif", b"GIF8": "gif", b"BM": "bmp"}
 
@@ -45,7 +45,7 @@ class Part:
     Attributes:
         number: number of the part, 0 for the first.
         count: number of records.
-        names: for the format ``folder``, each record's path in the export without ``.jpg``; else empty.
+        names: in the format ``folder``, each record's path in the export without ``.jpg``; else empty.
     """
 
     number: int
@@ -55,10 +55,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ExportFormat(ABC):
-    """Format in which a dataset is written part by part.
+    """Format in which a dataset is written, part by part.
 
-    Outlines alone decide which records form a part; a record that turns out to be damaged later only makes its part
-    smaller. So parts can be written in any order, and every export writes the same bytes.
+    Outlines alone decide which records form a part; a record whose image turns out to be damaged is left out of its
+    part. So parts can be written in any order, and every export writes the same bytes.
 
     Attributes:
         root: folder of the export.
@@ -67,7 +67,8 @@ class ExportFormat(ABC):
         attachments: names of the dataset's attachments.
     """
 
-    # Names of the format's columns, which attachments cannot have; whether a shard may exceed its size by a record.
+    # Names of the format's columns, which attachments must not have; and whether a shard may exceed its size by a
+    # record.
     COLUMNS: ClassVar[Collection[str]] = ()
     EXCEED: ClassVar[bool] = False
 
@@ -77,7 +78,7 @@ class ExportFormat(ABC):
     attachments: tuple[str, ...]
 
     def begin(self) -> None:
-        """Write classes.txt; raise UsageError if an attachment has the name of a column."""
+        """Write classes.txt; raise UsageError if an attachment has the name of one of the format's columns."""
         if taken := set(self.COLUMNS) & set(self.attachments):
             raise UsageError(f"attachment {min(taken)!r} has the name of a column of the format; choose another format")
         if self.classes:
@@ -85,27 +86,27 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Return what :meth:`divide` gets for a record, by default its size in bytes. Runs in tasks."""
+        """Return what :meth:`divide` needs of a record, by default its size in bytes; called in tasks."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
-        """Divide the records into parts, by default one part per file of about ``shard_size`` bytes."""
+        """Divide the records, described by :meth:`describe`, into parts, by default of about ``shard_size`` bytes."""
         return shard_parts(described, self.shard_size, exceed=self.EXCEED)
 
     @abstractmethod
     def write(self, part: Part, records: Iterable[Record | None]) -> Any:
-        """Write a part durably; unreadable records are None. Runs in tasks, again if a task is taken for dead.
+        """Write the records of a part durably; an unreadable record is None. Called in tasks, perhaps repeatedly.
 
         Returns:
-            The part's element of the argument of :meth:`close`; None if no record is readable, so nothing was written.
+            The part's element in the argument of :meth:`close`; None if no record was readable and nothing was written.
         """
 
     @abstractmethod
     def close(self, written: Sequence[Any]) -> list[str]:
-        """Complete the export from the results of all parts, and return messages for the user."""
+        """Complete the export, given the results of :meth:`write` for all parts; return messages for the user."""
 
 
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
-    """Return a part for each shard; the last record of a shard ends beyond ``shard_size`` only if ``exceed``."""
+    """Divide records of given sizes into shards; with ``exceed``, the last record of one may cross ``shard_size``."""
     counts: list[int] = []
     held = 0
     for size in sizes:
@@ -119,7 +120,7 @@ def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[
 
 
 def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
-    """Rename the parts' files to consecutive numbers, because a part whose records are all damaged has no file."""
+    """Rename the parts' files to consecutive numbers, because a part without undamaged records has no file."""
     there = (number for number, result in enumerate(written) if result is not None)
     for number, old in enumerate(there):
         if old != number:
@@ -128,9 +129,9 @@ def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
 
 @contextlib.contextmanager
 def durable_file(path: Path, root: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing, which appears at ``path`` at the end of the ``with`` block, complete and durable.
+    """Open a file for writing, which appears at ``path``, complete and durable, at the end of the ``with`` block.
 
-    Until then it has a unique name in ``root``, because a task that is taken for dead may write the same file.
+    Until then it has a unique name in ``root``, because a task that is wrongly taken for dead may write it too.
     """
     partial = partial_path(root / path.name)
     with partial.open("wb") as file:
@@ -141,29 +142,29 @@ def durable_file(path: Path, root: Path) -> Iterator[BinaryIO]:
 
 
 def remove_partial_files(root: Path) -> None:
-    """Remove unfinished files of :func:`durable_file` that dead tasks have left."""
+    """Remove unfinished files of :func:`durable_file` that dead tasks have left in ``root``."""
     for path in root.glob(f"*{PARTIAL}"):
         if path.is_file():
             path.unlink()
 
 
 def suffix_of(blob: bytes | memoryview) -> str:
-    """Return the extension for a file with the content ``blob`` by its first bytes; ``bin`` unless it is an image."""
+    """Return the file extension for the content ``blob``, by its first bytes; ``bin`` unless it is an image."""
     head = bytes(blob[:4])
     return next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), "bin")
 
 
 def extra_object(record: Record) -> dict[str, Any]:
-    """Return a record's extra as an object; any other value becomes the object's member ``extra``."""
+    """Return a record's extra as an object; a value of another type becomes the object's member ``extra``."""
     extra = {} if record.extra is None else record.extra
     return extra if isinstance(extra, dict) else {"extra": extra}
 
 
 def present_attachments(record: Record) -> Mapping[str, bytes | memoryview]:
-    """Return the bytes of those attachments of a record that are not empty, by name."""
+    """Return a record's attachments that are not empty, by name."""
     return {name: blob for name, blob in record.attachments.items() if len(blob)}
 
 
 def to_json(value: Any) -> bytes:
-    """Encode a value as compact JSON; unpaired UTF-16 surrogates are escaped."""
+    """Encode a value as compact JSON; lone UTF-16 surrogates are escaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")

@@ -39,9 +39,9 @@ from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 from picstore.storage.location.resolve import map_concurrently
 
-_UNFINISHED = ".unfinished"  # begins with a dot, so no class folder has this name
-_TASKS_A_WORKER = 4  # number of tasks per worker that read indexes
-# Least size in bytes of a task's JPEGs, because two tasks whose records lie in one container both read it whole.
+_UNFINISHED = ".unfinished"  # begins with a dot, because no class folder does
+_TASKS_A_WORKER = 4  # number of tasks per worker to read indexes
+# Least number of bytes of JPEGs per writing task, because two tasks with records of one container both read it whole.
 _TASK_SIZE = 64 << 20
 _FORMATS: dict[str, type[ExportFormat]] = {
     "folder": FolderFormat,
@@ -74,7 +74,7 @@ def export(
     """Write every record of a dataset in stored order. Damaged records are left out and counted.
 
     The files are written to ``out/.unfinished`` and moved to ``out`` when all are complete and durable. An error in
-    writing removes that folder; otherwise the folder exists until ``out`` is complete, even if the process is killed.
+    writing removes ``out/.unfinished``; otherwise it exists until ``out`` is complete, even if the process is killed.
 
     Args:
         source: path of a finished dataset, or an open dataset.
@@ -149,7 +149,7 @@ def _read_outlines(
 
 
 def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> Iterator[WriteTask]:
-    """Divide the records into parts, and yield tasks, each to write one large part or several small parts."""
+    """Divide the records into parts; yield tasks that each write one large part or several small parts."""
     ends = np.cumsum(outlines.sizes)
     parts: list[Part] = []
     start = end = 0
@@ -164,7 +164,7 @@ def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> 
 
 
 def _sync_tree(folder: Path) -> None:
-    """Sync all folders, and the files directly in ``folder``, of which some were written without a sync."""
+    """Sync ``folder`` and the folders and files directly in it; some files were written without a sync."""
     for path in (folder, *folder.iterdir()):
         if path.is_dir():
             sync_folder(path)
@@ -174,7 +174,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _move_content(unfinished: Path, out: Path) -> None:
-    """Move the content of ``unfinished`` to ``out``, and remove ``unfinished``, which stays after an error."""
+    """Move the content of ``unfinished`` to ``out``, then remove ``unfinished``, which an error leaves in place."""
     for path in sorted(unfinished.iterdir()):
         path.rename(out / path.name)
     sync_folder(out)
@@ -184,7 +184,7 @@ def _move_content(unfinished: Path, out: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OutlineTask:
-    """Task to read the indexes of the containers with the given numbers."""
+    """Task to read the indexes of the containers with the numbers ``containers``."""
 
     dataset: Dataset
     containers: tuple[int, ...]
@@ -193,10 +193,11 @@ class OutlineTask:
 
 @dataclass(frozen=True, slots=True)
 class Outlines:
-    """Records that can be exported, in stored order, as the indexes describe them.
+    """Records that can be exported, in stored order, as their containers' indexes describe them.
 
     Attributes:
-        containers, positions, sizes: int64 (n,), each record's container, position in it, and JPEG's size in bytes.
+        containers, positions, sizes: int64 (n,), the number of each record's container, its position in the container,
+            and the size of its JPEG in bytes.
         described: result of the format's ``describe`` for each record.
         malformed: number of records whose extras are not JSON.
     """
@@ -210,7 +211,7 @@ class Outlines:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Task to write consecutive parts; record k of all lies in ``containers[k]`` at ``positions[k]``, int64 (n,)."""
+    """Task to write consecutive parts; their record k lies in container ``containers[k]`` at ``positions[k]``."""
 
     dataset: Dataset
     containers: I64
@@ -221,7 +222,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParts:
-    """Number of records that a task wrote, size of their JPEGs in bytes, and the format's result for each part."""
+    """Number of records that a task wrote, size of their JPEGs in bytes, and the result of ``write`` for each part."""
 
     images: int
     bytes: int
@@ -244,7 +245,7 @@ def join_outlines(parts: Sequence[Outlines]) -> Outlines:
 
 
 def outline_containers(task: OutlineTask, on_progress: ProgressCallback) -> Outlines:
-    """Describe the records of some containers from their indexes."""
+    """Describe the records of a task's containers from the containers' indexes."""
 
     def outline(number: int) -> Outlines:
         found = _outline_container(task.dataset, number, task.format)
@@ -260,7 +261,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
     malformed = 0
     try:
         container = dataset.containers.index(number)
-    # NotADataset is raised if the container's file is missing.
+    # A missing file of the container raises NotADataset.
     except (Damage, NotADataset):
         return join_outlines([])
     for k in np.flatnonzero(dataset.live.mask(number) & container.good).tolist():
@@ -270,7 +271,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
             continue
         try:
             outline = _outline(container, k, _with_columns(dataset.with_values(record)))
-        # Errors other than Damage are raised if the extra is nested too deep to be encoded again.
+        # An extra that is nested too deep to be encoded again raises errors other than Damage.
         except (Damage, UsageError, ValueError, RecursionError):
             malformed += 1
             continue
@@ -282,7 +283,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
 
 
 def _record_without_image(container: Container, k: int) -> Record:
-    """Return a record without its image, from the index alone; raise Corrupt if the extras are damaged."""
+    """Return a record without its image, read from the container's index; raise Corrupt if the extras are damaged."""
     entry = container.index[k]
     return Record(int(entry["id"]), int(entry["label"]), b"", container.info(k), container.extra_json(k))
 
@@ -296,7 +297,7 @@ def _outline(container: Container, k: int, record: Record) -> Outline:
 
 
 def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
-    """Write a task's parts; read each container once, one after the other."""
+    """Write a task's parts, reading each container once, one after the other."""
     images = size = 0
 
     def counted() -> Iterator[Record | None]:
@@ -329,7 +330,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Return a record with its column values added to its extra, if that is an object or null; its members stay."""
+    """Return a record with column values added to its extra; if that is not an object or null, it stays unchanged."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

@@ -8,29 +8,30 @@ import unicodedata
 from collections.abc import Iterable
 
 _UNSAFE = re.compile(r"[^\w\-.+=@ ]+")
-# Largest number of characters of a name. They may take 400 bytes, of which 200 are kept: file systems allow 255.
+# Largest number of characters of a name. They may take 400 bytes, of which 200 are kept, because file systems allow
+# 255.
 _MAX_NAME = 100
-# Names that Windows reserves.
+# Names that Windows reserves for devices.
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
 def safe_name(text: str) -> str:
-    """Turn text into a name for a file or folder that has no separators, is not hidden, and suits every file system."""
+    """Turn a string into a file or folder name: without separators, not hidden, and valid on every file system."""
     name = _UNSAFE.sub("_", text)[:_MAX_NAME].encode()[:200].decode("utf-8", "ignore").strip(" .") or "_"
     return f"_{name}" if _RESERVED.fullmatch(name) else name
 
 
 class UsedNames:
-    """Names in use in a folder or archive; names that differ only in case or Unicode normalization are equal.
+    """Set of used names in a folder or archive; names that differ only in case or Unicode normalization are equal.
 
-    Only an 8-byte hash of each name is kept, which takes some 70 bytes in memory: 90 MB for 1.3 million names.
+    Only an 8-byte hash of each name is kept, which takes about 70 bytes in a Python set: 90 MB for 1.3 million names.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._hashes = {_name_hash(name) for name in names}
 
     def take(self, *names: str) -> bool:
-        """Mark distinct names as used and return True; if any of them is in use already, mark none and return False."""
+        """Mark distinct names as used and return True; if any is used already, mark none and return False."""
         hashes = set(map(_name_hash, names))
         if self._hashes & hashes:
             return False
@@ -44,7 +45,7 @@ def _name_hash(name: str) -> int:
 
 
 def attachment_names(attachments: Iterable[str]) -> dict[str, str]:
-    """Return the safe name of each attachment of a dataset; a number is added to safe names that would be equal."""
+    """Return a safe name for each attachment of a dataset; equal safe names are distinguished by a number."""
     used = UsedNames()
     names = {}
     for attachment in attachments:

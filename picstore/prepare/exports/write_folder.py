@@ -24,11 +24,11 @@ from picstore.storage.format.record import Record
 from picstore.storage.location.atomic_file import sync
 
 TABLE = "records.jsonl"
-_PART_SIZE = 32 << 20  # size of a part's JPEGs in bytes
+_PART_SIZE = 32 << 20  # bytes of JPEGs per part
 
 
 class _Wish(NamedTuple):
-    """Values of a record that decide its path, and its JPEG's size in bytes; ``stem`` is the name it should get."""
+    """Properties of a record that decide its path; ``stem`` is the name it should get, ``size`` its JPEG's bytes."""
 
     label: int
     id: int
@@ -39,20 +39,21 @@ class _Wish(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FolderFormat(ExportFormat):
-    """OUT/<class>/<original name>.jpg, OUT/records.jsonl and OUT/classes.txt.
+    """Export format of OUT/<class>/<original name>.jpg, OUT/records.jsonl and OUT/classes.txt.
 
-    A name is the last part of ``path`` in the extra, made safe; the id is added to equal names. Attachments are hidden
-    files, ``.<name>.<attachment>.bin``, because torchvision's ImageFolder takes any file with the suffix of an image,
-    hidden or not. No two names are equal on a file system that ignores case or normalizes Unicode.
+    A JPEG's name is the last component of ``path`` in the extra, made safe; the record's id is added to a name in use.
+    Attachments are hidden files, ``.<name>.<attachment>.bin``, because torchvision's ImageFolder takes any file with
+    the suffix of an image, hidden or not. No two names are equal on a file system that ignores case or normalizes
+    Unicode.
     """
 
     def describe(self, outline: Outline) -> _Wish:
-        """Return the values of a record from which :meth:`divide` chooses its path."""
+        """Return the properties of a record from which :meth:`divide` chooses its path."""
         stem = _stem(outline.extra, outline.id)
         return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
 
     def divide(self, described: Sequence[_Wish]) -> list[Part]:
-        """Create the folders, and name all records in this process, because a name depends on all previous names."""
+        """Create the class folders; name all records in this process, because a name depends on all earlier names."""
         folders = self._folders(wish.label for wish in described)
         for folder in folders.values():
             (self.root / folder).mkdir()
@@ -65,7 +66,7 @@ class FolderFormat(ExportFormat):
         return parts
 
     def _folders(self, labels: Iterable[int]) -> dict[int, str]:
-        """Return folder names by label: of all classes, then of other labels in the order of their first records."""
+        """Return folder names by label: first all classes, then other labels in the order of their first records."""
         used, folders = UsedNames((TABLE, CLASSES)), {}
         for label in dict.fromkeys([*range(len(self.classes)), *labels]):
             name = "unlabelled" if label < 0 else f"{label:04d}"
@@ -77,7 +78,7 @@ class FolderFormat(ExportFormat):
         return folders
 
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
-        """Write the part's JPEGs and attachments, and its rows of the table into a file of their own.
+        """Write a part's JPEGs and attachments, and the part's rows of the table as a file of their own.
 
         All files are synced at the end, because syncing each file before writing the next takes longer.
         """
@@ -107,7 +108,7 @@ class FolderFormat(ExportFormat):
         return self.root / f"{TABLE}.{number}"
 
     def close(self, written: Sequence[bool | None]) -> list[str]:
-        """Join the parts' tables; return messages if folders sort unlike labels, or are not named like the classes."""
+        """Join the parts' tables; return messages if folders do not sort like labels or differ from class names."""
         with (self.root / TABLE).open("wb") as table:
             for piece in map(self._piece, range(len(written))):
                 with piece.open("rb") as rows:
@@ -127,7 +128,7 @@ class FolderFormat(ExportFormat):
 
 
 def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames) -> str:
-    """Return a path without ``.jpg`` whose JPEG and attachments have unused paths, and mark these paths as used."""
+    """Return a path without ``.jpg``, such that paths of JPEG and attachments are unused; mark these paths as used."""
     stem, tries = wish.stem, 0
     while True:
         path = f"{folder}/{stem}"
@@ -138,13 +139,13 @@ def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames
 
 
 def _hidden_path(path: str, attachment: str) -> str:
-    """Return the path of an attachment, beside its image."""
+    """Return the path of an attachment, a hidden file beside its image, whose path without ``.jpg`` is ``path``."""
     folder, _, stem = path.partition("/")
     return f"{folder}/.{stem}.{attachment}.bin"
 
 
 def _stem(extra: dict[str, Any], id_: int) -> str:
-    """Return the original file name without its extension, made safe; the id in nine digits if there is no path."""
+    """Return a record's original file name without extension, made safe; its id in nine digits if it has no path."""
     path = extra.get("path")
     if not isinstance(path, str):
         return f"{id_:09d}"

@@ -1,4 +1,4 @@
-"""Export to MosaicML's MDS, laid out as in sources/mds.py, because MosaicML's writer would encode JPEGs again."""
+"""Export to MosaicML's MDS, whose layout sources/mds.py describes; MosaicML's own writer would re-encode the JPEGs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Shard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MdsFormat(ExportFormat):
-    """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. Each writing process holds one shard in memory.
+    """Export format of OUT/shard.00000.mds, …, OUT/index.json, OUT/classes.txt; each process holds one shard in memory.
 
     Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), attachments (bytes, empty if missing).
     """
@@ -40,7 +40,7 @@ class MdsFormat(ExportFormat):
     COLUMNS = _COLUMNS
 
     def _columns(self) -> dict[str, str]:
-        """Return each column's encoding by name, in the order in which a sample holds the columns."""
+        """Return the encoding of each column by name, in the order in which a sample stores the columns."""
         return dict(sorted((_COLUMNS | dict.fromkeys(self.attachments, "bytes")).items()))
 
     def _config(self) -> dict[str, Any]:
@@ -57,8 +57,8 @@ class MdsFormat(ExportFormat):
         }
 
     def describe(self, outline: Outline) -> int:
-        """Return the size of a sample in bytes."""
-        # A sample begins with the lengths of all columns except the label.
+        """Return the size in bytes of a record's sample."""
+        # A sample begins with the lengths of all values except the label.
         lengths = 4 * (2 + len(self.attachments))
         values = outline.jpeg + _LABEL.size + len(to_json(outline.extra))
         return lengths + values + sum(outline.attachments.values())
@@ -98,7 +98,7 @@ class MdsFormat(ExportFormat):
 
 
 def _encode(record: Record, columns: dict[str, str]) -> bytes:
-    """Encode a sample: the lengths of all values except the label, then the values."""
+    """Encode a record as a sample: the lengths of all values except the label, then the values."""
     values = {name: bytes(blob) for name, blob in record.attachments.items()}
     values |= {"image": bytes(record.jpeg), "label": _LABEL.pack(record.label)}
     values["extra"] = to_json(extra_object(record))

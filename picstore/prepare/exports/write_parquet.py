@@ -23,7 +23,7 @@ from picstore.prepare.exports.export_format import (
 from picstore.prepare.sources.parquet_layout import CLASSES_KEY, EXTRA_KEY, import_parquet
 from picstore.storage.format.record import Record
 
-# Number of rows that Hugging Face's datasets writes per group. Reading a single row fetches the whole group.
+# Number of rows per row group, as Hugging Face's datasets writes. Reading a single row fetches its whole group.
 _ROWS_PER_GROUP = 100
 
 
@@ -36,7 +36,7 @@ class _Shard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParquetFormat(ExportFormat):
-    """OUT/data/train-00000.parquet, …, OUT/README.md (the card), OUT/classes.txt. A process holds 100 rows in memory.
+    """Export format of OUT/data/train-00000.parquet, …, README.md (the card), classes.txt; 100 rows are in memory.
 
     Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel if all class names differ,
     −1 for unknown), ``extra`` (a JSON object as string), and each attachment by its name (binary, null if missing).
@@ -68,7 +68,7 @@ class ParquetFormat(ExportFormat):
         return bool(self.classes) and len(set(self.classes)) == len(self.classes)
 
     def _features(self) -> dict[str, Any]:
-        """Return the columns' description, which Hugging Face's library ``datasets`` reads from a file's metadata."""
+        """Return the description of the columns that the library ``datasets`` reads from a file's metadata."""
         label: dict[str, Any] = {"dtype": "int64", "_type": "Value"}
         if self._has_label_names:
             label = {"names": self.classes, "_type": "ClassLabel"}
@@ -91,12 +91,12 @@ class ParquetFormat(ExportFormat):
 
         schema, remaining = self._schema(), iter(records)
         count = size = 0
-        # JPEGs do not compress, and the statistics of the column of images would hold two images per group.
+        # JPEGs do not compress, and statistics of the image column would hold two images per group.
         options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         with durable_file(self._path(number), self.root) as file, pq.ParquetWriter(file, schema, **options) as writer:
             while True:
                 rows = [_row(record) for record in islice(remaining, _ROWS_PER_GROUP)]
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))  # The last group may be empty.
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))  # The last row group may be empty.
                 count += len(rows)
                 size += sum(map(_row_size, rows))
                 if len(rows) < _ROWS_PER_GROUP:
@@ -106,7 +106,7 @@ class ParquetFormat(ExportFormat):
         return self.root / "data" / f"train-{number:05d}.parquet"
 
     def close(self, written: Sequence[_Shard | None]) -> list[str]:
-        """Rename the files to consecutive numbers, and write the card; if there is no file, write one without rows."""
+        """Rename the files to consecutive numbers, and write the card; without any file, write one without rows."""
         close_gaps(self._path, written)
         shards = [shard for shard in written if shard is not None] or [self._write_file(0, [])]
         download = sum(self._path(number).stat().st_size for number in range(len(shards)))
@@ -122,7 +122,7 @@ class ParquetFormat(ExportFormat):
         ]
 
     def _card(self, images: int, size: int, download: int) -> str:
-        """Return the dataset card: YAML, with strings written as in JSON, then two lines of text."""
+        """Return the text of the dataset card: YAML, with strings as in JSON, then two lines about the dataset."""
         label = ["    dtype: int64"]
         if self._has_label_names:
             names = [f"          '{label}': {json.dumps(name)}" for label, name in enumerate(self.classes)]

@@ -23,31 +23,31 @@ from picstore.prepare.exports.export_format import (
 from picstore.prepare.exports.safe_names import attachment_names
 from picstore.storage.format.record import Record
 
-_BLOCK = 512  # size in bytes of a tar's blocks
+_BLOCK = 512  # bytes of a tar's block
 
 
 @dataclass(frozen=True, slots=True)
 class WebDatasetFormat(ExportFormat):
-    """OUT/shard-000000.tar, … of about ``shard_size`` bytes, and OUT/classes.txt.
+    """Export format of OUT/shard-000000.tar, … of about ``shard_size`` bytes, and OUT/classes.txt.
 
-    ``cls`` is the label as a number, −1 for unknown; ``json`` the extra. An attachment is ``<name>.bin``, or
-    ``<name>.png`` and the like if its first bytes are an image's; names of attachments are made safe and distinct.
+    ``cls`` is the label as a number, −1 for unknown; ``json`` is the extra. An attachment is ``<name>.bin``, or
+    ``<name>.png`` and so on if it begins like an image; names of attachments are made safe and distinct.
     """
 
     EXCEED = True
 
     def describe(self, outline: Outline) -> int:
-        """Return the size of a sample's members in bytes."""
+        """Return the size in bytes of all members of a record's sample."""
         key, names = _key(outline), attachment_names(self.attachments)
         sizes = {f"{key}.jpg": outline.jpeg, f"{key}.cls": len(b"%d" % outline.label)}
         if outline.extra:
             sizes[f"{key}.json"] = len(to_json(outline.extra))
-        # ``bin`` stands for any extension, because all extensions have three letters.
+        # ``bin`` stands for the extension that the attachment will get, because all extensions have three letters.
         sizes |= {f"{key}.{names[name].lower()}.bin": size for name, size in outline.attachments.items()}
         return sum(_member_size(name, size) for name, size in sizes.items())
 
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
-        """Write a tar with all members of the part's samples."""
+        """Write a tar with the members of all samples of a part."""
         names = attachment_names(self.attachments)
         with ExitStack() as opened:
             tar: tarfile.TarFile | None = None
@@ -85,14 +85,14 @@ def _add_sample(tar: tarfile.TarFile, record: Record, names: dict[str, str]) -> 
 
 
 def _add_member(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> None:
-    """Add a member without time or owner, so that equal datasets give equal tars."""
+    """Add a member to a tar without time or owner, so that equal datasets give equal tars."""
     info = tarfile.TarInfo(name)
     info.size = len(data)
     tar.addfile(info, io.BytesIO(data))
 
 
 def _member_size(name: str, size: int) -> int:
-    """Return the size in bytes of a member and its header, which is one block unless the name needs pax records."""
+    """Return the size in bytes of a member with its header, which is one block unless the name needs pax records."""
     short = name.isascii() and len(name) <= tarfile.LENGTH_NAME
     header = _BLOCK if short else len(tarfile.TarInfo(name).tobuf(tarfile.PAX_FORMAT))
     return header + -(-size // _BLOCK) * _BLOCK

@@ -38,11 +38,11 @@ _MAX_OWN_PIXELS = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Image that is ready to be encoded.
+    """Image that is ready to be encoded: decoded, upright and resized.
 
     Attributes:
         image: mode "L" or "RGB", or RGB as uint8 (height, width, 3); upright, of the size that the settings ask for.
-        origin: kind of the source, which is the reason to re-encode it: "PNG", "progressive JPEG", "resize", …
+        origin: kind of the source, such as "PNG" or "progressive JPEG", or "resize"; it is the reason for re-encoding.
         coordinates: map from the source's pixels to the pixels of ``image``.
     """
 
@@ -51,7 +51,7 @@ class Decoded:
     coordinates: CoordinateMap
 
     def rgb(self) -> U8:
-        """Return the pixels as uint8 (height, width, 3); grey images get three equal channels."""
+        """Return the pixels as uint8 (height, width, 3); a grey image gets three equal channels."""
         image = self.image
         return np.array(image.convert("RGB") if isinstance(image, Image.Image) else image)
 
@@ -59,12 +59,12 @@ class Decoded:
 def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """Decode the first frame of an image file in this process.
 
-    Arguments are those of ``decoder_process.decode_any``. An ImageError has a one-line reason. Call this in a process
-    that may be lost, because decoders other than Pillow's may hang or crash.
+    Arguments are those of ``decoder_process.decode_any``. An ImageError has a one-line reason. Only call this in a
+    process that may be lost, because some decoders may hang or crash.
     """
     if not data:
         raise ImageError("empty file")
-    library_errors.take_first_line()  # Discard stderr lines about the previous image.
+    library_errors.take_first_line()  # Discard stderr lines that libraries wrote about the previous image.
     if (decoded := _decode_upright_jpeg(data, settings)) is not None:
         return decoded
     bare = leave_out_metadata(data)
@@ -72,12 +72,13 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     if (decoded := _decode_large(data, settings)) is not None:
         return replace(decoded, origin=decoded.origin + remark)
     if library_errors.is_captured():
-        # Raise Pillow's limit on images inside images. It is global, so only picstore's own processes change it.
+        # Raise Pillow's limit, which also applies to images inside images. It is global, so only picstore's own
+        # processes change it.
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, settings.max_pixels)
     image = open_image(data, name=name, max_pixels=settings.max_pixels)
     kind = image.format or "image"
     with foreign_errors(f"damaged {kind}"):
-        # Check the size in the header, even if DCT scaling below decodes far fewer pixels.
+        # Check the size that the header states, even if DCT scaling below decodes far fewer pixels.
         check_size(*image.size, max_pixels=settings.max_pixels)
         if kind in ("JPEG", "MPO"):
             return _decode_jpeg_by_pillow(image, bare.orientation, settings)
@@ -85,7 +86,7 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
 
 
 def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | None:
-    """Decode an upright JPEG by picstore's decoder; return None if Pillow has to decode the file.
+    """Decode an upright JPEG by picstore's decoder; return None if Pillow has to decode it.
 
     picstore's decoder takes half of Pillow's time, and saves the 0.2 ms in which Pillow reads headers. But Pillow
     decodes at a fraction of the size if a JPEG is resized to a quarter or less, and reports all damage.
@@ -115,7 +116,7 @@ def _decode_large(data: bytes, settings: EncodeSettings) -> Decoded | None:
         pixels = join_strips(large.strips, height=large.size[1])
     except FaultFound:
         return None
-    image = Image.fromarray(pixels) if pixels.ndim == 2 else pixels  # The kernel that resizes takes three channels.
+    image = Image.fromarray(pixels) if pixels.ndim == 2 else pixels  # ``resize`` needs three channels in an array.
     return resize_upright(image, CoordinateMap(1, large.size, large.size), origin=large.origin, settings=settings)
 
 
@@ -136,7 +137,8 @@ def _decode_jpeg_by_pillow(image: Image.Image, orientation: int | None, settings
     else:
         origin = "JPEG" if target == size else "resize"
     if settings.resize is not None:
-        # libjpeg decodes at 1/2, 1/4 or 1/8 of the size, at least twice the target, as the resampling filter needs.
+        # libjpeg decodes at 1/2, 1/4 or 1/8 of the size, but at twice the target at least, as the resampling filter
+        # needs.
         twice = 2 * target[0], 2 * target[1]
         image.draft(None, twice[::-1] if turned >= 5 else twice)
     return decode_opened(image, origin=origin, settings=settings, size=size)
@@ -147,13 +149,13 @@ def decode_opened(
 ) -> Decoded:
     """Decode an opened image: load it, rotate it upright, convert it to "L" or "RGB", and resize it.
 
-    The image, of any mode, is not changed. For a JPEG that is decoded at a fraction of its size, ``size`` is its full
-    upright width and height, from which the target is computed. Raise ImageError if it is damaged or too large.
+    The image, of any mode, is not changed. For a JPEG that is opened at a fraction of its size, ``size`` is its full
+    upright width and height, from which the target size is computed. Raise ImageError if it is damaged or too large.
     """
     with foreign_errors(f"damaged {origin}"):
         tiff_orientation = read_orientation(image) if image.format == "TIFF" else 1
         image.load()
-        # The header of an icon and of the PNG in it may disagree.
+        # An icon's header and the PNG inside it may state different sizes.
         check_size(*image.size, max_pixels=settings.max_pixels)
         # load() rotates a TIFF and resets its orientation.
         orientation = read_orientation(image)
@@ -168,7 +170,7 @@ def decode_opened(
 def resize_upright(
     image: Image.Image | U8, coordinates: CoordinateMap, *, origin: str, settings: EncodeSettings
 ) -> Decoded:
-    """Resize an upright image, in "L" or "RGB" or as an array of RGB, to the size that the settings ask for."""
+    """Resize an upright image, a PIL image in "L" or "RGB" or an RGB array, to the size that the settings ask for."""
     size = coordinates.upright_size
     target = size if settings.resize is None else settings.resize.target(*size)
     if not (1 <= target[0] <= MAX_SIDE and 1 <= target[1] <= MAX_SIDE):

@@ -1,4 +1,4 @@
-"""Decoding of one image, in this process or in a decoder process, whose time and memory the kernel limits.
+"""Decoding of one image, in this process or in a decoder process whose time and memory the kernel limits.
 
 Decoders that may hang or crash run in a decoder process unless they run in an engine's process anyway: all decoders
 except Pillow's in the user's program, and drawings everywhere. Idle processes are kept for later images.
@@ -40,9 +40,9 @@ from picstore.prepare.image.svg import is_svg
 
 # Seconds that decoding one image may take.
 SECONDS = 60
-# Number of idle processes to keep, which take 60 MB each.
+# Number of idle decoder processes to keep; each takes 60 MB.
 _KEPT = 4
-_MODES = {"L": 1, "RGB": 3}  # bytes per pixel, by mode
+_MODES = {"L": 1, "RGB": 3}  # bytes per pixel of each mode
 _MAX_HEADER = 1 << 16
 
 
@@ -80,12 +80,12 @@ def _from_array(array: U8) -> Image.Image:
 
 
 def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
-    """Decode a file in this process, but an SVG in a separate process, whose memory can be limited."""
+    """Decode a file in this process; decode an SVG in a decoder process, whose memory can be limited."""
     return (decode_apart if is_svg(data) else decode_here)(data, settings=settings, name=name)
 
 
 def decode_bounded(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
-    """Decode a file so that the caller cannot hang or crash: in a separate process unless Pillow decodes it safely."""
+    """Decode a file such that this process cannot hang or crash: in a decoder process, unless Pillow is safe for it."""
     here = neither_hangs_nor_crashes(data, max_pixels=settings.max_pixels)
     return (decode_here if here else decode_apart)(data, settings=settings, name=name)
 
@@ -137,7 +137,7 @@ def _describe_end(status: int) -> str:
 
 
 class _DecoderProcess:
-    """Decoder process, with this process's end of its socket."""
+    """Decoder process and this process's end of the socket to it."""
 
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
@@ -154,7 +154,7 @@ class _DecoderProcess:
             )
 
     def ask(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], Connection]:
-        """Send a file; return the reply's header, and the connection from which its pixels can be received."""
+        """Send a request and a file; return the reply's header, and the connection that will deliver the pixels."""
         self.connection.send_bytes(json.dumps(request).encode())
         self.connection.send_bytes(data)
         reply: dict[str, Any] = json.loads(self.connection.recv_bytes(_MAX_HEADER))
@@ -167,7 +167,7 @@ class _DecoderProcess:
         return self._process.wait()
 
     def wait(self) -> int:
-        """Wait for the end of a process that has closed its socket, and return its exit status."""
+        """Wait for the end of a process that has closed its socket; return its exit status."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         return self.close()
@@ -184,11 +184,11 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """Forget the decoder processes of the parent after a fork."""
+    """Forget the parent's decoder processes in a child process after a fork."""
     global _idle, _lock
     for process in _idle:
         process.connection.close()
-        process._process.returncode = 0  # Popen must not wait for another process's child.
+        process._process.returncode = 0  # Popen must not wait for a process that is not this process's child.
     _idle, _lock = [], threading.Lock()
 
 
@@ -199,16 +199,16 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def main() -> None:
-    """Decode files received from a socket; ``sys.argv`` has the socket's descriptor, and the seconds per file."""
+    """Decode files received from a socket; ``sys.argv`` holds the socket's descriptor and the seconds per file."""
     connection, seconds = Connection(int(sys.argv[1])), float(sys.argv[2])
-    # Ctrl-C signals the whole process group, but only the parent is to react.
+    # Ctrl-C signals the whole process group, but only the parent process must react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGALRM, signal.SIGIO, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     library_errors.capture_stderr()
     os.chdir("/")
     gc.enable()
-    with contextlib.suppress(EOFError, OSError):  # The parent has ended.
+    with contextlib.suppress(EOFError, OSError):  # The parent process has ended.
         while True:
             request, data = json.loads(connection.recv_bytes()), connection.recv_bytes()
             with _bounded(connection, seconds):
@@ -220,17 +220,17 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _bounded(connection: Connection, seconds: float) -> Iterator[None]:
-    """Have the kernel end this process after ``seconds``, or when the parent dies, even while C code does not return.
+    """Let the kernel end this process after ``seconds``, or when the parent dies, even if C code does not return.
 
-    While the parent waits for an answer, the only possible event on the socket is its closing, which sends SIGIO; SIGIO
-    ends a process that does not handle it.
+    While the parent waits for an answer, the only event that the socket can have is its closing; this sends SIGIO,
+    which ends the process.
     """
     flags = fcntl.fcntl(connection, fcntl.F_GETFL)
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        if connection.poll():  # The parent closed the socket before this block.
+        if connection.poll():  # The parent closed the socket before SIGIO was enabled.
             raise EOFError
         yield
     finally:

@@ -11,14 +11,15 @@ from typing import Any, Literal, TypedDict
 
 from picstore.errors import UsageError
 
-# Largest side in pixels: libjpeg's JPEG_MAX_DIMENSION. T.81 allows 65,535.
+# Largest side in pixels, libjpeg's JPEG_MAX_DIMENSION; T.81 allows 65,535.
 MAX_SIDE = 65_500
 
-# Seconds for decoding and encoding an image. Lossless JPEG 2000 of the default --max-pixels (268 million) took 134 s.
+# Seconds for decoding and encoding one image. Lossless JPEG 2000 with 268 million pixels, the default --max-pixels,
+# took 134 s.
 IMAGE_TIMEOUT = 300.0
 
 ENCODERS = ("turbo", "mozjpeg")
-# Chroma subsamplings of written JPEGs. 440 is only read.
+# Chroma subsamplings of JPEGs that picstore writes. It also reads 440.
 SUBSAMPLINGS = ("444", "422", "420")
 
 _SIZE = re.compile(r"(?:(shorter|longer):([0-9]{1,5})|([0-9]{1,5})x([0-9]{1,5}))")
@@ -63,7 +64,7 @@ class Size:
         return cls("shorter" if kind == "shorter" else "longer", int(side), int(side))
 
     def target(self, width: int, height: int) -> tuple[int, int]:
-        """Compute the resized width and height, in pixels, of an upright image."""
+        """Return the width and height, in pixels, to which an upright image is resized."""
         if self.kind == "exact":
             return self.width, self.height
         side = min(width, height) if self.kind == "shorter" else max(width, height)
@@ -77,7 +78,7 @@ class Size:
 
 
 def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
-    """Parse ``ffffff`` or ``#ffffff`` to red, green and blue; return a tuple unchanged.
+    """Parse ``ffffff`` or ``#ffffff`` to red, green and blue, 0 … 255; return a tuple unchanged.
 
     Raises:
         UsageError: the string has another form.
@@ -92,7 +93,7 @@ def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 class EncodeOptions(TypedDict, total=False):
-    """Attributes of :class:`EncodeSettings`, in the form in which users write them."""
+    """Attributes of :class:`EncodeSettings` as keyword arguments of the user."""
 
     resize: str | None
     quality: int
@@ -112,7 +113,8 @@ class EncodeSettings:
         quality: quality on libjpeg's scale, 1 … 100.
         subsampling: chroma subsampling, "444", "422" or "420"; not used for grey images.
         background: red, green and blue, 0 … 255, under transparent pixels.
-        max_pixels: largest number of pixels of an image; a larger image is refused by its header, before it is decoded.
+        max_pixels: largest number of pixels of an image; the header of a larger image is read, and the image is
+            rejected undecoded.
         reencode: whether to re-encode also JPEGs that could be kept without loss.
         encoder: "turbo" (libjpeg-turbo) or "mozjpeg", which has no subsampling "422".
 
@@ -124,7 +126,7 @@ class EncodeSettings:
     quality: int = 90
     subsampling: str = "420"
     background: tuple[int, int, int] = (255, 255, 255)
-    max_pixels: int = 1 << 28  # 1 GiB as RGBX
+    max_pixels: int = 1 << 28  # 1 GiB in memory, at 4 bytes per pixel
     reencode: bool = False
     encoder: str = "turbo"
 
@@ -143,14 +145,14 @@ class EncodeSettings:
             raise UsageError(f"max_pixels {self.max_pixels} is not at least 1")
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON object for the manifest, which ``from_json`` reads."""
+        """Return a JSON object for the manifest, which ``from_json`` reads."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         resize = None if self.resize is None else str(self.resize)
         return {**values, "resize": resize, "background": list(self.background)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> EncodeSettings:
-        """Read the result of ``to_json``; missing keys get their defaults.
+        """Read settings from the result of ``to_json``; missing keys get their defaults.
 
         Raises:
             UsageError: a key is unknown, or a value is of the wrong type or out of its range.

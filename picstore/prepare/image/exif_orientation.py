@@ -1,4 +1,4 @@
-"""EXIF orientation of an image: read, applied to pixels, and applied to coordinates (EXIF 2.32, 4.6.4.A)."""
+"""EXIF orientation of an image: reading it, and applying it to pixels and coordinates (EXIF 2.32, 4.6.4.A)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ TO_UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# EXIF orientations that swap width and height, and whether they then mirror x and y. Only for these can the size of the
-# annotated image show that coordinates are raw; for orientations 2 to 4, coordinates are taken as upright.
+# For each EXIF orientation that swaps width and height: whether x and y are mirrored after the swap. Only with these
+# orientations can the annotated image's size show that coordinates are of the raw image; with 2 to 4, coordinates are
+# taken as upright.
 _MIRRORED = {5: (False, False), 6: (True, False), 7: (True, True), 8: (False, True)}
-# Decimal places of mapped coordinates, which are in pixels.
+# Decimal places to which mapped coordinates, in pixels, are rounded.
 DECIMALS = 3
 
 _ORIENTATION = 0x0112
@@ -32,7 +33,7 @@ _ORIENTATION = 0x0112
 
 @dataclass(frozen=True, slots=True)
 class CoordinateMap:
-    """Map from the pixels of an image file to the pixels of its training JPEG: rotated upright, then resized.
+    """Map from pixels of an image file to pixels of its training JPEG, which is rotated upright and then resized.
 
     Attributes:
         orientation: EXIF orientation of the file; 1 is upright.
@@ -46,11 +47,11 @@ class CoordinateMap:
 
     @property
     def raw_size(self) -> tuple[int, int]:
-        """Width and height in the file, before the image is rotated."""
+        """Width and height of the image in the file, before it is rotated."""
         return self.upright_size[::-1] if self.orientation in _MIRRORED else self.upright_size
 
     def map_points(self, points: F64, *, rotate: bool) -> F64:
-        """Map points (k, 2) of the upright image, or with ``rotate`` of the raw image, to the stored image."""
+        """Map points (k, 2) of the upright image, or of the raw image if ``rotate`` is true, to the stored image."""
         if rotate:
             swapped = points[:, ::-1]
             points = np.where(_MIRRORED[self.orientation], np.array(self.upright_size) - swapped, swapped)
@@ -74,23 +75,23 @@ def read_orientation(image: Image.Image) -> int:
         return 1
     finally:
         image.info = info
-    # Pillow gives a tag of the type BYTE as bytes.
+    # Pillow returns a tag of type BYTE as bytes.
     if isinstance(value, bytes) and len(value) == 1:
         value = value[0]
     return value if isinstance(value, int) and value in TO_UPRIGHT else 1
 
 
 def settle_orientation(image: Image.Image, orientation: int | None) -> None:
-    """Set an opened JPEG's orientation, which None means to read from the APP1 segments that Pillow kept."""
+    """Set an opened JPEG's orientation; if it is None, read it from the APP1 segments that Pillow kept."""
     if orientation is None:
         orientation = find_orientation(body for marker, body in getattr(image, "applist", ()) if marker == "APP1")
-    # On an unreadable EXIF block Pillow raises errors of many types, but only once.
+    # For an unreadable EXIF block, the first getexif() raises an error of any type, and later calls do not.
     with contextlib.suppress(Exception):
         image.getexif()
     image.getexif()[_ORIENTATION] = orientation
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return the width and height that an image has when it is upright."""
+    """Return the width and height of an image after its rotation to upright."""
     width, height = image.size
     return (height, width) if read_orientation(image) in _MIRRORED else (width, height)

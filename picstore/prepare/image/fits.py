@@ -1,4 +1,4 @@
-"""FITS, decoded as its header says (FITS standard 4.0); Pillow and ImageMagick ignore or misread BSCALE and BZERO."""
+"""FITS, decoded as its header says (FITS standard 4.0), because Pillow and ImageMagick misread BSCALE and BZERO."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ START = b"SIMPLE  ="
 
 _BLOCK, _CARD = 2880, 80
 _MAX_AXES = 999
-# NumPy types of stored values, by BITPIX.
+# NumPy type of stored values, by BITPIX.
 _STORED = {8: "u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Unit of a FITS file: the cards of its header, and the offset of its data."""
+    """Header and data unit of a FITS file: the header's cards, and the offset of the data."""
 
     cards: dict[str, str]
     data: int
@@ -52,7 +52,7 @@ class _Unit:
 
     @property
     def axes(self) -> list[int]:
-        """Lengths of the axes; the axis that varies fastest comes first."""
+        """Lengths of the axes, beginning with the axis that varies fastest."""
         count = self.integer("NAXIS")
         if not 0 <= count <= _MAX_AXES:
             raise ImageError(f"damaged FITS: {count} axes")
@@ -63,7 +63,7 @@ class _Unit:
 
 
 def read_image(data: bytes, *, max_pixels: int) -> Image.Image:
-    """Read the first picture of a FITS file, or the first plane of a cube, in mode "L". The first row is the lowest.
+    """Read the first picture of a FITS file, or the first plane of a cube, in mode "L"; the lowest row is stored first.
 
     Values are BZERO + BSCALE × stored value, as astropy computes them; BLANK is black. Raise ImageError if the file is
     damaged or compressed, or its picture has more than ``max_pixels``.
@@ -90,7 +90,7 @@ def read_image(data: bytes, *, max_pixels: int) -> Image.Image:
 
 
 def _iterate_units(data: bytes) -> Iterator[_Unit]:
-    """Yield the primary unit and the extensions that are pictures."""
+    """Yield the primary unit, then the extensions that hold images."""
     at = 0
     while at < len(data):
         cards: dict[str, str] = {}
@@ -115,7 +115,7 @@ def _iterate_units(data: bytes) -> Iterator[_Unit]:
 
 
 def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[tuple[int, int], U8]]:
-    """Yield, for each strip of a picture, the strip's left and top, and its values reduced to 8 bits."""
+    """Yield, for each strip of a picture, (left, top) of the strip, and its values reduced to 8 bits."""
     factor, zero = unit.real("BSCALE", 1), unit.real("BZERO", 0)
     blank = unit.integer("BLANK") if bits > 0 and "BLANK" in unit.cards else None
     size = stored.shape[1], stored.shape[0]
@@ -125,14 +125,15 @@ def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[
         if bits < 0 or not whole:
             scaled: npt.NDArray[Any] = strip * np.float64(factor) + zero
         else:
-            # The sum wraps modulo 2**64, as FITS needs it for uint64, because BZERO 2**63 does not fit int64.
+            # The sum wraps modulo 2**64, which is right for uint64, because its BZERO, 2**63, does not fit int64.
             scaled = strip.astype(np.int64) + np.int64(int(zero) if zero < 2**63 else -(2**63))
             scaled = scaled.view(np.uint64) if zero == 2**63 else scaled
         if blank is not None:
             scaled[strip == blank] = 0
         return scaled
 
-    # BZERO may make signed integers unsigned, and bytes signed. Any other scaling makes real numbers.
+    # Such BZERO turn signed integers into unsigned integers, or bytes into signed bytes. Any other scaling gives real
+    # numbers.
     unsigned = zero == (2.0 ** (bits - 1) if bits > 8 else 0)
     whole = bits > 0 and factor == 1 and (zero in (0, -128) if bits == 8 else zero == 0 or unsigned)
     boxes = list(strip_boxes(size))

@@ -1,8 +1,8 @@
 """Choice of the library that decodes a file (docs/formats.md), and refusal of files that libraries read wrongly.
 
-picstore reads FITS and most layouts of TIFF itself, resvg draws SVG, and Pillow reads all else that it can. The extra
-``formats`` reads HEIC, JPEG XL and raw files of cameras, without a system package, and ImageMagick the rest. Each
-library is imported for the first file of its format: importing all of them takes 0.3 s.
+picstore reads FITS and most layouts of TIFF itself, resvg draws SVG, and Pillow reads all other formats that it knows.
+The extra ``formats`` reads HEIC, JPEG XL and raw files of cameras, without a system package, and ImageMagick the rest.
+Each library is imported for the first file of its format: importing all of them takes 0.3 s.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from picstore.prepare.image import fits, imagemagick, svg, tiff
 from picstore.prepare.image.mend_files import leave_out_metadata
 from picstore.prepare.image.size_limits import check_jpeg_xl, check_size, check_webp, open_by_pillow
 
-# Formats that are not left to ``open_by_pillow``: EPS would start Ghostscript; the JXL plugin decodes before it states
-# the size, so it is called below, after a check; of the other formats Pillow decodes nothing, or by a system library.
+# Formats that ``open_by_pillow`` must not open: EPS starts Ghostscript; the JXL plugin decodes before it states the
+# size, so ``_read_jpeg_xl`` checks the size first; Pillow only identifies the others, or needs a system library for
+# them.
 EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
 
-# Formats whose decoders in Pillow hold Python's lock: at 64 million pixels for 6 s, or, in Python code, for 170 s.
+# Formats that Pillow decodes without releasing Python's lock: 64 million pixels take 6 s, or 170 s in Python code.
 _HOLDS_LOCK = frozenset({"JPEG2000", "QOI"})
 
 _TIFF_SUBFILE_TYPE, _TIFF_SUB_IFDS, _DNG_VERSION = 254, 330, 50706
 _PAM_FIELD = re.compile(rb"^(MAXVAL|TUPLTYPE)[ \t]+(\S+)", re.MULTILINE)
-_BITFIELDS = 3  # compression field of a BMP
+_BITFIELDS = 3  # value of BMP's compression field
 # The SIZ segment of a JPEG 2000 codestream, which is the file or a box of the file (ISO/IEC 15444-1, A.5.1).
 _SIZ = re.compile(rb"(?:\A|jp2c|jp2c.{8})\xff\x4f\xff\x51.{38}", re.DOTALL)
 _JP2 = (b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
@@ -38,7 +39,7 @@ _UNKNOWN = "not an image that Pillow or ImageMagick reads"
 
 
 def open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
-    """Open an image file by the library that decodes its format; Pillow's images are not loaded yet.
+    """Open an image file with the library that decodes its format; images of Pillow are opened but not loaded.
 
     Args:
         name: the file's name; its extension identifies formats without a magic number.
@@ -68,20 +69,20 @@ def open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 
 
 def neither_hangs_nor_crashes(data: bytes, *, max_pixels: int) -> bool:
-    """Return whether Pillow can decode a file, of at most ``max_pixels``, and releases Python's lock meanwhile."""
+    """Return whether Pillow decodes a file, of at most ``max_pixels``, safely and without holding Python's lock."""
     try:
         bare = leave_out_metadata(data).data
         image = open_by_pillow(bare, _pillow_formats(but=_HOLDS_LOCK))
-        # A file above Pillow's own limit, which also holds for images inside it, is left to the decoder process.
+        # A file above Pillow's own limit, which also applies to images inside it, is left to the decoder process.
         check_size(*image.size, max_pixels=min(max_pixels, Image.MAX_IMAGE_PIXELS or max_pixels))
         camera_raw = data.startswith(tiff.STARTS) and _is_camera_raw(tiff.read_tags(data), data)
         return not camera_raw and not _is_misread_by_pillow(bare)
-    except Exception:  # The decoder process says what is wrong with the file.
+    except Exception:  # The decoder process will report what is wrong with the file.
         return False
 
 
 def _open_tiff(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
-    """Open a TIFF by its tags, or develop a camera's raw file, of which Pillow reads only the thumbnail."""
+    """Open a TIFF by its tags; develop a camera's raw file, in which Pillow would read only the thumbnail."""
     raw_by_name = imagemagick.find_coder(data, name=name) == "dng"
     with foreign_errors("damaged TIFF"):
         if _is_camera_raw(tiff.read_tags(data), data):
@@ -109,7 +110,7 @@ def _pillow_formats(*, but: Iterable[str] = ()) -> list[str]:
 
 
 def _explain(data: bytes, formats: list[str], error: Exception) -> str:
-    """Explain why Pillow opened nothing: Pillow does not know the file's format, or the file's header is damaged."""
+    """Return why Pillow could not open a file: it does not know the format, or the file's header is damaged."""
     for each in formats:
         accept = Image.OPEN[each][1]
         if accept is not None and accept(data[:16].ljust(16, b"\0")) is True:
@@ -122,7 +123,7 @@ def _explain(data: bytes, formats: list[str], error: Exception) -> str:
 
 
 def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
-    """Read an image by a library of the extra ``formats``, or by ImageMagick."""
+    """Read an image by a library of the extra ``formats``; if none reads it, by ImageMagick."""
     coder = imagemagick.find_coder(data, name=name) or ""
     _refuse_misread(data, coder)
     with foreign_errors(f"damaged {coder.upper()}"):
@@ -178,7 +179,7 @@ def _read_raw(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def _without_exif(image: Image.Image) -> Image.Image:
-    """Drop the EXIF, because the decoder has applied the file's own orientation, which overrides the EXIF's."""
+    """Remove the EXIF, because the decoder has applied the file's own orientation, which takes precedence."""
     image.info.pop("exif", None)
     return image
 

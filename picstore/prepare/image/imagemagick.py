@@ -61,16 +61,17 @@ _EXTENSIONS = {
     **dict.fromkeys(("jbig", "jbg", "bie"), "jbig"),
 }
 
-# Coders whose orientation is applied here; HEIC and AVIF are rotated by their decoder, which leaves the EXIF unchanged.
+# Coders whose images are rotated here. The decoders of HEIC and AVIF rotate images themselves, and leave the EXIF
+# unchanged.
 _ORIENTED = frozenset({"dpx", "miff", "tga"})
 
-# Coders that read from a file, not from memory.
+# Coders that read from a file instead of memory.
 _FROM_FILE = frozenset({"dng", "exr"})
 
-# Coders whose first image is a layer. The first image of a PSD is the flattened picture.
+# Coders whose first image is a single layer, so that layers must be merged. The first image of a PSD is merged already.
 _LAYERED = frozenset({"xcf"})
 
-# Folder of the policy.xml that ImageMagick is started with.
+# Folder of the policy.xml with which ImageMagick is started.
 POLICY = Path(__file__).parent / "imagemagick_policy"
 _CONFIGURE_PATH = "MAGICK_CONFIGURE_PATH"
 _CODER, _DELEGATE, _PATH = 1, 2, 4  # values of PolicyDomain in MagickCore/policy.h
@@ -85,12 +86,12 @@ _FORBIDDEN = (
 
 _DPX_TRANSFER = "dpx:image.element[0].transfer-characteristic"
 
-# Memory limit: enough for the copies that ImageMagick 6 (8 bytes per pixel) or 7 (16 or 20) holds, and one copy more.
+# Memory limit per pixel: the copies that ImageMagick 6 (8 bytes each) or 7 (16 or 20 bytes) holds, and one copy more.
 _BYTES_PER_PIXEL = 64
 
 
 def find_coder(data: bytes, *, name: str = "") -> str | None:
-    """Find the coder of a file by its first bytes or its name; return None if ImageMagick must not read the file."""
+    """Return the coder of a file, by its first bytes or its name; None if ImageMagick must not read the file."""
     extension = PurePath(name).suffix[1:].lower()
     if data.startswith(TIFF_STARTS):
         return "dng" if extension in _RAW or data[8:10] == b"CR" else None
@@ -117,11 +118,11 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     image: WandImage
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wand_warning)  # Warnings are about metadata.
+            warnings.simplefilter("ignore", wand_warning)  # Wand's warnings are about metadata.
             with wand_image() as image:
                 _load("Ping", image, data, coder)
                 width, height = image.size
-            # Ping gives 0 × 0 for some HEIC files.
+            # Ping returns 0 × 0 for some HEIC files.
             check_size(max(1, width), max(1, height), max_pixels=max_pixels)
             with wand_image() as image:
                 if coder in _LAYERED:
@@ -136,7 +137,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 
 
 def _wand(coder: str) -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
-    """Import wand; return its Image, the types of its errors, and the type of its warnings."""
+    """Import wand; return its class Image, the types of its errors, and the type of its warnings."""
     try:
         start_library()
         from wand.exceptions import BaseWarning, WandException
@@ -186,19 +187,19 @@ def _set_resource_limits(max_pixels: int) -> None:
     most_bytes = max_pixels * _BYTES_PER_PIXEL
     for resource in ("memory", "map", "disk"):
         limits[resource] = most_bytes
-    # Limit the size too, because Read may decode another size than Ping finds.
+    # Limit the image size too, because Read may decode an image of another size than Ping found.
     for resource in ("area", "width", "height"):
         limits[resource] = max_pixels
     limits["thread"] = 1
 
 
 def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: str) -> None:
-    """Read an image, or only its header, by a forced coder, because a file's content overrides wand's ``format=``."""
+    """Read an image, or only its header, with a forced coder; wand's ``format=`` would yield to the file's content."""
     from wand.api import library
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"
     if coder in _FROM_FILE:
-        # The policy allows files with this prefix.
+        # The policy allows files with this name prefix.
         with tempfile.NamedTemporaryFile(prefix="picstore-imagemagick-") as file:
             file.write(data)
             file.flush()
@@ -207,7 +208,7 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: s
         library.MagickSetFilename(image.wand, f"{coder}:{frame}".encode())
         loaded = getattr(library, f"Magick{verb}ImageBlob")(image.wand, data, len(data))
     if not loaded:
-        # image.raise_exception() only warns about some errors.
+        # image.raise_exception() turns some errors into warnings only.
         raise image.get_exception() or ValueError("no image in it")
 
 
@@ -215,7 +216,7 @@ def _convert_pixels(image: WandImage, coder: str) -> Image.Image:
     if coder in _ORIENTED:
         image.auto_orient()
     if coder == "dpx" and image.metadata.get(_DPX_TRANSFER) != "Linear" and image.colorspace == "rgb":
-        # This changes no sample: ImageMagick labels every DPX that is not logarithmic as linear light.
+        # This changes no sample: ImageMagick takes the samples of every DPX that is not logarithmic for linear light.
         image.colorspace = "srgb"
     grey = image.colorspace == "gray"
     if not grey and image.colorspace != "srgb":
@@ -229,7 +230,7 @@ def _convert_pixels(image: WandImage, coder: str) -> Image.Image:
 
 
 def _reason(coder: str, error: Exception) -> str:
-    # Removes the source line and the name of the temporary file, which ImageMagick appends.
+    # ImageMagick appends the source line and the name of the temporary file, which are removed here.
     line = str(error)[:500].partition("\n")[0]
     text = re.sub(r"[`'\"]?\s*@ .*|`[^']*'", "", line).strip()
     if "delegate" in text.lower() or coder == "dng":

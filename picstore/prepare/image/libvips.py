@@ -26,24 +26,25 @@ from picstore.prepare.image.mend_files import iterate_chunks
 from picstore.prepare.image.pixel_conversion import strip_boxes
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
 
-# Least number of pixels for which importing pyvips and starting libvips, which takes 0.1 s, saves time.
+# Least number of pixels for which it pays to import pyvips and start libvips, which takes 0.1 s.
 MIN_PIXELS = 1 << 24
-# Least number of bytes for which reading a file's headers twice, which takes 0.2 ms, is worthwhile.
+# Least number of bytes of a file whose headers are read twice, which takes 0.2 ms.
 _MIN_BYTES = 1 << 20
 _STARTS = b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*"
 
-# Tags of TIFF 6.0.
+# Numbers of tags in TIFF 6.0.
 _COMPRESSION, _PHOTOMETRIC, _EXTRA_SAMPLES = 259, 262, 338
 _TILE_WIDTH, _SUB_IFDS, _DNG_VERSION = 322, 330, 50706
-# Compressions: none, LZW, Deflate, PackBits, and Deflate as before TIFF 6.0's supplement.
+# Lossless compressions: none, LZW, Deflate, PackBits, and Deflate before TIFF 6.0's supplement.
 _LOSSLESS = {1, 5, 8, 32773, 32946}
-# Set of values that needs no conversion, by tag: bits, fill order, orientation, planar configuration, sample format.
+# Values that need no conversion, by tag: bits per sample, fill order, orientation, planar configuration, sample format.
 _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
-# PNG chunks that do not change the pixels that Pillow reads: those allowed anywhere, and those allowed before IDAT.
+# PNG chunks that do not change the pixels that Pillow reads: first those allowed anywhere, then those allowed before
+# IDAT.
 _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}
 _BEFORE_PIXELS = {b"IHDR", b"sRGB", b"gAMA", b"cHRM", b"pHYs", b"iCCP", b"bKGD", b"sBIT"}
 
-# libvips halves chroma in both directions or in none.
+# Values of libvips' option, which halves chroma in both directions or in neither.
 _SUBSAMPLE_MODES = {"444": "off", "420": "on"}
 
 
@@ -55,17 +56,17 @@ def find_vips() -> Any:
     except (ImportError, OSError):  # OSError if the library is missing.
         return None
     pyvips.concurrency_set(1)  # Worker processes use all cores already.
-    pyvips.cache_set_max(0)  # Otherwise libvips keeps operations on freed images.
+    pyvips.cache_set_max(0)  # Without this, libvips keeps operations on freed images.
     return pyvips
 
 
 class FaultFound(Exception):
-    """Error of an image that libvips cannot read."""
+    """Error for an image that libvips cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargeImage:
-    """Large upright TIFF or PNG in grey or RGB, whose strips are decoded one by one.
+    """Large upright TIFF or PNG in grey or RGB, to be decoded strip by strip.
 
     Attributes:
         strips: strips for ``encode_strips``; the iterator raises FaultFound if a strip cannot be decoded.
@@ -79,7 +80,7 @@ class LargeImage:
 
 
 def open_large_image(data: bytes, *, settings: EncodeSettings) -> LargeImage | None:
-    """Open an image that libvips can decode strip by strip; return None for all other images."""
+    """Open an image that libvips can decode strip by strip; return None if it is another kind of image."""
     if len(data) < _MIN_BYTES or not data.startswith(_STARTS):
         return None
     try:
@@ -115,24 +116,24 @@ def _needs_no_conversion(data: bytes, image: Image.Image) -> bool:
         return _is_plain_png(data)
     tags = getattr(image, "tag_v2", {})
     if image.format != "TIFF" or _SUB_IFDS in tags or _DNG_VERSION in tags or data[8:10] == b"CR":
-        return False  # Another format, or perhaps a camera's raw file.
+        return False  # The file is not a TIFF, or perhaps a camera's raw file.
     plain = all(set(np.ravel(tags.get(tag, min(values))).tolist()) == values for tag, values in _USUAL.items())
     photometric = 2 if image.mode == "RGB" else 1
     kind = tags.get(_COMPRESSION, 1) in _LOSSLESS and tags.get(_PHOTOMETRIC) == photometric
-    # Pillow reads uncompressed tiles without libtiff, and treats damaged tile sizes differently.
+    # Pillow reads uncompressed tiles without libtiff, and so treats damaged tile sizes differently than libvips.
     raw_tiles = tags.get(_COMPRESSION, 1) == 1 and _TILE_WIDTH in tags
     return plain and kind and not raw_tiles and _EXTRA_SAMPLES not in tags
 
 
 def _is_plain_png(data: bytes) -> bool:
-    """Return whether a PNG has 8 bits, no interlacing, and only undamaged chunks that do not change its pixels."""
+    """Return whether a PNG has 8 bits, no interlacing, and no chunk that is damaged or changes its pixels."""
     kind, allowed = b"", _ANYWHERE | _BEFORE_PIXELS
     for kind, body, *_ in (chunks := list(iterate_chunks(data))):
         if kind == b"IDAT":
             allowed = _ANYWHERE
         if kind not in allowed:
             return False
-        if kind == b"tEXt" and bytes(body[:16]) == b"Raw profile type":  # It may hold EXIF.
+        if kind == b"tEXt" and bytes(body[:16]) == b"Raw profile type":  # The chunk may hold EXIF.
             return False
         if kind == b"IHDR" and (len(body) != 13 or body[8] != 8 or body[9] not in (0, 2) or body[12]):
             return False
@@ -140,12 +141,13 @@ def _is_plain_png(data: bytes) -> bool:
 
 
 def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> TranscodedJpeg:
-    """Encode a baseline JPEG by trellis quantization, with optimal Huffman tables and restart markers.
+    """Encode a baseline JPEG by mozjpeg, with trellis quantization, optimal Huffman tables and restart markers.
 
     The image has the mode "L" or "RGB", ``quality`` is 1 … 100 on libjpeg's scale, ``subsampling`` is "420" or "444".
     Errors are those of :func:`require_mozjpeg`.
     """
-    # mozjpeg must not write restart markers itself: trellis quantization then breaks the stream (mozjpeg issue 195).
+    # mozjpeg must not write restart markers itself, because trellis quantization then breaks the stream (mozjpeg issue
+    # 195).
     jpeg = _encode(require_mozjpeg(), image, quality=quality, subsampling=subsampling, trellis=True)
     return transcode(jpeg, *read_marker_segments(jpeg))
 
@@ -158,7 +160,7 @@ def require_mozjpeg() -> Any:
         raise missing_extra("--encoder mozjpeg needs libvips", "mozjpeg")
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32), dtype=np.uint8))
     one, other = (_encode(pyvips, noise, quality=50, subsampling="444", trellis=trellis) for trellis in (True, False))
-    if one == other:  # libjpeg-turbo ignores the option.
+    if one == other:  # Equal results mean that libjpeg-turbo is built in, which ignores the option.
         raise missing_extra("--encoder mozjpeg needs a libvips that is built with mozjpeg", "mozjpeg")
     return pyvips
 
@@ -172,7 +174,8 @@ def _encode(vips: Any, image: Image.Image, *, quality: int, subsampling: str, tr
         interlace=False,
         trellis_quant=trellis,
         overshoot_deringing=True,
-        # Tables of T.81, annex K: 4 % fewer bytes than libjpeg-turbo at equal SSIM; mozjpeg's own tables save none.
+        # Quantization tables of T.81, annex K: at equal SSIM, 4 % fewer bytes than libjpeg-turbo; mozjpeg's own tables
+        # save none.
         quant_table=0,
         subsample_mode=_SUBSAMPLE_MODES[subsampling],
         restart_interval=0,

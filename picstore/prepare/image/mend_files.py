@@ -1,4 +1,4 @@
-"""Changes to a file before it is decoded, so that neither its metadata nor a fault of a library decides about pixels.
+"""Changes to a file before it is decoded, so that neither its metadata nor a library's fault changes its pixels.
 
 Pillow refuses a PNG if a text or profile exceeds 1 MiB or has a wrong CRC, even after the pixels, and a JPEG if an
 APP0, APP2 or APP14 segment is too short. Pillow's limits are global to the process, so they are not changed.
@@ -25,10 +25,10 @@ from picstore.jpeg.markers import APP0, APP1, APP14, iterate_marker_segments
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _APP2, _APP15, _COM = 0xE2, 0xEF, 0xFE
-_COLORS = b"tRNS"  # ancillary chunk that changes pixels
-# Keyword of the PNG text chunk in which ImageMagick writes EXIF.
+_COLORS = b"tRNS"  # ancillary chunk that affects pixels
+# Keyword of the PNG text chunk into which ImageMagick writes EXIF.
 _EXIF_TEXT = b"Raw profile type exif\0"
-# Largest size in bytes of that chunk, also inflated; 64 KiB of EXIF in lines of hexadecimal digits take half of it.
+# Largest size in bytes of that chunk, compressed or inflated; 64 KiB of EXIF in hexadecimal digits take half of it.
 _MAX_EXIF_TEXT = 1 << 18
 
 _XPM = b"/* XPM */"
@@ -38,7 +38,7 @@ _XPM_COLOR = re.compile(rb"(\sc\s+#)([0-9A-Fa-f]+)")
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """File without its metadata.
+    """File without its metadata, ready to be decoded.
 
     Attributes:
         data: the file, reduced to the parts that determine pixels and orientation.
@@ -52,7 +52,7 @@ class Bare:
 
 
 class Chunk(NamedTuple):
-    """Chunk of a PNG: type, data, stored checksum, and the offsets in the file at which the chunk starts and ends."""
+    """Chunk of a PNG: type, data, stored checksum, and the offsets in the file of the chunk's start and end."""
 
     kind: bytes
     body: memoryview
@@ -61,12 +61,12 @@ class Chunk(NamedTuple):
     end: int
 
     def is_sound(self) -> bool:
-        """Return whether the checksum is right."""
+        """Return whether the stored checksum of the chunk is right."""
         return zlib.crc32(self.body, zlib.crc32(self.kind)) == self.crc
 
 
 def iterate_chunks(png: bytes) -> Iterator[Chunk]:
-    """Yield the chunks of a PNG up to IEND, or up to the first chunk that the end of the file cuts off."""
+    """Yield the chunks of a PNG up to IEND, or up to the first chunk that is cut off by the end of the file."""
     start, kind = len(_PNG), b""
     while kind != b"IEND" and start + 12 <= len(png):
         length, kind = struct.unpack_from(">I4s", png, start)
@@ -95,7 +95,7 @@ def _bare_png(data: bytes) -> Bare:
     exif: set[bytes] = set()
     for chunk in iterate_chunks(data):
         if not chunk.kind.isalpha():
-            break  # The decoder will report the damage.
+            break  # The decoder will report this damage.
         is_ancillary = chunk.kind[0] & 0x20
         if not is_ancillary or chunk.kind == _COLORS:
             continue
@@ -103,7 +103,7 @@ def _bare_png(data: bytes) -> Bare:
         if not sound:
             damaged.add(chunk.kind.decode())
         if sound and chunk.kind not in exif and _holds_exif(chunk):
-            exif.add(chunk.kind)  # Only the first chunk of each kind is kept.
+            exif.add(chunk.kind)  # Only the first EXIF chunk of each type is kept.
         else:
             kept.append(data[copied : chunk.start])
             copied = chunk.end
@@ -139,12 +139,12 @@ def _bare_jpeg(data: bytes) -> Bare:
             if _decides_about_pixels(marker, body):
                 kept.append(struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body)
     except ImageError:
-        return Bare(data)  # libjpeg also reads files with bytes between their segments.
+        return Bare(data)  # libjpeg also reads files that have bytes between segments.
     return Bare(b"".join((*kept, data[rest:])), find_orientation(exif))
 
 
 def _decides_about_pixels(marker: int, body: bytes) -> bool:
-    """Return whether libjpeg or the conversion of CMYK needs a marker segment."""
+    """Return whether libjpeg or the conversion of CMYK needs a marker segment, so that it must be kept."""
     if marker == APP0:
         return body.startswith(b"JFIF\0") and len(body) >= 14
     if marker == APP14:
@@ -157,8 +157,8 @@ def _decides_about_pixels(marker: int, body: bytes) -> bool:
 def mend_data(data: bytes) -> bytes:
     """Rewrite the colors of an XPM to two digits per channel; return a file of another format unchanged.
 
-    Pillow takes the last six digits of a color of any length. Here, channels of more than two digits keep the upper
-    two, and single digits are doubled, so that ``#fff`` is white.
+    Pillow takes the last six digits of any color. Here, channels of more than two digits keep the upper two digits, and
+    single digits are doubled, so that ``#fff`` is white.
     """
     if not data.startswith(_XPM):
         return data
@@ -167,7 +167,7 @@ def mend_data(data: bytes) -> bytes:
         return data
     start = data.find(b"\n", head.end()) + 1
     *colors, rest = data[start:].split(b"\n", int(head[3])) if start else [data]
-    # Number of characters of the quotation mark and of a pixel's name, which may look like a color.
+    # Number of characters before a color: the quotation mark and a pixel's name, which may look like a color.
     key = 1 + int(head[4][:3])
     mended = [line[:key] + _XPM_COLOR.sub(_two_digits, line[key:]) for line in colors]
     return data[:start] + b"\n".join((*mended, rest))

@@ -1,7 +1,8 @@
 """Conversion of decoded pixels to grey or RGB of 8 bits, and to arrays and other sizes (docs/formats.md, "Color").
 
 Images are converted strip by strip if that saves memory: Pillow keeps four bytes per pixel of RGB, and copies all
-pixels twice for NumPy, which makes ten bytes. Strip by strip, an image takes four bytes, and an array three.
+pixels twice for NumPy, which makes ten bytes. Strip by strip, a PIL image takes four bytes per pixel, and an array
+three.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from picstore.jpeg.encoder.encode_baseline import strip_height
 from picstore.kernels.filters import LANCZOS
 from picstore.kernels.resample import resample
 
-# Pillow's modes of more than 8 bits per sample. All have one channel.
+# Pillow's modes with more than 8 bits per sample; each has one channel.
 _DEEP_MODES = frozenset({"I", "F", "I;16", "I;16L", "I;16B", "I;16N"})
 
 
@@ -28,7 +29,7 @@ def to_rgb_or_grey(image: Image.Image, *, background: tuple[int, int, int]) -> I
     """Convert an image to 8 bits, without alpha, in grey ("L") or RGB ("RGB").
 
     Args:
-        image: an image of any mode. It is not changed, and is returned itself if it needs no conversion.
+        image: an image of any mode; it is not changed, and is returned itself if it needs no conversion.
         background: red, green and blue, 0 … 255, under transparent pixels.
 
     Raises:
@@ -56,14 +57,15 @@ def _with_alpha(image: Image.Image) -> Image.Image:
         return image
     if image.mode == "La":
         return image.convert("LA")
-    # Modes P, PA and RGBa; and modes 1, L and RGB with a transparent color.
+    # Modes P, PA and RGBa, and modes 1, L and RGB with a transparent color, are converted.
     return image.convert("RGBA")
 
 
 def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     """Composite an image with transparency over the background.
 
-    Grey with alpha stays grey if the background is grey or invisible. Strips save 5 of 13 bytes of memory per pixel.
+    Grey with alpha stays grey if the background is grey or nowhere visible. Working in strips saves 5 of 13 bytes of
+    memory per pixel.
     """
     grey = image.mode in ("LA", "La")
     if grey and len(set(background)) > 1:
@@ -76,7 +78,7 @@ def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Im
 
 
 def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    """Convert an image of one of ``_DEEP_MODES`` to 8 bits.
+    """Convert an image in one of ``_DEEP_MODES`` to 8 bits.
 
     Strip by strip, floats take 5 bytes of memory per pixel; converted at once, they would take 32.
     """
@@ -95,12 +97,12 @@ def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image
 
 
 def _is_wide(image: Image.Image) -> bool:
-    """Return whether an image has 32-bit integers; Pillow's mode "I" also holds 16-bit integers of some formats."""
+    """Return whether an image has 32-bit integers; Pillow's mode "I" holds 16-bit integers for some formats."""
     return image.mode == "I" and image.format not in ("PNG", "PPM")
 
 
 def _white(image: Image.Image) -> float:
-    """Return the sample value that is scaled to white, 255."""
+    """Return the sample value that becomes white, 255, when an image of ``_DEEP_MODES`` is reduced to 8 bits."""
     if image.mode != "F" and not _is_wide(image):
         return 65_535
     strips = (np.asarray(image.crop(box)) for box in strip_boxes(image.size))
@@ -108,16 +110,17 @@ def _white(image: Image.Image) -> float:
 
 
 def integer_top(strips: Iterable[npt.NDArray[Any]], *, most: int) -> int:
-    """Return the smallest of 255, 65,535 and ``most`` that no value exceeds.
+    """Return the value to scale to white: the smallest of 255, 65,535 and ``most`` that no sample exceeds.
 
-    Depth maps and masks come in 32 bits but seldom use all of them. ``most`` is the largest integer of the type.
+    Depth maps and masks come in 32 bits but seldom use all of them. ``most`` is the largest integer of the samples'
+    type.
     """
     largest = max(int(values.max(initial=0)) for values in strips)
     return next((top for top in (255, 65_535) if largest <= top < most), most)
 
 
 def largest_usual(strips: Iterable[npt.NDArray[Any]]) -> float:
-    """Return the smallest of 1, 255 and 65,535 that no finite float exceeds, else the largest finite float."""
+    """Return the float to scale to white: the least of 1, 255 and 65,535 that no sample exceeds, else the largest."""
     most = max(float(np.max(values, initial=0, where=np.isfinite(values))) for values in strips)
     return next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
 
@@ -129,14 +132,14 @@ def _from_16_bits(values: npt.NDArray[np.integer]) -> U8:
 
 
 def scale(values: npt.NDArray[Any], top: float) -> U8:
-    """Scale 0 … ``top`` to 0 … 255; NaN and negative values become black, larger values white."""
+    """Scale samples from 0 … ``top`` to 0 … 255; NaN and negative samples become black, larger samples white."""
     if values.dtype.kind == "f":
         values = np.nan_to_num(values.astype(np.float64), nan=0, posinf=top, neginf=0)
     return np.rint(np.clip(values.astype(np.float64), 0, top) * (255 / top)).astype(np.uint8)
 
 
 def _from_cmyk(image: Image.Image) -> Image.Image:
-    """Convert CMYK by an embedded profile for CMYK, otherwise by the formula (1 − C)(1 − K)."""
+    """Convert CMYK to RGB by the embedded CMYK profile, or by the formula (1 − C)(1 − K) if there is none."""
     embedded = image.info.get("icc_profile")
     if embedded:
         try:
@@ -154,7 +157,7 @@ def _convert_by_profile(image: Image.Image, profile: ImageCms.ImageCmsProfile) -
         ImageCms.createProfile("sRGB"),
         image.mode,
         "RGB",
-        # Photoshop's defaults: white stays white, and the darkest ink becomes black.
+        # Settings of Photoshop: white stays white, and the darkest ink becomes black.
         renderingIntent=ImageCms.Intent.RELATIVE_COLORIMETRIC,
         flags=ImageCms.Flags.BLACKPOINTCOMPENSATION,
     )
@@ -165,7 +168,7 @@ def _convert_by_profile(image: Image.Image, profile: ImageCms.ImageCmsProfile) -
 
 
 def strip_boxes(size: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
-    """Yield left, top, right and bottom of the strips of an image of width and height ``size``."""
+    """Yield (left, top, right, bottom) of the strips that cover an image of ``size`` (width, height)."""
     width, height = size
     rows = strip_height(width)
     for top in range(0, height, rows):
@@ -173,7 +176,7 @@ def strip_boxes(size: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
 
 
 def iterate_strips(image: Image.Image | U8) -> Iterator[U8]:
-    """Yield the strips of an image in "L" or "RGB", or of an array, from the top on, for ``encode_strips``."""
+    """Yield the strips, from the top, of an image in "L" or "RGB" or of an array, for ``encode_strips``."""
     size = size_of(image)
     for box in strip_boxes(size):
         if isinstance(image, np.ndarray):
@@ -190,7 +193,7 @@ def to_array(image: Image.Image | U8) -> U8:
 
 
 def join_strips(strips: Iterator[U8], *, height: int) -> U8:
-    """Join the strips of an image to uint8 (height, width) or (height, width, 3); a single strip is returned itself."""
+    """Join strips from the top to uint8 (height, width) or (height, width, 3); a single strip is returned as it is."""
     first = next(strips)
     if len(first) == height:
         return first
@@ -204,7 +207,7 @@ def join_strips(strips: Iterator[U8], *, height: int) -> U8:
 
 
 def size_of(image: Image.Image | U8) -> tuple[int, int]:
-    """Return the width and height of an image or array."""
+    """Return the width and height of a PIL image or an array."""
     if isinstance(image, Image.Image):
         return image.size
     height, width = image.shape[:2]
@@ -225,7 +228,7 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
     if isinstance(image, Image.Image):
         if image.size == size:
             return image
-        if image.mode == "L":  # The kernel takes three channels.
+        if image.mode == "L":  # picstore's kernel takes three channels only.
             return image.resize(size, Image.Resampling.LANCZOS)
     pixels = to_array(image)
     height, width = pixels.shape[:2]
@@ -234,6 +237,6 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
     planes: U8 = np.empty((3, size[1], size[0]), np.uint8)
     whole = 0, 0, width, height
     resample(pixels, whole, whole, planes, interpolation=LANCZOS)
-    # The kernel writes planes faster than interleaved channels.
+    # The kernel writes three planes faster than interleaved channels.
     resized: U8 = planes.transpose(1, 2, 0)
     return resized

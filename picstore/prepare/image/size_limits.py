@@ -1,4 +1,4 @@
-"""Limits on the size of an image, checked in its header before memory is allocated or pixels decoded."""
+"""Limits on the size of an image, checked in its header before memory is allocated or pixels are decoded."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from picstore.errors import ImageError
 
 # JBIG header (ISO/IEC 11544, 6.2): first and last layer, planes, filler, width, height, stripe height, shifts, options.
 _JBIG = struct.Struct(">BBBBIIIBBBB")
-# Each layer doubles both sides, so with more layers a dot of the lowest layer would span over 2**31 dots.
+# Each layer doubles both sides: with more layers, a dot of the lowest layer would cover more than 2**31 dots.
 _JBIG_LAYERS = 31
-# Bytes of a JPEG XL signature and size header (ISO/IEC 18181-1), which has at most 68 bits, the lowest bit first.
+# Bytes that hold a JPEG XL signature and size header (ISO/IEC 18181-1), which has up to 68 bits, the lowest bit first.
 _JPEG_XL_HEADER = 11
-# Ratio of width to height by its code in a JPEG XL header. With code 0 the header states the width.
+# Ratio of width to height, by code in a JPEG XL header. With code 0, the header states the width itself.
 _JPEG_XL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
-# Address space that a decoder may add: for libraries and stacks, and per pixel for copies of the image and its layers.
+# Address space that a decoder may add: a constant for libraries and stacks, and bytes per pixel for copies and layers.
 _DECODER_BYTES = 512 << 20
 _DECODER_BYTES_PER_PIXEL = 64
 
@@ -47,17 +47,17 @@ def limit_memory(pixels: int) -> None:
 
 
 def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
-    """Open an image as ``Image.open`` does, but without Pillow's limit on pixels.
+    """Open an image as ``Image.open`` does, but without Pillow's limit on the number of pixels.
 
-    Pillow's limit and its warnings are settings of the whole process, which may be the user's, and threads share them.
-    The caller checks the size. The limit still applies to images inside images, such as the PNG in an icon.
+    Pillow's limit and warnings are global to the process, which may be the user's. The caller must check the size. The
+    limit still applies to images inside images, such as the PNG in an icon.
     """
     Image.init()
     for each in formats:
         factory, accept = Image.OPEN[each]
         try:
             accepted = accept is None or accept(data[:16])
-            if accepted and not isinstance(accepted, str):  # A string tells which support is missing.
+            if accepted and not isinstance(accepted, str):  # A string names a missing feature of Pillow.
                 return factory(io.BytesIO(data), "")
         # The file has another format, or its header is damaged.
         except (SyntaxError, IndexError, TypeError, struct.error):
@@ -68,8 +68,8 @@ def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
 def check_jbig(data: bytes, *, max_pixels: int) -> None:
     """Raise ImageError if a JBIG header is damaged or states too many pixels; ImageMagick decodes before it checks.
 
-    A file of 239 bytes that claimed 268,435,520 × 48 pixels kept a core busy for minutes. In 60 s of flipping bits, all
-    files that took long claimed too many pixels.
+    A file of 239 bytes that claimed 268,435,520 × 48 pixels kept a core busy for minutes. When bits were flipped for 60
+    s, all files that decoded slowly claimed too many pixels.
     """
     if len(data) < _JBIG.size:
         raise ImageError("truncated JBIG: its header is 20 bytes")
@@ -80,7 +80,7 @@ def check_jbig(data: bytes, *, max_pixels: int) -> None:
 
 
 def check_webp(data: bytes, *, max_pixels: int) -> None:
-    """Raise ImageError if a WebP header (RFC 9649) states too many pixels; opening it would allocate two canvases."""
+    """Raise ImageError if a WebP header (RFC 9649) states too many pixels; opening the file allocates two canvases."""
     kind, body = data[12:16], data[20:30]
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(body) < 10:
         return
@@ -96,7 +96,7 @@ def check_webp(data: bytes, *, max_pixels: int) -> None:
 
 
 def check_jpeg_xl(data: bytes, *, max_pixels: int) -> None:
-    """Raise ImageError if a JPEG XL header is damaged or states too many pixels; opening the file would decode it."""
+    """Raise ImageError if a JPEG XL header is damaged or states too many pixels; opening the file decodes it."""
     start = _jpeg_xl_codestream(data)
     if len(start) < _JPEG_XL_HEADER or not start.startswith(b"\xff\x0a"):
         raise ImageError("damaged or truncated JPEG XL: its header cannot be read")
@@ -117,7 +117,7 @@ def check_jpeg_xl(data: bytes, *, max_pixels: int) -> None:
 
 
 def _jpeg_xl_codestream(data: bytes) -> bytes:
-    """Return the first bytes of the codestream, which is the whole file or lies in boxes of ISO/IEC 14496-12."""
+    """Return the first bytes of a JPEG XL codestream, which is the whole file or lies in boxes of ISO/IEC 14496-12."""
     if not data.startswith(b"\0\0\0\x0cJXL "):
         return data[:_JPEG_XL_HEADER]
     found, position = b"", 0
@@ -127,7 +127,8 @@ def _jpeg_xl_codestream(data: bytes) -> bytes:
         if length == 1:
             (length,), header = struct.unpack_from(">Q", data, position + 8), 16
         end = position + length if length else len(data)
-        # A jxlc box holds the whole codestream, a jxlp box a 4-byte index and a part, which may end inside the header.
+        # A jxlc box holds the whole codestream; a jxlp box holds a 4-byte index and a part, which may end within the
+        # header.
         if kind in (b"jxlc", b"jxlp"):
             start = position + header + 4 * (kind == b"jxlp")
             found += data[start : min(end, start + _JPEG_XL_HEADER)]

@@ -20,23 +20,23 @@ from picstore.prepare.image.size_limits import check_size, limit_memory
 
 _MAX_BYTES = 32 << 20
 _MAX_DEPTH = 256
-# Bytes at the start of a file in which the first element must begin.
+# Number of bytes from a file's start within which the first element must begin.
 _PROLOG = 65_536
-_DEFAULT_SIZE = (300.0, 150.0)  # pixels; CSS 2.1, 10.3.2: a replaced element without a size
+_DEFAULT_SIZE = (300.0, 150.0)  # pixels; size of an element that states none (CSS 2.1, 10.3.2)
 _UNITS = {"px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
-_MAX_NUMBER = 40  # characters of the longest number that is parsed
+_MAX_NUMBER = 40  # largest number of characters of a number
 _ENCODINGS = frozenset(("utf-8", "us-ascii", "iso-8859-1", "windows-1252"))
 _PICTURES = tuple(f"data:image/{kind}" for kind in ("png", "jpeg", "jpg", "gif", "webp"))
-# Text is drawn in the font that the document names, else in the first of these fonts that the machine has.
+# Fonts for text whose font is missing; the first font that the machine has is used.
 _FONTS = ("Liberation Sans", "DejaVu Sans", "Noto Sans", "Arial", "Helvetica", "FreeSans")
 
 
 class _FirstElement(Exception):
-    """Signal that the parser has reached the first element; the message is the local name of the element."""
+    """Signal that the parser has reached the first element; the message is the element's local name."""
 
 
 def is_svg(data: bytes) -> bool:
-    """Return whether a file is an XML document whose first element, after prolog and DOCTYPE, is ``svg``."""
+    """Return whether a file is an XML document whose first element, after any prolog and DOCTYPE, is ``svg``."""
     if data[:1] not in (b"<", b"\xef", b"\xfe", b"\xff", b" ", b"\t", b"\r", b"\n"):
         return False
 
@@ -88,7 +88,7 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
     document = _decode_text(data)
     parser = expat.ParserCreate(namespace_separator=" ")
     checker = _Checker(parser)
-    parser.buffer_text = True  # Otherwise a reference in two events would pass.
+    parser.buffer_text = True  # Otherwise a reference that the parser delivers in two events would pass the check.
     parser.buffer_size = 4 * len(document) + 1
     parser.StartElementHandler = checker.start_element
     parser.EndElementHandler = checker.end_element
@@ -101,7 +101,7 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
     size, is_complete = _size(checker.root)
     width, height = (max(1, math.floor(min(each, 1e9) + 0.5)) for each in size)
     check_size(width, height, max_pixels=max_pixels)
-    if not is_complete:  # Otherwise resvg measures the drawn elements.
+    if not is_complete:  # Without a complete size, resvg would use the extent of the drawn elements.
         root = document.encode()[checker.root_offset :].decode()
         document = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{root}</svg>'
     return document, (width, height), checker.has_text
@@ -115,7 +115,8 @@ def _decode_text(data: bytes) -> str:
         declared: list[str] = []
         parser = expat.ParserCreate()
         parser.XmlDeclHandler = lambda _, encoding, __: declared.append(encoding or "")
-        with contextlib.suppress(expat.ExpatError, ValueError, LookupError):  # The whole document is parsed later.
+        # Errors are found later, when the whole document is parsed.
+        with contextlib.suppress(expat.ExpatError, ValueError, LookupError):
             parser.Parse(data[:1024].lstrip(), False)
         encoding = (declared[0] if declared else "").lower() or "utf-8"
         if encoding not in _ENCODINGS:
@@ -161,7 +162,7 @@ def _refuse_entity(*_: object) -> None:
 
 
 def _check_address(tag: str, address: str) -> None:
-    """Raise ImageError if an element would load something from an address; a link (``a``) loads nothing."""
+    """Raise ImageError if an element would load something from an address outside; a link (``a``) loads nothing."""
     address = address.strip()
     allowed = address.startswith("#") or tag == "a"
     if tag in ("image", "feImage"):
@@ -171,7 +172,7 @@ def _check_address(tag: str, address: str) -> None:
 
 
 def _refuse_references(text: str) -> None:
-    """Raise ImageError if a string has ``@import``, or ``url()`` of anything except ``#name``."""
+    """Raise ImageError if a string contains ``@import``, or ``url()`` with anything except ``#name``."""
     text = text.lower()
     outside = any(not each.lstrip(" \t\r\n\"'").startswith("#") for each in text.split("url(")[1:])
     if outside or "@import" in text:
@@ -179,10 +180,10 @@ def _refuse_references(text: str) -> None:
 
 
 def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
-    """Compute width and height in pixels from the root's attributes, its viewBox, or CSS's default.
+    """Compute width and height in pixels from the root element's attributes, its viewBox, or CSS's default.
 
     Returns:
-        The size, and whether the root states enough for resvg to compute it.
+        The size, and whether the root states enough for resvg to compute the size itself.
 
     Raises:
         ImageError: the root states a length that cannot be read.
@@ -201,7 +202,7 @@ def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
 
 
 def _pixels(length: str, full: float) -> float | None:
-    """Convert a length to pixels, a percentage relative to ``full``; return None for "auto" or an empty string."""
+    """Convert a length to pixels, a percentage as a share of ``full``; return None for "auto" or an empty string."""
     length = length.strip()
     if length in ("", "auto"):
         return None
@@ -233,7 +234,7 @@ def _import_resvg() -> Any:
 
 @functools.cache
 def _find_font() -> str:
-    """Return an installed font; raise ImageError if there is none, because resvg would silently leave out text."""
+    """Return an installed font; raise ImageError if there is none, because resvg would leave out text silently."""
     resvg = _import_resvg()
     drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><text y="9">{}</text></svg>'
     empty = resvg.svg_to_bytes(svg_string=drawing.format(""))

@@ -1,4 +1,4 @@
-"""Targets and attachments of an image, such as boxes and masks: turned and resized with it, and checked."""
+"""Targets and attachments of an image, such as boxes and masks: rotated and resized with the image, and checked."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from picstore.prepare.image.size_limits import open_by_pillow
 from picstore.storage.annotations import read_objects
 
 _LOSSLESS = ("PNG", "TIFF", "BMP", "GIF")
-# Pillow's modes of masks, whose values must not be mixed by resizing.
+# Pillow's modes of masks, whose values must not be mixed when a mask is resized.
 _INDEXED = ("1", "L", "P", "I", "I;16", "I;16B")
 _MAGIC = (b"\x89PNG", b"II*\0", b"MM\0*", b"BM", b"GIF8", b"\xff\xd8\xff")
 _CANNOT_FOLLOW = "cannot be turned or resized with its image"
-# JPEG quality of an attached JPEG that is resized.
+# JPEG quality at which an attached JPEG is encoded after it was resized.
 _QUALITY = 95
 
 
@@ -30,8 +30,8 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
     Args:
         extra: any JSON value; everything except targets stays unchanged.
         coordinates: map from the source's pixels to the stored image's.
-        annotated: width and height of the annotated image: the upright image, or the raw image if the annotating
-            program ignored the orientation. None means the upright image.
+        annotated: width and height of the image that was annotated: the upright image, or the raw image if the
+            annotating program ignored the orientation. None means the upright image.
 
     Returns:
         The same extra if its coordinates need no mapping, else a changed copy.
@@ -61,7 +61,7 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
 
 
 def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> list[list[float]]:
-    """Map keypoints, whose origin is the center of the first pixel; [0, 0, 0] means unmarked and stays."""
+    """Map keypoints, which count from the center of the first pixel; [0, 0, 0] means unmarked and stays."""
     centers = coordinates.map_points(points[:, :2] + 0.5, rotate=rotate) - 0.5
     marked = (points != 0).any(axis=1, keepdims=True)
     rows = np.round(np.where(marked, centers, 0.0), DECIMALS).tolist()
@@ -72,8 +72,8 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
     """Rotate and resize an attachment like its image, if it has the image's original size.
 
     An attachment is rotated if it has the raw image's size, not the upright image's. A JPEG may also be smaller than
-    its image by an integer factor. Masks take the value of the nearest pixel. A mask of the stored image's size is
-    returned unchanged, and so are other data whose size does not fit.
+    its image by an integer factor. Masks are resized to the nearest pixel's value. A mask that already has the stored
+    image's size is returned unchanged, and so is any other attachment whose size does not fit.
 
     Args:
         name: name of the attachment, for messages.
@@ -99,7 +99,7 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
 
 
 def _factor(size: tuple[int, int], image: CoordinateMap, kind: str) -> int:
-    """Return the factor by which an attachment is smaller than its image; 0 if its size does not fit the image."""
+    """Return the factor by which an attachment is smaller than its image; 0 if the size does not fit the image."""
     if size in (image.upright_size, image.raw_size):
         return 1
     for whole in (image.upright_size, image.raw_size):
@@ -118,7 +118,7 @@ def _require_follower(opened: Image.Image, image: CoordinateMap, factor: int) ->
 
 
 def _moved(opened: Image.Image, image: CoordinateMap, factor: int) -> Image.Image | None:
-    """Rotate and resize an attachment of size 1/``factor`` like its image; return None if it needs no change."""
+    """Return an attachment, 1/``factor`` of its image's size, rotated and resized like the image; None if unchanged."""
     upright = tuple(-(-side // factor) for side in image.upright_size)
     turn = TO_UPRIGHT[image.orientation] if opened.size != upright else None
     turned = opened if turn is None else opened.transpose(turn)
@@ -136,7 +136,7 @@ def _encoded(moved: Image.Image, kind: str) -> bytes:
 
 
 def mask_problem(name: str, data: bytes, size: tuple[int, int]) -> str:
-    """Return a message if an attachment is a mask whose size is not its image's ``size``, else an empty string."""
+    """Return a message if an attachment is a mask with another size than ``size``, that of its image; else ""."""
     if not data.startswith(_MAGIC):
         return ""
     try:

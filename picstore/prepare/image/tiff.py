@@ -1,6 +1,6 @@
 """TIFF, decoded as its tags say (TIFF 6.0, BigTIFF). docs/formats.md, "TIFF", lists the layouts that were proven.
 
-A mode of Pillow says less than the tags: it is the same for 12 and 16 bits, for WhiteIsZero and BlackIsZero, and for
+Pillow's modes say less than the tags: a mode is the same for 12 and 16 bits, for WhiteIsZero and BlackIsZero, and for
 signed and unsigned integers. So Pillow converts only the layouts of ``_is_exact_in_pillow``. For other layouts it only
 decompresses each strip or tile, as if it were a picture of bytes, and NumPy converts the bytes to samples.
 """
@@ -21,12 +21,12 @@ from picstore.errors import ImageError
 from picstore.prepare.image.pixel_conversion import integer_top, largest_usual, scale, strip_boxes
 from picstore.prepare.image.size_limits import check_size
 
-# First bytes of TIFF and BigTIFF files, including files whose writers swapped the magic number.
+# First bytes of TIFF and BigTIFF files, also of files whose writers swapped the bytes of the magic number.
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"MM*\0", b"II\0*")
 
 _Samples = npt.NDArray[Any]
 
-# Tags of TIFF 6.0 and of its supplements.
+# Numbers of tags in TIFF 6.0 and its supplements.
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC, _FILL_ORDER = 256, 257, 258, 259, 262, 266
 _STRIP_OFFSETS, _SAMPLES, _ROWS, _STRIP_COUNTS, _PLANAR, _PREDICTOR = 273, 277, 278, 279, 284, 317
 _COLOR_MAP, _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_COUNTS = 320, 322, 323, 324, 325
@@ -46,11 +46,12 @@ _ASSOCIATED, _UNASSOCIATED = 1, 2
 
 _UNCOMPRESSED, _JPEG = 1, frozenset({6, 7})
 _FAX = frozenset({2, 3, 4})
-# Compressions that do not depend on the samples: none, LZW, Deflate (two numbers), PackBits, LZMA and Zstandard.
+# Compressions that do not depend on the type of samples: none, LZW, Deflate (two numbers), PackBits, LZMA and
+# Zstandard.
 _BYTE_CODERS = frozenset({_UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000})
-# Compressions for which libtiff ignores a predictor; other programs undo it.
+# Compressions for which libtiff ignores a predictor, though other programs undo it.
 _WITHOUT_PREDICTOR = frozenset({_UNCOMPRESSED, 32773})
-# Values of ExtraSamples that Pillow converts exactly, by (photometric interpretation, bits), for unsigned samples.
+# ExtraSamples with which Pillow converts unsigned samples exactly, by (photometric interpretation, bits).
 _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     **{(meaning, bits): ((),) for meaning in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _PALETTE) for bits in (1, 2, 4, 8)},
     **dict.fromkeys(((_BLACK_IS_ZERO, 16), (_CMYK, 8), (_CMYK, 16), (_YCBCR, 8), (_LAB, 8)), ((),)),
@@ -58,7 +59,7 @@ _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     (_RGB, 16): ((), (0,), (_UNASSOCIATED,)),
 }
 _PILLOW_COMPRESSIONS = _BYTE_CODERS | _JPEG | _FAX
-# Largest number of bits per pixel in a file. ImageMagick may take 64 bytes per pixel too.
+# Largest number of bits per pixel in a file; ImageMagick's memory limit is 64 bytes per pixel too.
 _MAX_PIXEL_BITS = 512
 _LONG = 4  # TIFF type of 32-bit integers
 _DIRECTORY = struct.Struct("<H" + 9 * "HHII" + "I")
@@ -67,7 +68,7 @@ _REVERSED = bytes(int(f"{each:08b}"[::-1], 2) for each in range(256))
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layout of the samples of a TIFF's first picture.
+    """Layout of the samples in the first picture of a TIFF.
 
     Attributes:
         size: width and height as they are stored, before the orientation is applied.
@@ -93,12 +94,12 @@ class Layout:
 
     @property
     def samples(self) -> int:
-        """Number of samples of a pixel."""
+        """Number of samples per pixel."""
         return _COLORS[self.photometric] + len(self.extra)
 
     @property
     def alpha(self) -> int | None:
-        """Index in ``extra`` of the first alpha sample; None without alpha."""
+        """Index in ``extra`` of the first alpha sample; None if there is no alpha."""
         return next((k for k, each in enumerate(self.extra) if each in (_ASSOCIATED, _UNASSOCIATED)), None)
 
     def __str__(self) -> str:
@@ -109,9 +110,9 @@ class Layout:
 
 
 def read_tags(data: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
-    """Read the tags of a TIFF's first picture. Values are read on access, and only inside the file."""
+    """Read the tags of the first picture in a TIFF. Values are read on access, and only inside the file."""
     big = data[2:4] in (b"+\0", b"\0+")
-    # Pillow recognizes the number of a BigTIFF in little-endian order only.
+    # Pillow recognizes BigTIFF's magic number in little-endian order only.
     header = b"II+\0" + data[4:16] if big else data[:8]
     tags = TiffImagePlugin.ImageFileDirectory_v2(header, prefix=data[:2])
     file = io.BytesIO(data)
@@ -124,8 +125,8 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
     """Decode a TIFF whose layout Pillow does not convert exactly.
 
     Returns:
-        An image of mode "L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr" or "LAB", which is not rotated; or None
-        if Pillow converts the layout exactly.
+        An image of mode "L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr" or "LAB", not rotated yet; or None if
+        Pillow converts the layout exactly.
 
     Raises:
         ImageError: no code here is proven for the layout, the file is damaged, or it has more than ``max_pixels``.
@@ -149,7 +150,7 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
 
 
 def read_layout(tags: TiffImagePlugin.ImageFileDirectory_v2, order: Literal["<", ">"]) -> Layout:
-    """Read the layout from the tags; raise ImageError if tags contradict each other or their meaning is unknown."""
+    """Read the layout from the tags; raise ImageError if tags contradict each other or have an unknown meaning."""
     photometric = _number(tags, _PHOTOMETRIC, 0)
     compression = _number(tags, _COMPRESSION, _UNCOMPRESSED)
     colors = _COLORS.get(photometric)
@@ -162,14 +163,14 @@ def read_layout(tags: TiffImagePlugin.ImageFileDirectory_v2, order: Literal["<",
     kind = _UNSIGNED if kind == _UNDEFINED else kind
     if kind not in _KINDS:
         raise ImageError(f"TIFF: sample format {kind} is unknown")
-    if photometric == _YCBCR and samples == 1:  # A grey JPEG.
+    if photometric == _YCBCR and samples == 1:  # A grey JPEG has one sample per pixel.
         photometric, colors = _BLACK_IS_ZERO, 1
     count = samples - colors
     if count < 0 or samples * bits > _MAX_PIXEL_BITS:
         raise ImageError(f"TIFF: {samples} samples a pixel of {bits} bits in {_NAMES[photometric]}")
     extra = _numbers(tags, _EXTRA_SAMPLES, ())[:count]
     if not extra and count == 1 and photometric == _RGB:
-        extra = (_UNASSOCIATED,)  # Pillow assumes this too.
+        extra = (_UNASSOCIATED,)  # Pillow makes the same assumption.
     if len(extra) < count:
         raise ImageError(
             f"TIFF: {samples} samples a pixel in {_NAMES[photometric]}; ExtraSamples does not explain them"
@@ -200,7 +201,7 @@ def _is_exact_in_pillow(layout: Layout, tags: TiffImagePlugin.ImageFileDirectory
 
 
 def _is_readable(layout: Layout, tags: TiffImagePlugin.ImageFileDirectory_v2) -> bool:
-    """Return whether the samples of a layout can be read here and have a known meaning."""
+    """Return whether this module can read the samples of a layout, and knows their meaning."""
     bits, meaning, alpha = layout.bits, layout.photometric, layout.alpha
     depths = {_UNSIGNED: {*range(1, 17), 24, 32, 64}, _SIGNED: {8, 16, 32, 64}, _FLOAT: {16, 32, 64}}
     predictors = {1: True, 2: layout.kind != _FLOAT and bits in (8, 16, 32, 64), 3: layout.kind == _FLOAT}
@@ -232,7 +233,7 @@ def _is_subsampled(tags: TiffImagePlugin.ImageFileDirectory_v2) -> bool:
 def _read_samples(
     data: bytes, tags: TiffImagePlugin.ImageFileDirectory_v2, layout: Layout, *, max_pixels: int
 ) -> _Samples:
-    """Read all samples, (height, width, samples), in the smallest machine type that holds them."""
+    """Read all samples as (height, width, samples), in the smallest machine type that holds them."""
     width, height = layout.size
     tiled = _TILE_WIDTH in tags
     if tiled:
@@ -267,7 +268,7 @@ def _read_samples(
 
 
 def _decompress(segment: bytes, size: tuple[int, int], compression: int) -> U8:
-    """Decompress a strip or tile to its bytes, (rows, bytes per row): by libtiff, as a grey picture of 8 bits."""
+    """Decompress a strip or tile to bytes (rows, bytes per row), by libtiff, which takes it for a grey picture."""
     row_bytes, rows = size
     if compression == _UNCOMPRESSED:
         if len(segment) < row_bytes * rows:
@@ -289,10 +290,11 @@ def _sample_type(layout: Layout) -> np.dtype[Any]:
 
 
 def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Samples:
-    """Convert the bytes of a strip or tile to samples (rows, width, channels), and undo the predictor."""
+    """Convert the decompressed bytes of a strip or tile to samples (rows, width, channels), and undo the predictor."""
     samples: _Samples
     if layout.predictor == 3:
-        # Adobe's technote 3: a row has all highest bytes first, as differences from the byte one pixel before.
+        # Adobe's technote 3: a row has the highest bytes of all samples first, as differences from the byte one pixel
+        # before.
         differences = rows.reshape(shape[0], -1, shape[2])
         bytes_ = np.cumsum(differences, axis=1, dtype=np.uint8).reshape(shape[0], layout.bits // 8, -1)
         return np.ascontiguousarray(bytes_.swapaxes(1, 2)).view(f">f{layout.bits // 8}").reshape(shape)
@@ -309,7 +311,7 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
 
 
 def _unpack(rows: U8, count: int, bits: int) -> npt.NDArray[np.uint16]:
-    """Unpack ``count`` samples of 1 to 16 bits from each row, highest bit first; a sample is within three bytes."""
+    """Unpack ``count`` samples of 1 to 16 bits, which lie within three bytes each, from each row, highest bit first."""
     first = np.arange(count) * bits
     padded = np.pad(rows, ((0, 0), (0, 2)))
     unpacked = np.empty((len(rows), count), np.uint16)
@@ -327,7 +329,7 @@ def _unpack(rows: U8, count: int, bits: int) -> npt.NDArray[np.uint16]:
 
 
 def _to_image(samples: _Samples, layout: Layout, tags: TiffImagePlugin.ImageFileDirectory_v2) -> Image.Image:
-    """Reduce samples to 8 bits (docs/formats.md, "Color"), strip by strip, to an image with its alpha, if any."""
+    """Reduce samples to 8 bits (docs/formats.md, "Color") strip by strip; return an image, with alpha if it has any."""
     colors = _COLORS[layout.photometric]
     kept = [*range(colors), *([] if layout.alpha is None else [colors + layout.alpha])]
     top = _top(samples[..., kept], layout)
@@ -352,7 +354,7 @@ def _to_image(samples: _Samples, layout: Layout, tags: TiffImagePlugin.ImageFile
 
 
 def _top(samples: _Samples, layout: Layout) -> float:
-    """Return the sample value that is scaled to white, 255."""
+    """Return the sample value that becomes white, 255, when samples are reduced to 8 bits."""
     if layout.kind == _UNSIGNED and layout.bits <= 16:
         return (1 << layout.bits) - 1
     strips = (samples[upper:lower] for _, upper, _, lower in strip_boxes(layout.size))
@@ -363,7 +365,7 @@ def _top(samples: _Samples, layout: Layout) -> float:
 
 def _reduce(samples: _Samples, layout: Layout, top: float) -> U8:
     if layout.kind == _UNSIGNED and (layout.bits == 8 or (layout.bits == 16 and samples.shape[2] > 1)):
-        # Take the upper 8 bits, as Pillow does for 16-bit RGB.
+        # Take the upper 8 bits, as Pillow does for RGB of 16 bits.
         upper: U8 = (samples >> layout.bits - 8).astype(np.uint8)
         return upper
     return scale(samples, top)
@@ -388,7 +390,7 @@ def _number(tags: TiffImagePlugin.ImageFileDirectory_v2, tag: int, default: int)
 
 
 def _one_of_all(tags: TiffImagePlugin.ImageFileDirectory_v2, tag: int, default: int, name: str, samples: int) -> int:
-    """Return the value of a tag that all samples of a pixel share; raise ImageError if values differ."""
+    """Return the value of a tag that must be the same for all samples of a pixel; raise ImageError if values differ."""
     values = set(_numbers(tags, tag, (default,))[: max(1, samples)])
     if len(values) != 1:
         raise ImageError(f"TIFF: different {name} in one pixel ({', '.join(map(str, sorted(values)))}) are not read")

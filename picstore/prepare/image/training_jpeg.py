@@ -35,20 +35,20 @@ from picstore.storage.format.layout import SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 from picstore.storage.format.segment_table import make_entries
 
-# Statuses of an input in the ledger; the module ``ledger`` defines FAILED and DUPLICATE.
+# Statuses of converted inputs in the ledger; the module ``ledger`` defines FAILED and DUPLICATE.
 LOSSLESS, REENCODED, INDEXED = "lossless", "reencoded", "indexed"
 
-_START = b"\xff\xd8\xff"  # SOI, and the first byte of the next marker
-# EOI. Entropy-coded data cannot contain EOI (T.81, B.1.1.5).
+_START = b"\xff\xd8\xff"  # SOI marker, and first byte of the next marker
+# EOI marker. Entropy-coded data cannot contain it (T.81, B.1.1.5).
 _END = b"\xff\xd9"
-# Coding processes that libjpeg-turbo decodes at any scale.
+# Coding processes whose JPEGs libjpeg-turbo can decode at a fraction of the size.
 _PROCESSES = ("baseline", "extended", "progressive")
-_MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # constant, because the look-up takes 9 µs
+_MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # largest length of a segment; computed once, because the look-up takes 9 µs
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJpeg:
-    """Training JPEG, or image that an index refers to, and the way in which it was made.
+    """Training JPEG, or image that an index refers to, with the way in which it was made.
 
     Attributes:
         info: size, sampling and restart segments, for the index of a container (docs/format.md).
@@ -69,8 +69,8 @@ def make_training_jpeg(
 ) -> TrainingJpeg:
     """Make a training JPEG: add restart markers to a JPEG, or re-encode the image if that is impossible.
 
-    ``settings.reencode`` forces re-encoding, and so does ``resize`` for images whose size it changes. The other
-    arguments and the errors are those of :func:`decode_any`.
+    ``settings.reencode`` forces re-encoding, and so does ``settings.resize`` for images whose size it changes.
+    Arguments and errors are those of :func:`decode_any`.
     """
     made: TrainingJpeg | str = ""
     if isinstance(source, bytes):
@@ -81,11 +81,11 @@ def make_training_jpeg(
 
 
 def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list[TrainingJpeg | str]:
-    """Make training JPEGs by adding restart markers.
+    """Make training JPEGs from JPEGs, without loss, by adding restart markers.
 
     Returns:
         For each source its training JPEG, or the reason to re-encode it; the reason is empty if the settings ask for
-        it, or the source is not a JPEG.
+        re-encoding, or the source is not a JPEG.
     """
     made: list[TrainingJpeg | str] = [""] * len(sources)
     parsed = {}
@@ -97,7 +97,7 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
                 made[k] = str(error)
                 continue
             if source.rfind(_END, header.length) < 0:
-                made[k] = "damaged JPEG: its end is missing"  # Pillow decides whether the JPEG is truncated.
+                made[k] = "damaged JPEG: its end is missing"  # Pillow will decide whether the JPEG is truncated.
             elif _fits_unchanged((header.width, header.height), settings):
                 parsed[k] = source, segments, header
     for k, transcoded in zip(parsed, transcode_all(parsed.values()), strict=True):
@@ -114,7 +114,7 @@ def _describe(transcoded: TranscodedJpeg) -> TrainingJpeg:
 def reencode(
     source: bytes | Image.Image | U8, reason: str, *, settings: EncodeSettings, name: str = "", bounded: bool = False
 ) -> TrainingJpeg:
-    """Decode and encode a source for which :func:`make_lossless` gave a reason; see :func:`make_training_jpeg`."""
+    """Decode and encode a source for which :func:`make_lossless` gave ``reason``; see :func:`make_training_jpeg`."""
     if isinstance(source, bytes) and (large := _encode_large(source, settings)) is not None:
         return large
     decoded = decode_any(source, settings=settings, name=name, bounded=bounded)
@@ -126,7 +126,7 @@ def reencode(
 
 
 def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | None:
-    """Encode a large image strip by strip while it is decoded; return None for images that are read as a whole."""
+    """Encode a large image strip by strip while it is decoded; return None if the image must be decoded whole."""
     if settings.resize is not None or settings.encoder != "turbo":
         return None
     large = open_large_image(source, settings=settings)
@@ -135,7 +135,7 @@ def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | Non
     try:
         made = encode_strips(large.strips, size=large.size, quality=settings.quality, subsampling=settings.subsampling)
     except FaultFound:
-        return None  # Pillow reads the image, or says what is wrong.
+        return None  # Pillow will read the image, or report what is wrong.
     info = _info_of(made, REENCODED)
     return TrainingJpeg(made.jpeg, info, CoordinateMap(1, large.size, large.size), REENCODED, large.origin)
 
@@ -161,7 +161,7 @@ def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "
 
 
 def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
-    """Return whether the settings keep the size of a JPEG; otherwise decoding resizes or refuses the image."""
+    """Return whether the settings keep a JPEG's size; if not, decoding resizes or rejects the image."""
     allowed = max(size) <= MAX_SIDE and size[0] * size[1] <= settings.max_pixels
     return allowed and (settings.resize is None or settings.resize.target(*size) == size)
 
@@ -185,7 +185,7 @@ def index_image(data: bytes, *, settings: EncodeSettings, name: str = "", bounde
 
 
 def _index_jpeg(data: bytes, settings: EncodeSettings) -> TrainingJpeg:
-    """Describe an upright JPEG by its headers and restart markers; raise ImageError for any other image."""
+    """Describe an upright JPEG from headers and restart markers, undecoded; raise ImageError for any other image."""
     segments = tuple(iterate_marker_segments(data))
     header = header_from_segments(segments)
     size = header.width, header.height
@@ -199,7 +199,7 @@ def _index_jpeg(data: bytes, settings: EncodeSettings) -> TrainingJpeg:
 
 
 def _find_end(data: bytes, header: Header) -> tuple[ImageInfo, int]:
-    """Return the image info and the offset after EOI; for a JPEG of several scans, the end of the file."""
+    """Return the image info and the offset after EOI; for a JPEG of several scans, the length of the file as offset."""
     if header.process == "progressive" or header.scan_components < len(header.components):
         if data.rfind(_END, header.length) < 0:
             raise ImageError("its end is missing")
@@ -219,7 +219,7 @@ def parse_image_info(jpeg: bytes) -> ImageInfo:
 
 
 def make_image_info(header: Header, lengths: I64) -> ImageInfo:
-    """Build the image info of a training JPEG from its header and the lengths of its segments in bytes."""
+    """Build the image info of a training JPEG from its header and the lengths, in bytes, of its restart segments."""
     segments = NO_SEGMENTS
     if header.restart_interval and int(lengths.max()) <= _MAX_LENGTH:
         segments = lengths.astype(SEGMENT)

@@ -24,17 +24,17 @@ from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import text_of_file
 
-MAX_ANNOTATIONS = 1 << 32  # largest size of an annotation file in bytes; COCO 2017 has 448 MB
+MAX_ANNOTATIONS = 1 << 32  # largest size in bytes of an annotation file; COCO 2017's has 448 MB
 _BESIDE = "_annotations.coco.json"  # annotation file that Roboflow writes into a folder of images
 _LISTS = ("images", "annotations", "categories")
-# What names must not contain: control characters and unpaired UTF-16 surrogates.
+# Characters that names must not contain: control characters and unpaired UTF-16 surrogates.
 _NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 # Decimal places to which coordinates are rounded, because the sum left + width has a rounding error.
 _DECIMALS = 3
 
 
 def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
-    """List the images of an annotation file in file order, with label −1 and their objects in the extra.
+    """List the images of an annotation file in file order, with label −1 and with their objects in the extra.
 
     docs/formats.md describes the objects' fields. Boxes are clipped to their image; objects whose clipped box has no
     area are left out, and counted in a message. Listing needs about twice the annotation file's size in memory; the
@@ -48,7 +48,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     # For each image id, the offsets of its annotations in the file's text.
     offsets: dict[int, list[int]] = {}
     optional: set[str] = set()
-    numbers: set[int] = set()  # ids of annotations
+    numbers: set[int] = set()  # ids of annotations so far
     for name, path, offset, value in document.items():
         id_ = document.integer(value, "id", path)
         if name == "annotations":
@@ -98,7 +98,8 @@ class _Document:
         try:
             if (size := file.size()) > MAX_ANNOTATIONS:
                 raise UsageError(f"{file} has {size:,} bytes; give annotations of at most {MAX_ANNOTATIONS:,}")
-            # The file's bytes and its text are in memory at once, which takes twice the size of the file.
+            # The file's bytes and the decoded text are in memory at the same time, which takes twice the size of the
+            # file.
             self.values = JsonItems(text_of_file(file.read(0, size, file=str(file))))
         except ValueError as error:
             raise UsageError(f"{file} is not JSON: {error}") from error
@@ -107,7 +108,7 @@ class _Document:
         raise UsageError(f"{self._file}: {path}: {what}")
 
     def items(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-        """Yield (list's name, item's path in messages, item's offset, item) for the items of all three lists."""
+        """Yield (list's name, item's path for messages, item's offset, item) for each item of the three lists."""
         counts: dict[str, int] = {}
         try:
             for name, offset, value in self.values.items(_LISTS):
@@ -139,7 +140,7 @@ class _Document:
         return text
 
     def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
-        """Return ``values``; raise UsageError unless it is a list of k × ``multiple`` numbers up to ±MAX_COORDINATE."""
+        """Return a list of numbers; raise UsageError unless it holds k × ``multiple`` numbers up to ±MAX_COORDINATE."""
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")
         if not all(-MAX_COORDINATE <= value <= MAX_COORDINATE for value in values):
@@ -166,11 +167,12 @@ def _targets(
     labels: dict[int, int],
     optional: set[str],
 ) -> dict[str, list[Any]]:
-    """Return an image's target fields, each a list with a value per object whose clipped box has an area.
+    """Return an image's target fields: a list each, with a value for every object whose clipped box has an area.
 
     Args:
-        labels: labels by category id.
-        optional: which of ``segmentation`` and ``keypoints`` occur in the file; all images then get their fields.
+        labels: class number of each category id.
+        optional: which of the keys ``segmentation`` and ``keypoints`` any annotation has; all images then get the
+            fields.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)
@@ -192,7 +194,7 @@ def _targets(
 def _object_fields(
     document: _Document, annotation: dict[str, Any], labels: dict[int, int], path: str
 ) -> dict[str, Any]:
-    """Return the values of one object by target field, without its box."""
+    """Return the values of one object by target field; the box is not included."""
     label = labels.get(document.integer(annotation, "category_id", path))
     if label is None:
         document.refuse(f"{path}.category_id", f"no category has the id {annotation['category_id']}")
@@ -236,7 +238,7 @@ def clip_box(corners: Sequence[float], size: tuple[int, int]) -> list[float] | N
 
 
 def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[float]], dict[str, Any] | None]:
-    """Return an object's polygons of at least three points; and its run-length mask, unchanged, None if it has none."""
+    """Return (polygons with at least three points, unchanged run-length mask or None) of an object's segmentation."""
     if isinstance(value, dict):
         counts, size = value.get("counts"), value.get("size")
         if isinstance(counts, list):
@@ -254,7 +256,7 @@ def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[flo
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a folder of images with the annotations that Roboflow writes beside them."""
+    """Return whether a location is a folder with images and the annotation file that Roboflow writes beside images."""
     return probe.is_folder and _BESIDE in probe.files
 
 

@@ -1,6 +1,6 @@
 """Readers of images that formats store in compressed blocks or as plain pixels.
 
-A block (zstd, gzip, bzip2) is decompressed whole, and one block is cached. Pixels become PGM, PPM or PNG files.
+A block (zstd, gzip, bzip2) is decompressed whole, and one block is cached. Plain pixels become PGM, PPM or PNG files.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 MAX_DECOMPRESSED = 1 << 32  # largest size of a decompressed block in bytes
-# A block may claim this many decompressed bytes per compressed byte, plus _SMALL bytes; images and masks need no more.
+# Largest plausible size of a decompressed block: this many bytes per compressed byte, plus _SMALL bytes. Images and
+# masks need no more.
 _MAX_RATIO = 256
-_SMALL = 64 << 20  # size in bytes
+_SMALL = 64 << 20  # bytes
 CODECS = ("zstd", "gz", "bz2")
 _KEY = struct.Struct("<8sQQQ")
 
 
 @dataclass(frozen=True, slots=True)
 class CompressedBlock:
-    """Range of compressed bytes in a file; ``codec`` is one of CODECS."""
+    """Compressed bytes in a file; ``codec`` is one of CODECS."""
 
     codec: str
     offset: int
@@ -45,7 +46,7 @@ class CompressedBlock:
 
 
 class DecompressedBlock:
-    """Decompressed bytes with the interface of :class:`SourceFile`."""
+    """Data of a decompressed block, with the interface of :class:`SourceFile`."""
 
     def __init__(self, data: bytes, path: str) -> None:
         self._data, self.path, self.printable_path, self.size = data, path, printable(path), len(data)
@@ -60,10 +61,10 @@ class DecompressedBlock:
 
 @functools.lru_cache(1)
 def decompress_block(path: str, block: CompressedBlock, version: str) -> DecompressedBlock:
-    """Decompress a block of a file. Memory grows with the data that comes out, not with the size that is claimed.
+    """Decompress a block of a file; memory grows with the bytes that come out, not with the claimed size.
 
     Args:
-        version: version that the file must have; empty for any.
+        version: version that the file must have; empty if any version will do.
 
     Raises:
         Changed: the file has another version.
@@ -86,7 +87,7 @@ def decompress_block(path: str, block: CompressedBlock, version: str) -> Decompr
 
 
 def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
-    """Decompress at most ``limit`` bytes."""
+    """Return up to ``limit`` decompressed bytes."""
     if codec == "zstd":
         data: bytes = ZstdDecompressor().decompress(packed, limit)
         return data
@@ -96,7 +97,7 @@ def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
 
 
 def read_compressed(source: Input) -> bytes:
-    """Read an input that is the byte range ``offset``, ``size`` of the decompressed block that ``key`` describes."""
+    """Read an input that lies at ``offset`` in a decompressed block; the input's ``key`` describes the block."""
     codec, *numbers = _KEY.unpack(source.key)
     block = CompressedBlock(codec.rstrip(b"\0").decode(), *numbers)
     return decompress_block(source.path, block, source.version).read(source.offset, source.size)
@@ -108,14 +109,14 @@ _MODES = {"L": 1, "RGB": 3, "RGBA": 4}
 
 
 def netpbm(pixels: bytes, width: int, height: int, channels: int) -> bytes:
-    """Return a PGM (1 channel) or PPM (3 channels) file; raise ImageError if the number of pixels is wrong."""
+    """Return pixels as a PGM (1 channel) or PPM (3 channels) file; raise ImageError if the number of bytes is wrong."""
     if channels not in (1, 3) or min(width, height) < 1 or len(pixels) != width * height * channels:
         raise ImageError(f"{len(pixels):,} bytes are not {width} × {height} pixels of {channels} channels")
     return b"%s %d %d 255\n" % (b"P5" if channels == 1 else b"P6", width, height) + pixels
 
 
 def image_file(array: U8) -> bytes:
-    """Encode uint8 (H, W), (H, W, C) or (C, H, W), C of 1, 3 or 4, as a file; raise ImageError for other arrays."""
+    """Encode uint8 pixels (H, W), (H, W, C) or (C, H, W), C of 1, 3 or 4, as a file; raise ImageError for others."""
     if array.dtype != np.uint8 or array.ndim not in (2, 3):
         raise ImageError(f"array of {array.dtype} {array.shape}; images are uint8 (H, W), (H, W, C) or (C, H, W)")
     if array.ndim == 2:
@@ -131,25 +132,25 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Return (reader, key) of an input in ``block``, or in a plain file if None; ``encoding`` pil is a PIL image."""
+    """Return (reader, key) of an input in ``block``, or in a plain file if None; encoding "pil" is a PIL image."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())
 
 
 def read_rgb(source: Input) -> bytes:
-    """Read an input that is a byte range of RGB pixels, as a PPM file; ``key`` is width and height as u32."""
+    """Read an input that is RGB pixels in a file, and return a PPM file; ``key`` holds width and height as u32."""
     width, height = struct.unpack("<II", source.key)
     return netpbm(_read_range(source), width, height, 3)
 
 
 def read_pil(source: Input) -> bytes:
-    """Read a PIL image as MosaicML and LitData store it (width, height, mode, pixels), as an image file."""
+    """Read a PIL image as MosaicML and LitData store it (width, height, mode, pixels), and return an image file."""
     return _pil_to_file(_read_range(source))
 
 
 def read_compressed_pil(source: Input) -> bytes:
-    """Read a PIL image that MosaicML or LitData stored in a compressed block, as an image file."""
+    """Read a PIL image that MosaicML or LitData stored in a compressed block, and return an image file."""
     return _pil_to_file(read_compressed(source))
 
 

@@ -31,11 +31,11 @@ PATH_FIELDS = (
     *("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname"),
     *("image_id", "imageid", "image_name"),
 )
-# A CSV is divided into parts if its header has fewer bytes than this. ``csv`` rejects fields of twice that size.
+# A CSV is divided into parts only if its header has fewer bytes than this. ``csv`` rejects fields of twice this size.
 MAX_HEADER = 1 << 16
-CUT = "cut off, "  # begins the error message of a row that was cut off
-_MAX_TABLE = 1 << 32  # largest size of a table in bytes
-# Usual names, in lower case, of the columns of a box's left, top, right and bottom.
+CUT = "cut off, "  # start of the message for a row that was cut off
+_MAX_TABLE = 1 << 32  # largest size in bytes of a table
+# Usual names of the columns of a box's left, top, right and bottom, in lower case.
 _CORNERS = (
     ("xmin", "ymin", "xmax", "ymax"),
     ("x_min", "y_min", "x_max", "y_max"),
@@ -59,7 +59,7 @@ def read_table(location: Location) -> bytes:
 
 
 def text_of_table(data: bytes) -> str:
-    """Decode a table by its byte order mark, else as UTF-8; bytes that are not UTF-8 become surrogates."""
+    """Decode a table by its byte order mark, else as UTF-8; bytes that are not UTF-8 become lone surrogates."""
     return text_of_file(data, "surrogateescape")
 
 
@@ -69,7 +69,7 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of a CSV's part, which follows ``lines`` lines; without ``names``, its first row is the header."""
+    """Yield the rows of a CSV from a part that follows ``lines`` lines; without ``names``, it begins with a header."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(table), strict=True)
     try:
         names = next(reader, []) if names is None else names
@@ -89,7 +89,7 @@ def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) ->
 
 @dataclass(slots=True)
 class _Image:
-    """Rows of one image: four corners and a label per box, further columns by name, and the first error message."""
+    """Rows of one image: four corners and a label per box, other columns' values by name, first error message."""
 
     corners: array[float] = field(default_factory=lambda: array("d"))
     labels: list[Label] = field(default_factory=list)
@@ -104,10 +104,10 @@ def list_box_csv(table: Location, root: Location, image_field: str | None, label
 
     Args:
         root: folder of the images. A name without a suffix is the stem of a file in the folder.
-        image_field, label_field: names of the columns of path and class; None to choose columns with usual names.
+        image_field, label_field: names of the columns with path and class; None to choose columns by usual names.
 
     Returns:
-        The listing, or None if the table has no columns of boxes.
+        The listing, or None if the table has no columns for the corners of boxes.
     """
     with SourceFile(table) as file:
         head = text_of_table(file.read(0, min(file.size, MAX_HEADER)))
@@ -151,7 +151,7 @@ def list_box_csv(table: Location, root: Location, image_field: str | None, label
 
 
 def _corner_columns(names: Sequence[str]) -> tuple[str, str, str, str] | None:
-    """Return the columns of left, top, right and bottom; None if a table has no boxes."""
+    """Return the names of the columns of a box's left, top, right and bottom; None if a table lacks such columns."""
     lower = {name.strip().lower(): name for name in names}
     for left, top, right, bottom in _CORNERS:
         if {left, top, right, bottom} <= lower.keys():
@@ -160,7 +160,7 @@ def _corner_columns(names: Sequence[str]) -> tuple[str, str, str, str] | None:
 
 
 def _is_retinanet(first: Sequence[str]) -> bool:
-    """Return whether a table's first row is a path and a box, as in RetinaNet's tables, instead of column names."""
+    """Return whether a table's first row is a path and a box, as in RetinaNet's tables, which have no header."""
     if len(first) != len(_RETINANET) or not all(value == "" or _number(value) is not None for value in first[1:5]):
         return False
     return "." in first[0]

@@ -1,4 +1,4 @@
-"""Duplicates among inputs: inputs with equal bytes, of which a dataset holds only the first."""
+"""Search for duplicates among inputs: of inputs with equal bytes, a dataset holds only the first."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _END_BYTES = 4096
 _INPUTS_PER_TASK = 1000
 
 NumberedInputs = Sequence[tuple[int, Input]]
-# Number of an input's bytes, and its last bytes or the SHA-256 of all.
+# Number of bytes of an input, and the input's last bytes or the SHA-256 of all its bytes.
 Fingerprint = tuple[int, bytes]
 
 
 def mark_duplicates(listing: Listing, *, workers: int) -> Listing:
-    """Return the listing with ``duplicates``, which maps an input to the first input with the same bytes.
+    """Return the listing with ``duplicates``, which maps an input's index to that of the first input with its bytes.
 
     The first pass compares size and last 4 KiB of all inputs, which differ for nearly all images: photographs of one
     camera begin alike, but entropy-coded data does not end alike. The second pass compares the SHA-256 of those inputs
@@ -44,7 +44,7 @@ def _run(
     candidates: NumberedInputs,
     workers: int,
 ) -> dict[int, Fingerprint]:
-    """Run ``function`` on all inputs in tasks; return fingerprints by id, except those of tasks whose process died."""
+    """Run ``function`` on all inputs in tasks; return fingerprints by id, without those of tasks whose process died."""
     tasks = deque(candidates[k : k + _INPUTS_PER_TASK] for k in range(0, len(candidates), _INPUTS_PER_TASK))
     found: dict[int, Fingerprint] = {}
     for _, outcome in worker_processes.LocalEngine(workers).run(function, tasks):
@@ -54,7 +54,7 @@ def _run(
 
 
 def end_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Return (size, last bytes) of each input by id; (size, SHA-256) if a reader reads the input, always whole."""
+    """Return (size, last bytes) of each input by id; (size, SHA-256) of an input with a reader, always read whole."""
     return _fingerprints(inputs, lambda one: _end(one) if one.reader is None else _sha256(one), on_progress)
 
 

@@ -29,7 +29,8 @@ from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location
 
 _VERSION = 2
-_HEADER = struct.Struct("<HHIQQ")  # version, fields, page size, samples, offset of the allocation table
+# Version, number of fields, page size, number of samples, offset of the allocation table.
+_HEADER = struct.Struct("<HHIQQ")
 _FIELD = np.dtype([("type", "u1"), ("name", "S16"), ("arguments", "V1024")])
 _ALLOCATION = np.dtype([("sample", "<u8"), ("offset", "<u8"), ("size", "<u8")])
 _MAX_FIELDS = 256
@@ -53,7 +54,7 @@ _NAMES = {_FLOAT: "float", _INTEGER: "integer", _IMAGE: "image", _BYTES: "bytes"
 def list_ffcv(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """List every sample in order. JPEGs are read from the file unchanged; raw pixels are read as PPM.
 
-    Integers, floats and JSON become the extra, except the label; arrays and bytes are left out.
+    Fields of integers, floats and JSON become the extra, except the label; fields of arrays and bytes are left out.
     """
     if not location.is_file():
         raise NotADataset(f"{location} is not a file")
@@ -84,13 +85,14 @@ def _samples(
     skipped: SkippedFields,
 ) -> Iterator[SourceSample]:
     start, samples, table_offset = layout
-    # FFCV writes rows of a NumPy type with align=True, whose nested types are packed.
+    # FFCV writes metadata rows as a NumPy type with align=True, whose nested types are not aligned.
     row = np.dtype([(name, _METADATA[type_]) for name, type_ in fields.items()], align=True)
     allocations = np.frombuffer(
         file.read(table_offset, (file.size - table_offset) // _ALLOCATION.itemsize * _ALLOCATION.itemsize), _ALLOCATION
     )
     allocations = np.sort(allocations, order="offset")
-    # Bytes of JSON that may still come: no two samples share a field, so all fields fit into the file's size.
+    # Number of bytes that JSON fields may still have: samples do not share fields, so all fields fit into the file's
+    # size.
     json_bytes = file.size
     json_fields = [name for name, type_ in fields.items() if type_ == _JSON]
     for first in range(0, samples, _ROWS_PER_READ):
@@ -106,7 +108,7 @@ def _samples(
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
-    """Return each image's size in bytes, which is that of the allocation at its offset; −1 if there is none."""
+    """Return each image's size in bytes, the size of the allocation at the image's offset; −1 without an allocation."""
     sizes = np.full(len(images), -1, np.int64)
     if len(allocations):
         nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)
@@ -149,14 +151,14 @@ def _sample(
 
 
 def _read_json(file: SourceFile, offset: int, size: int, skipped: SkippedFields) -> Any:
-    """Read a JSON field, which ends with a zero byte; raise ValueError if it is damaged or too large for a record."""
+    """Parse a JSON field, which ends with a zero byte; raise ValueError if it is damaged or too large for a record."""
     if size > MAX_EXTRA:
         raise ValueError(f"{size:,} bytes")
     return json_value(file.read(offset, size).partition(b"\0")[0], skipped)
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a file .beton whose header has version 2."""
+    """Return whether a location is a .beton file whose header states version 2."""
     head = probe.head()[: _HEADER.size] if probe.location.name.endswith(".beton") else b""
     return len(head) == _HEADER.size and _HEADER.unpack(head)[0] == _VERSION
 

@@ -27,12 +27,12 @@ NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".
 
 
 def list_folder(location: Location, *, hidden: bool = False, engine: Engine | None = None) -> Listing:
-    """List the files of a folder whose sub-folders are classes, numbered by sorted name.
+    """List the files of a folder whose sub-folders are classes, which are numbered by sorted name.
 
-    Without sub-folders, the folder is the only class, label 0. Every regular file is listed, except files with the
-    suffix of a text or table, and hidden files unless ``hidden``. Files in nested folders belong to the class of the
-    sub-folder above. Links are followed, because some datasets consist of links. Messages for the user count files that
-    are not images, hidden files and folders, and links that lead out of the folder.
+    If there are no sub-folders, the folder itself is the only class, label 0. Every regular file is listed, except
+    files with the suffix of a text or table, and hidden files unless ``hidden``. Files in nested folders belong to the
+    class of the sub-folder above. Links are followed, because some datasets consist of links. Messages for the user
+    count files that are not images, hidden files and folders, and links that lead out of the folder.
     """
     every = location.entries()
     odd = [entry.name for entry in every if entry.is_folder and location.is_odd(f"{entry.name}/x")]
@@ -62,7 +62,7 @@ def list_folder(location: Location, *, hidden: bool = False, engine: Engine | No
 
 @dataclass(frozen=True, slots=True)
 class _ClassFolder:
-    """Folder of a class, or the source itself as the only class; ``prefix`` begins the names of its inputs."""
+    """Folder of a class, or the source's folder as the only class; ``prefix`` begins the names of its inputs."""
 
     source: Location
     folder: Location
@@ -72,7 +72,7 @@ class _ClassFolder:
 
 
 def is_taken(name: str, *, hidden: bool) -> bool:
-    """Return whether an entry is listed: visible, or ``hidden`` is set and no system or program created the entry."""
+    """Return whether an entry is listed: visible, or ``hidden`` is set and no system or known program created it."""
     return not name.startswith(".") or (hidden and name not in _OF_PROGRAMS and not name.startswith("._"))
 
 
@@ -82,10 +82,10 @@ def _list_class(folder: _ClassFolder) -> FoundPart:
 
 
 def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list[Input]:
-    """List all files below a folder, depth first, by name."""
+    """List all files below a folder, depth first, sorted by name."""
     if isinstance(folder, Folder):
         return list(walk.files_below(str(folder), prefix, label, set()))
-    # A store lists a thousand objects per request, at any depth, so a request per folder is not needed.
+    # A store lists a thousand objects of any depth per request, so the folders are not listed one by one.
     files = sorted((name.split("/"), size) for name, size in folder.files())
     folders = {tuple(parts[:depth]) for parts, _ in files for depth in range(1, len(parts))}
     found = []
@@ -117,7 +117,7 @@ class _Walk:
     """Walk over the files below a local source.
 
     Attributes:
-        notes: counts and examples of files that are not images, of hidden entries, and of links out of the source.
+        notes: numbers and examples of files that are not images, hidden entries, and links that lead out of the source.
     """
 
     def __init__(self, root: str, *, hidden: bool) -> None:
@@ -125,21 +125,21 @@ class _Walk:
         self._root, self._hidden = root, hidden
 
     def takes(self, parts: Sequence[str], prefix: str) -> bool:
-        """Return whether :func:`is_taken` accepts all parts of a path; otherwise count the path as hidden."""
+        """Return whether :func:`is_taken` accepts every component of a path; if not, count the path as hidden."""
         if all(is_taken(part, hidden=self._hidden) for part in parts):
             return True
         add_note(self.notes, _HIDDEN, prefix + "/".join(parts))
         return False
 
     def may_be_image(self, name: str) -> bool:
-        """Return whether a file's suffix may be that of an image; otherwise count the file as no image."""
+        """Return whether a file's suffix may be that of an image; if not, count the file as not an image."""
         if not name.lower().endswith(NO_IMAGES):
             return True
         add_note(self.notes, _NO_IMAGE, name)
         return False
 
     def files_below(self, path: str, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
-        """Yield the files below ``path`` by name; follow links, except to the folders above, ``parents``."""
+        """Yield the files below ``path`` by name; follow links, except to ``parents``, the folders above."""
         try:
             own = os.stat(path)  # noqa: PTH116
             with os.scandir(path) as found:
@@ -177,7 +177,7 @@ class _Walk:
 
 
 def _remarks(source: Location, notes: Notes) -> Iterator[str]:
-    """Yield messages on files that are not images, hidden files, and links out of the source."""
+    """Yield messages on files that are not images, on hidden entries, and on links out of the source."""
     for key, one, several, outcome in (
         (_NO_IMAGE, "file that is not an image", "files that are not images", "left out"),
         (_HIDDEN, "hidden file or folder", "hidden files and folders", "left out; --hidden takes them"),
@@ -191,7 +191,7 @@ def _remarks(source: Location, notes: Notes) -> Iterator[str]:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # Links lead in a circle.
+    except OSError:  # The links form a circle.
         return False
 
 
@@ -205,7 +205,7 @@ def _no_file(entry: os.DirEntry[str]) -> str:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a folder; raise UsageError if :func:`require_readable` refuses the folder."""
+    """Return whether a location is a folder; raise UsageError if :func:`require_readable` rejects the folder."""
     if probe.is_folder:
         require_readable(probe)
     return probe.is_folder

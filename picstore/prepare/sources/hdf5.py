@@ -25,27 +25,27 @@ from picstore.prepare.sources.splits import choose_split, split_of_name, without
 from picstore.storage.location.local import Folder
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
-# The magic number is searched at the offsets 0, 512, 1024, 2048, … below this limit.
+# Limit of the offsets 0, 512, 1024, 2048, … at which the magic number is searched.
 _MAX_USER_BLOCK = 1 << 30
-# Attribute of datasets that MATLAB wrote, which have the dimensions of MATLAB's arrays in reverse order.
+# Attribute that marks datasets written by MATLAB, whose dimensions are in reverse order.
 _MATLAB = "MATLAB_class"
 _ROWS_PER_READ = 4096
-# Largest number of values per row of a label that is a list, such as a one-hot vector.
+# Largest number of values per row of a label field that holds lists, such as one-hot vectors.
 _MAX_VALUES = 1 << 12
 # Number of rows per read if strings have variable length; small, because a row may be as large as the file.
 _TEXTS_PER_READ = 64
-# A dataset may claim this many bytes per stored byte (deflate reaches 1,032), and _UNWRITTEN bytes in addition, because
-# HDF5 need not store values that were never written, such as labels that are all 0.
+# Largest plausible size of a dataset: this many bytes per stored byte (deflate reaches 1,032), plus _UNWRITTEN bytes,
+# because HDF5 need not store values that were never written, such as labels that are all 0.
 _MAX_RATIO = 1100
 _UNWRITTEN = 64 << 20
-# The x in the name of a dataset of images such as train_set_x, whose labels are then in train_set_y.
+# The x in the name of a dataset of images, such as train_set_x; its labels are in train_set_y.
 _X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")
 
 
 def list_hdf5(
     path: Path, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
 ) -> Listing:
-    """List every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of image files.
+    """List every row of a dataset of images: uint8 (N, H, W), (N, H, W, C) or (N, C, H, W), or N image files.
 
     Other datasets of N numbers or strings in the group of the images become the extra, except the label. The name of a
     dataset includes its group (``train/images``). Links are not followed. Raise UsageError if the values of a dataset
@@ -74,7 +74,7 @@ def list_hdf5(
                 if name.rpartition("/")[0] == group and _is_column(h5py, item, count, label_field, name)
             }
             rows.pop(last, None)
-            # The labels of X_train are y_train, even if y_test has the same number of rows.
+            # The labels for X_train are y_train, even if y_test has the same number of rows.
             if (of_image := split_of_name(last)) is not None:
                 rows = {
                     without_split(name): item for name, item in rows.items() if split_of_name(name) in (None, of_image)
@@ -105,7 +105,7 @@ def _check_storage(item: Any, what: str) -> None:
 
 
 def _check_size(item: Any, name: str, size: int, path: Path) -> None:
-    """Raise TooLarge, before allocating anything, if a dataset cannot fit into the ``size`` bytes of the file."""
+    """Raise TooLarge, before any memory is allocated, if a dataset cannot fit into the file's ``size`` bytes."""
     row = item.dtype.itemsize * math.prod(item.shape[1:])
     stored = min(item.id.get_storage_size(), size)
     if max(1, row) * len(item) > _MAX_RATIO * stored + _UNWRITTEN:
@@ -129,7 +129,7 @@ def _choose_image(images: list[str], found: dict[str, Any], given: str | None, p
 
 
 def _check_matlab(item: Any, name: str, path: Path) -> None:
-    """Raise UsageError if images lie along the first dimension of a MATLAB array, which is the last one in the file."""
+    """Raise UsageError if a MATLAB array has its images along the first dimension, which is the last in the file."""
     channels = [size in (1, 3, 4) for size in item.shape]
     if _is_of_matlab(item) and item.ndim == 4 and channels[0] and not any(channels[1:]):
         shape = " × ".join(map(str, reversed(item.shape)))
@@ -149,9 +149,9 @@ def _holds_images(h5py: Any, item: Any) -> bool:
 
 
 def _is_column(h5py: Any, item: Any, count: int, label_field: str | None, path: str) -> bool:
-    """Return whether a dataset has one number or string per row, in shape (N,), (N, 1), … or MATLAB's (1, N).
+    """Return whether a dataset has one number or string per image, in shape (N,), (N, 1), … or MATLAB's (1, N).
 
-    The label's dataset may have k numbers per row, (N, k), such as one-hot vectors, which stay in the extra.
+    The label's dataset may also have shape (N, k), such as one-hot vectors; these stay in the extra.
     """
     if item.shape is None or count not in item.shape:
         return False
@@ -173,10 +173,10 @@ def _is_of_matlab(item: Any) -> bool:
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
-    """Yield a sample per row.
+    """Yield a sample per row of the datasets.
 
-    Rows of a damaged or hostile file may all refer to one stored string, which would take memory anew for each row.
-    So raise Corrupt once the strings of the rows read so far add up to more than ``size``, the file's bytes.
+    Raise Corrupt once the strings read so far have more than ``size`` bytes, the size of the file: rows of a hostile
+    file may all refer to one stored string, which would take memory anew for each row.
     """
     fixed = sum(item.dtype.itemsize * math.prod(item.shape) // max(1, count) for item in rows.values())
     texts = [name for name, item in rows.items() if item.dtype.kind == "O"]
@@ -200,7 +200,7 @@ def _samples(
 
 
 def _values(item: Any, start: int, stop: int, count: int) -> list[Any]:
-    """Return the values of rows ``start`` to ``stop - 1`` of a dataset; for a row that cannot be read, a Damage."""
+    """Return the values of a dataset's rows from ``start`` to before ``stop``; a Damage for an unreadable row."""
     axis = item.shape.index(count)
     try:
         values = np.asarray(item[(slice(None),) * axis + (slice(start, stop),)])
@@ -222,7 +222,7 @@ def _open_file(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of 
 
 
 def read_hdf5(source: Input) -> bytes:
-    """Return an image file from a row: ``key`` is the dataset's name, ``offset`` the row. The HDF5 file stays open."""
+    """Return row ``offset`` of the dataset named ``key`` as an image file; the HDF5 file stays open for later rows."""
     item = _open_file(source.path, source.version)[source.key.decode()]
     if item.dtype == np.uint8 and np.prod(item.shape[1:], dtype=float) > MAX_INPUT:
         raise ImageError(f"pixels of shape {item.shape[1:]}")
@@ -236,7 +236,7 @@ def read_hdf5(source: Input) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a file has HDF5's magic number, which may follow a user block, such as MATLAB's."""
+    """Return whether a file has HDF5's magic number, perhaps after a user block, such as MATLAB writes."""
     if probe.is_folder or probe.head().startswith(_MAGIC) or not isinstance(probe.location, Folder):
         return not probe.is_folder and probe.head().startswith(_MAGIC)
     try:

@@ -19,7 +19,7 @@ from picstore.storage.location.text_files import text_lines
 
 
 def list_imagenet(location: Location, *, synsets: Where | None = None, engine: Engine | None = None) -> Listing:
-    """List a folder with a tar per synset; labels by sorted name, or by the order of the file ``synsets``."""
+    """List a folder with a tar per synset; labels follow the sorted names, or the order in the file ``synsets``."""
     found = [name for name, is_folder in visible_entries(location) if name.endswith(".tar") and not is_folder]
     names = [name.removesuffix(".tar") for name in found]
     classes = sorted(names)
@@ -32,7 +32,7 @@ def list_imagenet(location: Location, *, synsets: Where | None = None, engine: E
     if synsets is None:
         refuse_splits(names, location, "--synsets")
     label_of = {name: label for label, name in enumerate(classes)}
-    # Reading a header from disk takes 120 µs if one tar is read at a time, and 20 µs if 16 tars are read at a time.
+    # Reading a tar header from disk takes 120 µs if one tar is read at a time, and 20 µs if 16 tars are.
     tars = [(str(location / f"{name}.tar"), name, label_of[name]) for name in names]
     return list_parts(_list_tar, tars, engine).build("imagenet", classes=classes)
 
@@ -42,7 +42,7 @@ def _list_tar(tar: tuple[str, str, int]) -> FoundPart:
 
 
 def _members(tar: str, name: str, label: int) -> Iterator[Input]:
-    """Yield a tar's regular files as inputs; if the tar is damaged, end with an input whose ``problem`` tells it."""
+    """Yield a tar's regular files as inputs; if the tar is damaged, end with an input whose ``problem`` states it."""
     members = (
         Input(printable(f"{name}.tar/{member.name}"), label, tar, member.offset_data, member.size)
         for member in members_of(tar)

@@ -1,4 +1,4 @@
-"""Picstore's index of images in place as a source: images are read where they lie; ids and order are kept."""
+"""Picstore's index of images in place as a source: images are read where they lie, and keep their ids and order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
     provenance = dataset.manifest.provenance
     has_targets = provenance.get("source") == "coco" or "targets" in provenance
     inputs: list[Input] = []
-    ids: list[int] = []  # −1 for a damaged record
+    ids: list[int] = []  # ids of the inputs; −1 for a damaged record
     for number in numbers.tolist():
         try:
             container = dataset.containers.index(number)
@@ -70,7 +70,7 @@ def _unreadable(dataset: Dataset, number: int, error: Damage | NotADataset) -> l
 
 
 def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> Input:
-    """Return the input of a record; targets in the record's extra are in pixels of the upright image."""
+    """Return the input of an index's record; targets in the extra are in pixels of the upright image."""
     try:
         extra = container.extra_json(k)
         if not container.good[k]:
@@ -90,7 +90,7 @@ def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> In
 
 
 def _blob(container: Container, cell: Any, label: int) -> Input:
-    """Return the input of an image or attachment from its entry ``cell`` in the container's index."""
+    """Return the input of an image or attachment from its cell (offset, length, crc) in a container's index."""
     path, offset = container.locate(int(cell["offset"]))
     return Input(printable(path), label, path, offset, int(cell["length"]), crc=int(cell["crc"]))
 

@@ -19,9 +19,10 @@ from typing import Any, BinaryIO, overload
 from picstore.errors import PicstoreError
 from picstore.prepare.sources.inputs import Input
 
-BLOCK = 1024  # number of inputs that are written and read together
+BLOCK = 1024  # number of inputs that are written, and read, at a time
 
-# Groups with more labels than this are pickled input by input, because a block is sent with all labels of its group.
+# Inputs of groups with more labels than this are pickled one by one, because a block is sent with all labels of its
+# group.
 _MOST_LABELS = 1 << 12
 
 _FIELDS = tuple(each.name for each in fields(Input))
@@ -35,12 +36,12 @@ Reader = Callable[[Input], bytes]
 
 @dataclass(frozen=True, slots=True)
 class PackedInputs:
-    """Inputs as bytes that one process sends to another: 13 bytes per input if names are similar.
+    """Inputs packed to bytes for sending to another process, 13 bytes per input if names are similar.
 
     Attributes:
         blocks: bytes of each block.
         counts: number of inputs of each block.
-        readers: readers of the inputs; the blocks refer to them by index.
+        readers: functions that read the inputs; the blocks refer to them by index.
     """
 
     blocks: tuple[bytes, ...]
@@ -49,7 +50,7 @@ class PackedInputs:
 
 
 class _Inputs(Sequence[Input]):
-    """Sequence of inputs whose slices are views, and which is pickled as a list."""
+    """Sequence of inputs; slices are views, and pickling turns it into a list."""
 
     @overload
     def __getitem__(self, k: int) -> Input: ...
@@ -61,32 +62,35 @@ class _Inputs(Sequence[Input]):
 
     @abstractmethod
     def _at(self, k: int) -> Input:
-        """Return input k, from 0 to ``len(self) - 1``."""
+        """Return the input at index ``k``, which is from 0 to ``len(self) - 1``."""
 
     def __reduce__(self) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
         return list, (list(self),)
 
 
 class InputTable(_Inputs):
-    """Inputs in the order in which they are added; whole blocks of inputs are in a temporary file.
+    """Inputs in the order in which they are added, in blocks; all complete blocks are in a temporary file.
 
-    Labels are numbered by group. Inputs added one by one are group 0; each call of :meth:`add_packed` adds a group.
+    Each group of inputs has its own label numbers: inputs added one by one are group 0, and each call of
+    :meth:`add_packed` adds a group.
 
     Raises:
         PicstoreError: the disk has no room for the file.
     """
 
     def __init__(self, inputs: Iterable[Input] = ()) -> None:
-        self._file: BinaryIO | None = None  # created with the first block
-        # For each block, its end in the file, the number of inputs up to there (both arrays begin with 0), its group.
+        self._file: BinaryIO | None = None  # created when the first block is written
+        # For each block, the offset of its end in the file, the number of inputs up to its end (both arrays begin with
+        # 0), and its group.
         self._ends = array("Q", [0])
         self._counts = array("Q", [0])
         self._groups = array("L")
-        self._last: list[Input] = []  # inputs after the last whole block
-        # For each group, its readers, and the final label for each label in the file; None if these are final.
+        self._last: list[Input] = []  # inputs after the last complete block
+        # For each group, its readers, and a table from labels in the file to final labels; None if the labels are
+        # final.
         self._readers: list[list[Reader | None]] = [[None]]
         self._labels: list[Sequence[int] | None] = [None]
-        # Index and inputs of the block that was read most recently.
+        # Index of the block that was read most recently, and its inputs.
         self._read: tuple[int, list[Input]] = (-1, [])
         self.extend(inputs)
 
@@ -113,7 +117,7 @@ class InputTable(_Inputs):
         return group
 
     def pack(self) -> PackedInputs:
-        """Return all inputs packed. Call this only if all were added one by one and labels are not numbered yet."""
+        """Return all inputs packed; only before labels are numbered, and if all inputs were added one by one."""
         if self._last:
             self._write()
         blocks = tuple(self._bytes_of(self._file, block) for block in range(len(self._groups)) if self._file)
@@ -134,13 +138,13 @@ class InputTable(_Inputs):
         return inputs[k - self._counts[number]]
 
     def number_labels(self, numbers: Sequence[int], *, group: int = 0) -> None:
-        """Replace each label k of a group's inputs by ``numbers[k]``; add no inputs to the group afterwards."""
+        """Replace each label k of a group's inputs by ``numbers[k]``; no inputs may be added to the group later."""
         self._labels[group], self._read = numbers, (-1, [])
         if group == 0:
             self._last = [replace(one, label=numbers[one.label]) for one in self._last]
 
     def reduce_run(self, begin: int, end: int) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
-        """Return (function, arguments) by which pickle sends inputs ``begin`` to ``end - 1``, if possible as blocks."""
+        """Return (function, arguments) for pickle to restore inputs ``begin`` to ``end - 1``, if possible as blocks."""
         stored = self._counts[-1]
         tail = self._last[max(begin - stored, 0) : max(end - stored, 0)]
         if self._file is None or begin >= min(end, stored):
@@ -155,7 +159,7 @@ class InputTable(_Inputs):
         return _unpack_run, (blocks, of_groups, kept, tail)
 
     def _write(self) -> None:
-        # ``index`` converts NumPy's integers.
+        # ``index`` converts NumPy's integers, which JSON cannot hold.
         text = json.dumps([self._to_json(one) for one in self._last], default=index)
         self._append_block(zlib.compress(text.encode(), 1), len(self._last), 0)
         self._last = []
@@ -184,7 +188,7 @@ class InputTable(_Inputs):
 
     def _to_json(self, one: Input) -> list[Any]:
         readers = self._readers[0]
-        # A list is searched fast enough, because a source has one or two readers.
+        # Searching a list is fast enough, because a source has one or two readers.
         if one.reader not in readers:
             readers.append(one.reader)
         row = list(_values_of(one))
@@ -206,7 +210,7 @@ def _unpack(data: bytes, labels: Sequence[int] | None, readers: Sequence[Reader 
 def _unpack_run(
     blocks: Sequence[tuple[bytes, int]], of_groups: dict[int, Any], kept: tuple[int, int], tail: list[Input]
 ) -> list[Input]:
-    """Return the inputs of a run from the arguments that ``InputTable.reduce_run`` returned."""
+    """Return inputs that were pickled, given the arguments that ``InputTable.reduce_run`` returned."""
     inputs = [one for data, group in blocks for one in _unpack(data, *of_groups[group])]
     return inputs[slice(*kept)] + tail
 
@@ -220,7 +224,7 @@ def _from_json(row: list[Any], readers: Sequence[Reader | None]) -> Input:
 
 
 class InputView(_Inputs):
-    """View of those inputs of a sequence whose indices are ``numbers``; ``change`` is applied to each input taken."""
+    """View of the inputs of a sequence at the indices ``numbers``; ``change`` is applied to each input on access."""
 
     def __init__(
         self, inputs: Sequence[Input], numbers: range | None = None, *, change: Callable[[Input], Input] | None = None

@@ -16,17 +16,18 @@ from picstore.prepare.sources.source_file import locate_version
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.regular_file import is_version, open_regular
 
-MAX_INPUT = 1 << 30  # largest size of a source image in bytes
-# Errors that concern one input. All other PicstoreErrors mean that a store cannot be reached.
+MAX_INPUT = 1 << 30  # largest size in bytes of a source image
+# Errors that concern a single input. Any other PicstoreError means that a store cannot be reached.
 _INPUT_ERRORS = (Damage, ImageError, NotADataset, UsageError)
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    r"""One source image.
+    r"""Image of a source, not read yet.
 
     Attributes:
-        name: name in the ledger and in the record's extra; bytes that are not UTF-8 are escaped as ``\xff``.
+        name: name in the ledger and in the record's extra; bytes of the name that are not UTF-8 are escaped as
+            ``\xff``.
         label: class number, −1 for unknown.
         path: path of the file that holds the image, or URL of the object.
         offset, size: byte range in the file; size −1 means up to the end.
@@ -37,7 +38,7 @@ class Input:
         attachments: (name, input with the bytes) of each attachment; the listing declares the names.
         reader: module-level function that reads the input from ``path``, ``offset``, ``size`` and ``key``, raises
             ImageError and may keep files open; None for a byte range. Other processes import the function by name.
-        key: argument that only the reader uses.
+        key: argument for the reader; unused without a reader.
         crc: CRC-32C that the bytes must have, if known.
         targets: forms of the targets in the extra: ``annotations.OWN`` or the value of ``--targets``; empty if fields
             that are named like targets are metadata, which conversion leaves unchanged.
@@ -92,13 +93,13 @@ class Listing:
     Attributes:
         kind: name of the kind, as in ``--source``.
         inputs: a list, or an ``InputTable`` for more inputs than fit in memory.
-        classes: class names by label.
+        classes: class names, at the indices that labels state.
         attachments: names of the attachments that inputs may have.
         remarks: messages for the user: files skipped, objects left out.
         duplicates: index of each input to leave out, mapped to the index of the first input with the same bytes; None
             if duplicates were not searched.
         partition: ids, containers and rows of the inputs, if the source is an index; else None.
-        targets: forms of targets that the user named by ``--targets``.
+        targets: value of ``--targets``, the forms of targets that the user named.
         alike: for each metadata field that has the name of a target field, the number of samples with the field.
     """
 
@@ -125,7 +126,7 @@ class Listing:
 
 
 def relabel_input(source: Input, labels: Sequence[int]) -> Input:
-    """Return an input with ``labels[k]`` in place of k as label and box label; numbers outside of ``labels`` stay."""
+    """Return an input with ``labels[k]`` in place of k as label and box label; numbers not in ``labels`` stay."""
     extra = source.extra
     if source.targets and b'"box_labels"' in extra:
         fields = json.loads(extra)
@@ -137,7 +138,7 @@ def relabel_input(source: Input, labels: Sequence[int]) -> Input:
 
 
 def read_input(source: Input) -> bytes:
-    """Read an input; raise ImageError on failure or beyond MAX_INPUT, PicstoreError if its store is unreachable."""
+    """Return an input's bytes; raise ImageError on failure or beyond MAX_INPUT, PicstoreError if its store fails."""
     if source.problem:
         raise ImageError(source.problem)
     read = _read_range if source.frame is None else _read_framed
@@ -153,10 +154,11 @@ def _read_range(source: Input) -> bytes:
     if is_remote(source.path):
         return _fetch_range(source)
     try:
-        # Opening a file object instead of a descriptor would take 30 µs more.
+        # Opening a file object instead of a file descriptor would take 30 µs more.
         file, file_size = open_regular(source.path)
         try:
-            # pread allocates the requested size: an image took 105 µs with MAX_INPUT, 25 µs with the file's size.
+            # pread allocates the requested size: reading an image took 105 µs with MAX_INPUT and 25 µs with the file's
+            # size.
             available = max(0, file_size - source.offset)
             size = available if source.size < 0 else min(available, source.size)
             data = os.pread(file, min(size, MAX_INPUT + 1), source.offset)
@@ -204,7 +206,7 @@ def _fetch_range(source: Input) -> bytes:
 
 
 def _check_version(source: Input) -> None:
-    """Raise Changed if a local file is not the listed version. Objects need no check: their readers pin the version."""
+    """Raise Changed if a local file has another version than when it was listed; readers pin versions of objects."""
     if source.version and not is_remote(source.path) and not is_version(Path(source.path).stat(), source.version):
         raise Changed(Changed.WHAT, source.path)
 
@@ -213,28 +215,29 @@ def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
     try:
         _check_version(source)
         data = reader(source)
-        # The reader may have opened another file that took the place of the listed file.
+        # Between the check and the reading, another file may have taken the place of the listed file.
         _check_version(source)
     except PicstoreError as error:
         if isinstance(error, ImageError) or (is_remote(source.path) and not isinstance(error, _INPUT_ERRORS)):
             raise
         raise ImageError(str(error)) from error
-    # A library may raise anything for a damaged file, and other inputs must still be read.
+    # A library may raise any exception for a damaged file, and other inputs must still be read.
     except Exception as error:
         raise ImageError(f"cannot be read: {type(error).__name__}: {error}") from error
     return data
 
 
-_MAX_AHEAD = 32 << 20  # no request begins while this many bytes are requested but not read yet
+_MAX_AHEAD = 32 << 20  # no request begins while more bytes than this are requested and not yet read
 _MAX_REQUESTS = 16
-_ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # size assumed for an object of unknown size
+_ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # bytes assumed for an object of unknown size
 
 
 class ReadAhead:
-    """Reader of inputs in order, which requests objects from a store before they are read, 16 at a time.
+    """Reader of inputs in order, which requests objects from a store in advance, 16 at a time.
 
-    A request takes about 20 ms, in which a worker converts several images. Inputs with a reader are not fetched ahead,
-    because it may need sequential access. Read each input before its attachments, in order; inputs may be skipped.
+    A request takes about 20 ms, in which a worker converts several images. Inputs with a reader are not requested in
+    advance, because a reader may need sequential access. Read each input before its attachments, in order; inputs may
+    be skipped.
     """
 
     def __init__(self, inputs: Iterable[Input]) -> None:
@@ -255,7 +258,7 @@ class ReadAhead:
         return read_input(source)
 
     def _submit_requests(self) -> bool:
-        """Submit requests until _MAX_AHEAD bytes are requested; return whether any request has not been taken yet."""
+        """Submit requests until _MAX_AHEAD bytes are requested; return whether any request has not been taken."""
         while self._bytes < _MAX_AHEAD and (following := next(self._coming, None)) is not None:
             self._requests.append((following, self._threads.submit(read_input, following)))
             self._bytes += _expected_bytes(following)

@@ -21,15 +21,15 @@ from typing import Any, TypeAlias
 from picstore.errors import UsageError
 from picstore.prepare.sources.splits import split_of_word
 
-# Usual names of the label's field in lower case, the preferred name first.
+# Usual names of a label field in lower case, the preferred name first.
 LABEL_FIELDS = ("label", "labels", "cls", "class", "class_id", "target", "category", "fine_label", "y", "class_name")
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,9})?\s*", re.ASCII | re.IGNORECASE)
-_MAX_DIGITS = 64  # largest number of characters of a string that may be a number
+_MAX_DIGITS = 64  # largest length of a string that may be a number
 _BOOLEANS = {"false": 0, "true": 1}
 # Strings in lower case that stand for a missing value if all other labels are numbers.
 _ABSENT = {"null", "none", "na", "n/a", "<na>", "\\n"}
-_SHOWN = 12  # largest number of field names in a message
+_SHOWN = 12  # largest number of field names that a message shows
 
 
 class NoLabel(enum.Enum):
@@ -43,12 +43,13 @@ class NoLabel(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InFolder:
-    """Folder of a sample without a label, which is the sample's class if no sample of the listing has a label."""
+    """Folder of a sample without a label; it is the sample's class if no sample of the listing has a label."""
 
     path: str
 
 
-# A sample's label; None if its value is missing. All labels of a listing decide whether strings are numbers or names.
+# A sample's label; None if the value is missing. Whether strings are numbers or names depends on all labels of a
+# listing.
 Label: TypeAlias = "int | str | NoLabel | InFolder | None"
 
 
@@ -74,7 +75,7 @@ def _fits(number: int) -> bool:
 
 
 def number_of_text(text: str) -> int | NoLabel | None:
-    """Return the integer that a string states, NOT_INTEGER for any other number, None if the string is not a number."""
+    """Return the integer that a string states, NOT_INTEGER for any other number, or None if it is not a number."""
     if (boolean := _BOOLEANS.get(text.strip().lower())) is not None:
         return boolean
     if len(text) > _MAX_DIGITS or _NUMBER.fullmatch(text) is None:
@@ -86,7 +87,7 @@ def number_of_text(text: str) -> int | NoLabel | None:
 
 
 def take_label(extra: dict[str, Any], field: str | None) -> Label:
-    """Return a sample's label and remove ``field``; the field stays if its value cannot be a label, such as 1.5."""
+    """Return a sample's label, and remove the field from ``extra`` unless its value cannot be a label, such as 1.5."""
     if field is None or field not in extra:
         return None
     label = to_label(extra[field])
@@ -96,16 +97,16 @@ def take_label(extra: dict[str, Any], field: str | None) -> Label:
 
 
 def usual_field(fields: Collection[str], usual: Sequence[str]) -> str | None:
-    """Return the field whose name comes first in ``usual``, ignoring case and surrounding blanks, or None."""
+    """Return the field whose name comes first in ``usual``, ignoring case and surrounding blanks; None if none does."""
     by_lower = {name.strip().lower(): name for name in reversed(list(fields))}
     return next((by_lower[name] for name in usual if name in by_lower), None)
 
 
 class LabelFields:
-    """Choice of the label's field for each file of a source, from the columns of the file.
+    """Choice of the label field in each file of a source, from the file's columns.
 
     Args:
-        given: field that the user named; None to choose by the usual names.
+        given: label field that the user named; None to choose by usual names.
         where: the source, for messages.
     """
 
@@ -125,11 +126,11 @@ class LabelFields:
 
     @property
     def chosen(self) -> str | None:
-        """First field that was chosen for a file; None if no file has a label's field."""
+        """First label field that was chosen for any file; None if no file has a label field."""
         return next(filter(None, self._chosen), None)
 
     def remarks(self) -> Iterator[str]:
-        """Yield a message if files differ in the label's field; raise UsageError if the user's field is in no file."""
+        """Yield a message if files have different label fields; raise UsageError if no file has the user's field."""
         if self._given is not None and self._given not in self._chosen and self._chosen:
             listed = quoted(self._fields)
             raise UsageError(f"{self._where} has no field {self._given!r} that can be the label; it has {listed}")
@@ -142,7 +143,7 @@ class LabelFields:
 
 
 class RowLabels:
-    """Choice of the label's field in a file whose samples need not have the same fields.
+    """Choice of the label field in a file whose samples can have different fields.
 
     The first sample that has a field with a usual name decides which field is the label. If a sample has fields in
     ``always``, the first such field is the sample's label instead.
@@ -153,7 +154,7 @@ class RowLabels:
         self._field = given
 
     def take(self, extra: dict[str, Any]) -> Label:
-        """Return a sample's label and remove the label's field, as :func:`take_label` does."""
+        """Return a sample's label and remove the label field, as :func:`take_label` does."""
         if self._given is None:
             for name in self._always:
                 if name in extra:
@@ -167,7 +168,7 @@ class RowLabels:
 
 
 def quoted(names: Collection[str]) -> str:
-    """Return the first _SHOWN names for a message, quoted and separated by commas."""
+    """Return the first _SHOWN names, quoted and separated by commas, for a message."""
     shown = [repr(name) for name in list(names)[:_SHOWN]]
     return ", ".join(shown + ["…"] * (len(names) > _SHOWN)) or "none"
 
@@ -178,7 +179,7 @@ def _files(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """Class number of each label (−1 for no class), class names by number, and messages for the user."""
+    """Class number of each label (−1 for labels without a class), class names by number, and messages for the user."""
 
     numbers: dict[Label, int]
     names: list[str]
@@ -190,12 +191,12 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
 
     Args:
         counts: number of samples with each label.
-        classes: class names by number, if the source states them. If empty, labels are class numbers if all strings are
-            numbers; otherwise all labels are class names, which are numbered in sorted order.
+        classes: class names by number, if the source states them. If it is empty and all labels are numbers, these are
+            class numbers; otherwise all labels are class names, which are numbered in sorted order.
         where: the source, for messages.
 
     Raises:
-        UsageError: a label is outside of ``classes``, or a name stands for two classes.
+        UsageError: a label is not in ``classes``, or ``classes`` has the name of a label twice.
     """
     stated = [label for label in counts if isinstance(label, (int, str))]
     if not stated:
@@ -224,7 +225,7 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
 def _number_names(
     numbers: dict[Label, int], stated: Sequence[int | str], classes: Sequence[str], others: set[str], where: object
 ) -> tuple[list[str], list[str]]:
-    """Number labels as names, integers only if ``classes`` is empty, in ``numbers``; return names and messages."""
+    """Set each label's class number in ``numbers``, taking labels as names; return class names and messages."""
     names = [*classes]
     texts = {str(label) for label in stated if isinstance(label, str) or not classes}
     names += sorted(texts - set(classes))
@@ -254,12 +255,12 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
 
 
 def _number_folders(counts: Mapping[Label, int]) -> Numbering:
-    """Number samples by the first part in which the paths of their folders differ; −1 if all lie in one folder."""
+    """Number samples by the first path component in which their folders differ; −1 if all lie in one folder."""
     paths: dict[Label, tuple[str, ...]] = {
         label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder)
     }
     folders = _differing_parts(paths)
-    # If the differing folders are splits, the folders inside them are the classes.
+    # If the differing components name splits, the folders inside the splits are the classes.
     if all(map(split_of_word, folders.values())):
         folders = _differing_parts(
             {label: paths[label][paths[label].index(part) + 1 :] for label, part in folders.items()}
@@ -273,7 +274,7 @@ def _number_folders(counts: Mapping[Label, int]) -> Numbering:
 
 
 def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]:
-    """Return, for each label's path, the part at the first level at which the paths differ; leave out empty paths."""
+    """Return, for each label's path, its component at the first level at which paths differ; leave out empty paths."""
     there = {label: path for label, path in paths.items() if path and path[0]}
     common = 0
     while len({path[: common + 1] for path in there.values()}) == 1 and min(map(len, there.values())) > common + 1:
@@ -282,7 +283,7 @@ def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]
 
 
 def _unlabelled(counts: Mapping[Label, int], numbers: Mapping[Label, int]) -> list[str]:
-    """Return messages on values that are not labels, and on samples without a label if other samples have a label."""
+    """Return messages on values that are not labels, and on samples without a label if others have labels."""
     total = sum(counts.values())
     reasons = {label: count for label, count in counts.items() if isinstance(label, NoLabel) and count}
     remarks = [

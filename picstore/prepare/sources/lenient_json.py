@@ -1,4 +1,4 @@
-"""JSON of sources, parsed as far as possible: json_value for whole documents, JsonItems for items of large ones."""
+"""JSON of sources, parsed as far as possible: json_value for documents, JsonItems for items of large documents."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.location.text_files import text_of_file
 
-MAX_DIGITS = 4300  # largest number of digits of an integer, the limit of Python's int()
+MAX_DIGITS = 4300  # largest number of digits of an integer; the limit of Python's int()
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-# Number of nesting levels that are kept of a value that is too deep for Python's recursive decoder.
+# Number of nesting levels to keep in a value that is nested too deep for Python's recursive decoder.
 _MAX_LEVELS = 100
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 
@@ -50,8 +50,8 @@ def json_value(text: bytes, skipped: Counter[str] | None = None) -> Any:
     """Parse a JSON value; raise ValueError if the text is damaged.
 
     Bytes that are not UTF-8 become surrogates. NaN, infinities and integers of more than 4,300 digits become floats
-    that are not finite. If an object has a key twice, the key's last value is taken, and ``skipped`` counts the key. In
-    a value that is too deep for the parser, lists and objects nested more than 100 levels deep become null.
+    that are not finite. If an object has a key twice, the last value counts, and ``skipped`` counts the key. In a value
+    that is nested too deep for the parser, lists and objects nested more than 100 levels deep become null.
     """
     try:
         return _UNIQUE_DECODER.decode(text_of_file(text))
@@ -63,7 +63,7 @@ def json_value(text: bytes, skipped: Counter[str] | None = None) -> Any:
 
 
 def _without_depth(text: str) -> str:
-    """Replace lists and objects that lie more than 100 levels deep by null."""
+    """Replace lists and objects that are nested more than 100 levels deep by null."""
     kept, depth, end = [], 0, 0
     for match in _NESTING.finditer(text):
         if match[0] in "[{":
@@ -101,7 +101,7 @@ def _decode_odd(text: bytes, skipped: Counter[str]) -> Any:
 
 
 class JsonItems:
-    """Text of a JSON object with long lists, parsed item by item, because the object would take 5 to 10 times its size.
+    """Text of a JSON object with long lists; items are parsed one by one, as all at once take 5 to 10 times the size.
 
     All methods raise ValueError or RecursionError if the text is not JSON. NaN and Infinity become floats.
     """
@@ -111,7 +111,7 @@ class JsonItems:
         self._offset = 0
 
     def parse(self, offset: int) -> Any:
-        """Parse the value that begins at an offset."""
+        """Parse the value that begins at an offset of the text."""
         return _DECODER.raw_decode(self._text, offset)[0]
 
     def items(self, lists: Collection[str]) -> Iterator[tuple[str, int, Any]]:
@@ -153,7 +153,7 @@ class JsonItems:
         return value
 
     def _expect(self, characters: str) -> str:
-        """Return the next character, one of ``characters``, and move behind it; skip white space before and after."""
+        """Skip white space; return the next character, one of ``characters``, and skip white space after it."""
         self._skip_to(self._offset)
         found = self._text[self._offset : self._offset + 1]
         if not found or found not in characters:

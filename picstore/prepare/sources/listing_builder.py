@@ -1,4 +1,4 @@
-"""ListingBuilder, which builds a Listing from samples: it numbers labels, and estimates losses to damage.
+"""ListingBuilder, which builds a Listing from samples: it numbers labels, and estimates the samples lost to damage.
 
 The parts of a source, such as tars, are listed in order: in this process, or in tasks if listing takes seconds.
 
@@ -33,21 +33,22 @@ from picstore.storage.annotations import FIELDS
 from picstore.storage.location.resolve import Where, map_concurrently
 
 T = TypeVar("T")
-# Messages for the user: for each text, the number of its occurrences and the first example in sorted order.
+# Messages for the user: for each text, the number of cases and the first example in sorted order.
 Notes = dict[str, tuple[int, str]]
 
-_SEEN = 64  # number of field names after which no more are noted
+_SEEN = 64  # number of field names to note
 _MAX_NAMED = 5  # largest number of files that a message names
-# Number of parts that are listed first, to predict the time for all other parts.
+# Number of parts to list first, to predict the time for all other parts.
 _TRIED = 16
-# Use tasks if this process would take longer, because a process starts in 30 ms and its first task takes 0.3 s.
+# Use tasks if this process would take longer than this, because a process starts in 30 ms and its first task takes 0.3
+# s.
 _MIN_SECONDS = 1.0
 _TASK_INPUTS = 50_000  # inputs per task; they take 0.5 s to list and 0.7 MB to send
 _TASKS_A_WORKER = 4
 
 
 def add_note(notes: Notes, text: str, example: str, count: int = 1) -> None:
-    """Count a message for the user, and keep its first example in sorted order."""
+    """Count ``count`` cases of a message for the user, and keep the first example in sorted order."""
     before, least = notes.get(text, (0, example))
     notes[text] = before + count, min(least, example)
 
@@ -67,12 +68,12 @@ class FoundPart:
 
 @dataclass(slots=True)
 class _Facts:
-    """Facts that a listing needs in addition to inputs and their labels.
+    """Facts about a source that its listing needs besides inputs and labels.
 
     Attributes:
         attachments: names of attachments, in order of appearance, as keys.
-        fields: names of the samples' fields, as keys, until there are 64.
-        splits: values of the field ``split`` that are splits, as keys.
+        fields: names of the samples' fields, as keys; once there are 64, no more are added.
+        splits: values of the field ``split`` that are names of splits, as keys.
         notes: messages for the user.
         odd: counts of the values that were changed because JSON cannot hold them.
         damaged: number of inputs that stand for an unknown number of lost samples.
@@ -100,12 +101,12 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class PackedListing:
-    """Listing of a task's parts, which the task returns to the process that started it.
+    """Listing of the parts of a task, as the task returns it to the process that started it.
 
     Attributes:
         inputs: inputs of all parts of the task.
-        labels: number of readable samples with each label; the label at position k is number k in ``inputs``. Empty if
-            the labels of ``inputs`` are class numbers.
+        labels: number of readable samples with each label; the label at position k in the dictionary has number k in
+            ``inputs``. Empty if the labels of ``inputs`` are class numbers.
     """
 
     inputs: PackedInputs
@@ -119,10 +120,10 @@ class ListingBuilder:
     def __init__(self, samples: Iterable[SourceSample] = ()) -> None:
         self._inputs = InputTable()
         self._facts = _Facts()
-        # Provisional numbers of labels, in order of appearance, and the number of readable samples with each label.
+        # Provisional number of each label, in order of appearance; number of readable samples by provisional number.
         self._turns: dict[Label, int] = {}
         self._counts: list[int] = []
-        # For each group of packed inputs, the number of readable samples with each label.
+        # For each group of packed inputs, the number of readable samples by label.
         self._packed: dict[int, dict[Label, int]] = {}
         for sample in samples:
             self.add(sample)
@@ -136,7 +137,7 @@ class ListingBuilder:
         return self._facts.notes
 
     def add(self, item: Input | SourceSample) -> None:
-        """Add a sample, or an input whose label is a class number."""
+        """Add a sample, or an input whose label is already a class number."""
         facts = self._facts
         if isinstance(item, SourceSample):
             turn = self._turns.setdefault(item.label, len(self._turns))
@@ -168,7 +169,7 @@ class ListingBuilder:
         self._facts.update(found.facts)
 
     def pack(self) -> PackedListing:
-        """Pack the inputs and facts, so that a task can return them."""
+        """Return inputs and facts in a form that a task can return."""
         return PackedListing(self._inputs.pack(), self._label_counts(), self._facts)
 
     def _label_counts(self) -> dict[Label, int]:
@@ -190,7 +191,7 @@ class ListingBuilder:
             where: the source, for messages.
             classes: class names by label, if the source has them.
             remarks: messages for the user.
-            labels: the choice of the label's field, or the name of the field if the user gave one.
+            labels: choice of the label field, or the name of the field that the user gave.
             no_label: message if no sample has a label; by default a message that lists the samples' fields.
 
         Raises:
@@ -215,7 +216,7 @@ class ListingBuilder:
         return Listing(kind, inputs, names, tuple(self._facts.attachments), all_remarks, alike=dict(self._facts.alike))
 
     def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
-        """Return the inputs, with ``lost`` estimated from undamaged files, and a message if any file is damaged."""
+        """Return the inputs with ``lost`` estimated from undamaged files, and a message if any file is damaged."""
         inputs: Sequence[Input] = self._inputs
         if not self._facts.damaged:
             return inputs, []
@@ -227,7 +228,7 @@ class ListingBuilder:
         return inputs, [f"damaged files have lost an unknown number of samples, about {lost:,}: {files}{more}"]
 
     def _no_labels(self, where: object, labels: LabelFields | str | None) -> str:
-        """Return a message that no sample has a label; raise UsageError if the user named a field that is nowhere."""
+        """Return a message that no sample has a label; raise UsageError if no sample has the field the user named."""
         fields = quoted(self._facts.fields)
         if isinstance(labels, LabelFields) and labels.chosen is not None:
             return f"no labels: all values of {labels.chosen!r} are missing"
@@ -271,7 +272,7 @@ def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: 
 
 
 def run_task(task: PartsTask[Any], _: ProgressCallback) -> PackedListing:
-    """List a task's parts."""
+    """List the parts of a task in the process that runs the task."""
     builder = ListingBuilder()
     _list_here(task.list_part, task.parts, builder)
     return builder.pack()

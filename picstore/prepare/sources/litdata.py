@@ -34,23 +34,23 @@ from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe
 from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location
 
-# Serializers of fields that can be the image; a format may follow, as in ``image:png``.
+# Serializers of fields that can hold the image; a format may follow the serializer's name, as in ``image:png``.
 _IMAGES = ("jpeg", "image", "file", "bytes", "pil")
 _NUMBERS = {"int": "<q", "float": "<d", "bool": "<?"}
 _FRAMED = b"LDFZ01\0\0"
 _ARROW = b"LDARW01\0"
-# Header of a chunk of frames: magic, version, flags, number of samples, samples per frame, number of frames.
+# Header of a chunk of compressed frames: magic, version, flags, number of samples, samples per frame, number of frames.
 _FRAMED_HEADER = struct.Struct("<8sHHIII")
 _FRAME = np.dtype(
     [("first", "<u4"), ("count", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("decompressed_size", "<u4")]
 )
-# Magic number of zstd. It is checked because LitData 0.2.76 leaves samples uncompressed whose index says otherwise.
+# Magic number of zstd. It is checked because LitData 0.2.76 leaves some samples uncompressed, whatever the index says.
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Fields of a dataset's samples: (name, serializer) of each leaf, and which leaves are image and label."""
+    """Fields of a dataset's samples: (name, serializer) of each field, and the names of the image and label fields."""
 
     fields: tuple[tuple[str, str], ...]
     image: str
@@ -60,7 +60,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Place of a sample: bytes ``start`` to ``end`` of ``file``, or of ``block`` decompressed if there is a block."""
+    """Location of a sample: bytes ``start`` to ``end`` of ``file``, a source file or the decompressed ``block``."""
 
     file: SourceFile | DecompressedBlock
     start: int
@@ -71,8 +71,8 @@ class _Stored:
 def list_litdata(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """List every sample of every chunk in the order of the index.
 
-    Fields are named like the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and strings
-    become the extra, except the label; tensors, pickles and all other fields are left out.
+    A field has the key of the dictionary that was written as its name, or its position 0, 1, … in a tuple. Numbers and
+    strings become the extra, except the label; tensors, pickles and all other fields are left out.
     """
     index = read_index(location, "chunks")
     config = index["config"] if isinstance(index.get("config"), dict) else {}
@@ -87,7 +87,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
         raise UsageError(f"{location}: {what}")
     image = choose_image(image_field, images, location)
     labels = LabelFields(label_field, location)
-    # A tuple's fields are called 0, 1, …, so its only integer is the label.
+    # The fields of a tuple are called 0, 1, …; the only integer among them is taken as the label.
     integers = [name for name, kind in fields if kind == "int" and fields[0][0] == "0"]
     label = labels.choose([name for name, _ in fields], only=integers)
     layout = _Layout(fields, image, label, SkippedFields())
@@ -105,7 +105,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
 
 
 def _names(spec: Any, count: int) -> list[str]:
-    """Return the names of a flat dictionary's leaves from torch's description of the tree; else numbers from 0 on."""
+    """Return the names of a flat dictionary's leaves from torch's description of the tree; for other trees, 0, 1, …."""
     try:
         _, tree = json.loads(spec)
         names = json.loads(tree["context"]) if tree["type"].endswith("dict") else []
@@ -129,7 +129,7 @@ def _samples(
 
 
 def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored | Damage]:
-    """Yield the place of each sample of a chunk; for a damaged sample, the damage of the sample or of its frame."""
+    """Yield the location of each sample of a chunk; for a damaged sample, the damage of the sample or its frame."""
     if file.size >= len(_ARROW) and file.read(file.size - len(_ARROW), len(_ARROW)) == _ARROW:
         raise Corrupt(
             "its samples are rows of an Arrow table, which only LitData reads; write them with picstore.Writer",
@@ -221,7 +221,7 @@ def _sample(sample_name: str, stored: _Stored | Damage, layout: _Layout) -> Sour
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a folder whose index.json has chunks."""
+    """Return whether a location is a folder whose index.json lists chunks."""
     try:
         return "index.json" in probe.files and "config" in read_index(probe.location, "chunks")
     except (UsageError, Damage):

@@ -1,4 +1,4 @@
-"""LMDB as a source: Caffe's Datum under any key, image files by key, images with texts; read by py-lmdb."""
+"""LMDB as a source: Caffe's Datum under any key, image files by key, or images with texts; read by py-lmdb."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from picstore.prepare.sources.source_file import file_version, printable
 from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, import_library
 
 _MAGIC = b"\xde\xc0\xef\xbe"
-# Possible offsets of the magic number, which follows the first page's header: 16 bytes, or 24 from LMDB 1.0 on.
+# Possible offsets of the magic number, after the first page's header of 16 bytes, or 24 bytes from LMDB 1.0 on.
 _MAGIC_OFFSETS = (16, 24)
 _NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # keys in an LMDB for text recognition
 _MAX_DIGITS = 12
-_NAMED_BYTES = 48  # size of a named database's entry
-_PROBED = 8  # number of entries that are read to find named databases
-_ENTRIES = 8192  # entries per task; listing them takes 0.1 s
+_NAMED_BYTES = 48  # bytes of the entry of a named database
+_PROBED = 8  # number of entries to read in search of named databases
+_ENTRIES = 8192  # number of entries that a task lists, in 0.1 s
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # field numbers of Caffe's Datum
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Task to list up to ``limit`` entries of an LMDB after key ``after``; with their texts if ``with_texts``."""
+    """Task to list up to ``limit`` entries of an LMDB after key ``after``; with images' texts if ``with_texts``."""
 
     path: str
     version: str
@@ -60,7 +60,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Found:
-    """Entries that a task listed, and the damage at which it ended, if any."""
+    """Entries that a task listed, and the damage that ended the listing, if any."""
 
     entries: list[_Entry]
     damage: Damage | None = None
@@ -68,7 +68,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """Number of entries; named databases, if the LMDB holds nothing else; number of images, if they may have texts."""
+    """Number of entries; named databases, if there is nothing else; number of images, if it is one with texts."""
 
     entries: int
     named: tuple[str, ...]
@@ -76,11 +76,11 @@ class _Stated:
 
 
 def list_lmdb(path: Path) -> Listing:
-    """List every entry by key.
+    """List every entry of an LMDB in the order of keys.
 
-    A Datum has a label, and an encoded image or pixels (blue, green, red planes). In an LMDB for text recognition
-    (``image-000000001``, ``label-000000001``, ``num-samples``) the texts become captions. All other values are taken
-    for image files without label.
+    An entry that is a Datum has a label, and an encoded image or pixels (blue, green and red planes). In an LMDB for
+    text recognition (``image-000000001``, ``label-000000001``, ``num-samples``) the texts become captions. Other
+    entries are taken for image files without a label.
 
     py-lmdb trusts the file's content, so a damaged file can kill the process. Therefore another process reads the file.
     If an entry kills that process, inputs that fail stand for this entry and all later entries.
@@ -109,7 +109,7 @@ def list_lmdb(path: Path) -> Listing:
 
 
 def _remarks_on_texts(counts: Counter[str], entries: int) -> Iterator[str]:
-    """Yield messages on images without texts and on entries left out. Iterate only after all samples were listed."""
+    """Yield messages on images without texts and entries left out; to be iterated after all samples were listed."""
     images, texts = counts["images"], counts["texts"]
     if images > texts:
         yield f"texts: {images - texts:,} of {images:,} images have none"
@@ -123,7 +123,7 @@ def _import_lmdb() -> Any:
 
 @functools.lru_cache(1)
 def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
-    """Return an LMDB opened without locks, and cache it, because a process must not open the same LMDB twice."""
+    """Return an LMDB opened without locks; cached, because a process must not open the same LMDB twice."""
     lmdb = _import_lmdb()
     try:
         return lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, max_readers=1, max_dbs=_PROBED)
@@ -132,7 +132,7 @@ def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the 
 
 
 def _state(file: Path, version: str) -> _Stated | None:
-    """Run :func:`read_stated` in another process; return None if the LMDB cannot be opened or that process died."""
+    """Run :func:`read_stated` in another process; return None if the LMDB is unreadable or that process died."""
     try:
         with closing(LocalEngine(1).run(read_stated, deque([_Chunk(str(file), version, 0)]))) as outcomes:
             outcome = next(outcomes)[1]
@@ -142,7 +142,7 @@ def _state(file: Path, version: str) -> _Stated | None:
 
 
 def read_stated(chunk: _Chunk, _: ProgressCallback) -> _Stated:
-    """Count an LMDB's entries and find named databases; runs in a separate process, which damage may kill."""
+    """Count an LMDB's entries and find named databases. Runs in a separate process, which damage may kill."""
     lmdb, environment = _import_lmdb(), _open_environment(chunk.path, chunk.version)
     try:
         entries = int(environment.stat()["entries"])
@@ -168,7 +168,7 @@ def _is_named(environment: Any, transaction: Any, key: bytes) -> bool:
 
 
 def _check_size(environment: Any, file: Path) -> None:
-    """Raise Truncated if the file lacks pages, because reading the memory map beyond its end kills the process."""
+    """Raise Truncated if the file lacks pages, because reading a memory map beyond its file kills the process."""
     needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     if file.stat().st_size < needed:
         what = f"{file.stat().st_size:,} bytes of pages that end at {needed:,}"
@@ -176,7 +176,7 @@ def _check_size(environment: Any, file: Path) -> None:
 
 
 def _samples(file: Path, version: str, *, with_texts: bool, counts: Counter[str]) -> Iterator[SourceSample]:
-    """Yield samples in key order; raise Corrupt at an entry that kills the reading process; later ones are lost."""
+    """Yield samples in key order; raise Corrupt at an entry that kills the process that reads it."""
     tasks = deque([_Chunk(str(file), version, _ENTRIES, with_texts=with_texts)])
     with closing(LocalEngine(1).run(list_entries, tasks)) as outcomes:
         for chunk, outcome in outcomes:
@@ -204,7 +204,7 @@ def _sample(entry: _Entry, file: Path, path: str) -> SourceSample:
 
 
 def list_entries(chunk: _Chunk, _: ProgressCallback) -> _Found:
-    """List the entries of a task; runs in a separate process, which damage may kill."""
+    """List the entries of a task. Runs in a separate process, which damage may kill."""
     lmdb, found = _import_lmdb(), _Found([])
     try:
         environment = _open_environment(chunk.path, chunk.version)
@@ -239,7 +239,7 @@ def _entry(key: bytes, value: Any, transaction: Any, chunk: _Chunk) -> _Entry:
 
 
 def _int32(value: int) -> int:
-    """Convert an unsigned varint to a signed label; most writers store negative labels in 64 bits, some in 32."""
+    """Convert an unsigned varint to a signed label, which most writers store in 64 bits, and some in 32 bits."""
     return value - (1 << 32) if 1 << 31 <= value < 1 << 32 else to_signed(value)
 
 
@@ -261,7 +261,7 @@ def _datum(value: Any) -> dict[int, Field] | None:
 
 
 def read_lmdb(source: Input) -> bytes:
-    """Return the image file in the entry ``key``. The LMDB stays open for the next input."""
+    """Return the image file in the entry of an input's ``key``. The LMDB stays open for the next input."""
     with _open_environment(source.path, source.version).begin(buffers=True) as transaction:
         value = transaction.get(source.key)
         if value is None:

@@ -1,4 +1,4 @@
-"""Damage in a file of samples: where reading ends, and the number of samples that are lost behind the damage."""
+"""Damage in a file of samples: where reading ends, and how many samples after the damage are lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.source_file import file_version, printable
 from picstore.storage.location.resolve import Location, Where, locate
 
-# If a file lacks more samples than this, its stated number of samples is not believed.
+# If more samples than this are missing, the number of samples that the file states is taken for damaged.
 _MAX_MISSING = 1 << 24
 T = TypeVar("T", bound="Input | SourceSample")
 
@@ -30,16 +30,16 @@ def end_at_damage(
     may_be_empty: bool = False,
     version: str | None = None,
 ) -> Iterator[T | SourceSample]:
-    """Yield the samples of a file; for samples lost to damage, yield samples whose ``problem`` describes the damage.
+    """Yield the samples of a file, and for samples lost to damage, samples whose ``problem`` describes the damage.
 
     Samples state the file's version, so that no image is read from a file that has replaced this one.
 
     Args:
         name: name of the file in the ledger; by default the file's own name.
-        count: number of samples that the file or its index states; for each missing one, a failing sample is yielded.
-            If None, one failing sample stands for all lost samples, and its ``lost`` is an estimate.
-        first: number that the file's first sample has in names of samples.
-        may_be_empty: whether a file without samples is undamaged.
+        count: number of samples that the file or its index states; a failing sample is yielded for each missing sample.
+            If None, one failing sample stands for all lost samples, with an estimate of their number in ``lost``.
+        first: number of the file's first sample, from which names of missing samples count.
+        may_be_empty: whether a file without samples counts as undamaged.
         version: version of the file, if it was opened before; by default its current version.
     """
     file, found, problem, offset = locate(where), 0, "", 0
@@ -68,7 +68,7 @@ def end_at_damage(
 
 
 def _of_version(sample: T, version: str) -> T:
-    """Return a sample that states the file's version, as do its attachments that lie in the same file."""
+    """Return a sample that states the version of its file; so do its attachments from the same file."""
     attachments = sample.attachments
     if attachments:
         attachments = tuple(
@@ -87,7 +87,7 @@ def describe_damage(error: Damage) -> str:
 
 
 def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *arguments: Any) -> SourceSample:
-    """Return ``make(*arguments)``; on Damage, a sample with the damage as ``problem``, so that reading goes on."""
+    """Return ``make(*arguments)``; on Damage, a sample with the damage as ``problem``, so that listing goes on."""
     try:
         return make(*arguments)
     except Damage as error:
@@ -95,7 +95,7 @@ def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *argumen
 
 
 def estimate_loss(file: Location, found: int, offset: int) -> int:
-    """Estimate the number of samples after damage at ``offset``, before which ``found`` samples lie.
+    """Estimate the number of samples behind damage at byte ``offset``, before which ``found`` samples lie.
 
     All samples are assumed to have the same size. If the file ends at ``offset``, the estimate is ``found``.
     """
@@ -107,7 +107,7 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
 
 
 def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Estimate each damaged file's number of lost samples, by path, from the median of intact files with its suffix."""
+    """Estimate the number of samples that each damaged file, by path, has lost, from intact files with its suffix."""
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}
     estimates: dict[str, int] = {}

@@ -52,7 +52,7 @@ class _Shard:
 
     Attributes:
         name: name of the file in the source.
-        columns: name, encoding and fixed size of each column; size 0 if the size varies.
+        columns: name, encoding and fixed size in bytes of each column; size 0 if the size varies.
         block: the whole file as a block to decompress; None if the file is not compressed.
     """
 
@@ -68,8 +68,8 @@ def list_mds(
 ) -> Listing:
     """List every sample of every shard in the order of the index.
 
-    Integers, floats, strings and JSON become the extra, except the label; the members of an object in the column
-    ``extra`` become members of the extra. Further columns of bytes become attachments; arrays and pickles are left out.
+    Integers, floats, strings and JSON become the extra, except the label; if the column ``extra`` holds an object, its
+    members become members of the extra. Further columns of bytes become attachments; arrays and pickles are left out.
     Shards may be compressed by zstd, gz or bz2.
     """
     shards = [_shard(location, entry) for entry in read_index(location, "shards")["shards"]]
@@ -114,7 +114,7 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
 
 
 def _samples(shard: _Shard, image: str, label: str | None, skipped: SkippedFields) -> Iterator[SourceSample]:
-    # A store takes 20 ms to return a version, so ask only once per shard.
+    # A store takes 20 ms to return a file's version, so ask for the version only once per shard.
     version = file_version(shard.file)
 
     def found() -> Iterator[SourceSample]:
@@ -186,7 +186,7 @@ def _sample(
 
 
 def _decode(encoding: str, data: bytes, skipped: SkippedFields) -> Any:
-    """Decode a column's value; raise ValueError or IndexError if the bytes are not of the column's type."""
+    """Decode the value of a column; raise ValueError or IndexError if the bytes are not of the column's type."""
     if encoding == "json":
         return json_value(data, skipped)
     if encoding == "str_int":
@@ -197,7 +197,7 @@ def _decode(encoding: str, data: bytes, skipped: SkippedFields) -> Any:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a folder whose index.json has shards."""
+    """Return whether a location is a folder whose index.json lists shards."""
     try:
         return "index.json" in probe.files and bool(read_index(probe.location, "shards"))
     except (UsageError, Damage):

@@ -31,14 +31,14 @@ from picstore.prepare.sources.lenient_json import MAX_DIGITS
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.format.record import MAX_EXTRA, extra_to_json
 
-# Largest nesting depth. JSON parsers recurse, and fail at some hundred levels.
+# Largest nesting depth to keep, because JSON parsers are recursive and fail at some hundred levels.
 _MAX_DEPTH = 64
-# Bytes that are kept free in a record's extra, beside the fields and the input's name.
+# Bytes to keep free in a record's extra, besides fields and the input's name.
 _ROOM = 1 << 10
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_MAX_NAMED = 5  # largest number of fields that a message names
-_MAX_LINES = 20  # largest number of messages on single fields that are left out
+_MAX_NAMED = 5  # largest number of fields that a message lists
+_MAX_LINES = 20  # largest number of fields that have a message of their own
 _TOO_LARGE = 10**MAX_DIGITS
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
 
@@ -54,10 +54,10 @@ _NUMBER, _TEXT, _BYTES, _DEEP, _KEY, _LARGE, _OTHER = (
 
 
 class OddValues(Counter[tuple[str, str]]):
-    """Number of values that :func:`extra_as_json` changed, by kind of change and field."""
+    """Number of values that :func:`extra_as_json` changed, by (kind of change, field)."""
 
     def remarks(self) -> Iterator[str]:
-        """Yield a line for each kind of change, with the number of changed values and their fields."""
+        """Yield a message for each kind of change, with the number of changed values and the names of their fields."""
         for what in (_NUMBER, _TEXT, _BYTES, _DEEP, _KEY, _LARGE, _OTHER):
             fields = sorted(field for kind, field in self if kind == what)
             if fields:
@@ -67,12 +67,12 @@ class OddValues(Counter[tuple[str, str]]):
 
 
 class SkippedFields(Counter[str]):
-    """For each field that records leave out, by description: the number of samples that have the field."""
+    """Number of samples that have each field that records leave out, by description of the field."""
 
     def remarks(self) -> Iterator[str]:
-        """Yield one line per field. Iterate only after all samples were read.
+        """Yield a message for each field that is left out; iterate only after all samples were read.
 
-        Only the 20 most frequent fields have a line of their own, because file names with dots may give many fields.
+        Only the 20 most frequent fields have a message of their own, because file names with dots may give many fields.
         """
         for what, count in sorted(self.most_common(_MAX_LINES)):
             yield f"{what}: left out of {count:,} samples"
@@ -81,7 +81,7 @@ class SkippedFields(Counter[str]):
             yield f"{others:,} other fields: left out of {count:,} samples"
 
     def merge(self, extra: dict[str, Any], inner: dict[str, Any]) -> None:
-        """Add the members of ``inner`` to a sample's extra, and count the fields that they replace."""
+        """Add the members of the object ``inner`` to a sample's extra, and count the fields that they replace."""
         for name in extra.keys() & inner.keys():
             self[f"field {printable(name)}, which an inner object has too"] += 1
         extra |= inner
@@ -107,8 +107,8 @@ def extra_as_json(extra: dict[str, Any], odd: OddValues, *, name: str = "") -> b
     """Serialize a sample's fields as JSON that a record can hold; return empty bytes if there are no fields.
 
     Args:
-        odd: counter of the values that are changed because JSON cannot hold them.
-        name: name of the input, for which the record's extra also needs room.
+        odd: counter of values that are changed because JSON cannot hold them.
+        name: name of the input, which the record's extra will hold too.
     """
     limit = MAX_EXTRA - _ROOM - len(json.dumps(name))
     try:

@@ -35,7 +35,7 @@ from picstore.storage.location.text_files import text_of_file
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
-_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # kinds that define the forms of their targets
+_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # kinds whose modules define the forms of their targets
 
 
 def open_source(
@@ -47,16 +47,16 @@ def open_source(
     engine: Engine | None = None,
     **options: object,
 ) -> Listing:
-    """List a source.
+    """List the inputs of a source.
 
     Args:
-        where: the source. The source, and each file that an option names, is local or in an object store.
+        where: the source; like each file that an option names, it is local or in an object store.
         kind: one of KINDS, the name of an entry point, or ``"auto"``: coco if ``annotations`` is given, else the first
             kind that recognizes the source.
         classes: a file of class names, one per line (:func:`picstore.storage.class_names.from_lines`), in the order of
-            labels. The file names integer labels, and renumbers labels that have names.
+            labels. The file gives names to integer labels, and numbers to labels that have names.
         targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``annotations.check_targets``.
-            If None, such fields are metadata, unless the kind defines their forms.
+            If None, these fields are metadata, unless the kind defines their forms.
         engine: engine for tasks that list parts of a large source; None for no tasks.
         options: options of the kind: ``root``, ``synsets``, ``annotations``, ``image_field``, ``label_field``,
             ``split``. An option that is None has its default.
@@ -108,10 +108,10 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
 
 
 def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
-    """Return the folder of the split that ``options`` choose, and remove that option; else return the location itself.
+    """Return the folder of the split that ``options`` name, and delete that option; else return the location.
 
-    Raise UsageError if a location's folders are several and all named like splits, and no split is chosen. If the user
-    gave class names (``has_classes``), such folders of images are classes.
+    Raise UsageError if there are several folders, all named like splits, and the user named none. If the user gave
+    class names (``has_classes``), such folders of images are classes instead.
     """
     probe = SourceProbe.inspect(location)
     splits = [name for name in probe.folders if split_of_word(name)]
@@ -121,7 +121,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
     found = recognize(location) if kind == "auto" else kind
     recognizes = load_format(found).recognizes
     if found not in GENERAL and recognizes is not None and recognizes(probe):
-        # The location itself is a source, such as an index or shards that lie beside the folders.
+        # The location itself is a source, such as an index or shards that lie beside folders of splits.
         return location
     if split is not None:
         del options["split"]
@@ -133,7 +133,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:
-    """Return the listing with the target forms that the user named; else with messages on fields named like targets."""
+    """Return the listing with the user's target forms; if none, with messages on fields named like targets."""
     if forms:
         if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")
@@ -149,7 +149,7 @@ def _with_targets(listing: Listing, forms: str) -> Listing:
 
 
 def _with_classes(listing: Listing, classes: Location) -> Listing:
-    """Return the listing with class names from a file; labels that have names are renumbered in the file's order."""
+    """Return the listing with class names from a file; labels that have names get their numbers from the file."""
     try:
         read = from_lines(text_of_file(b"".join(classes.lines()), "surrogateescape"))
         names = [printable(name) for name in read]

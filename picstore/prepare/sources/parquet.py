@@ -34,20 +34,20 @@ from picstore.storage.location.resolve import Location, locate
 
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
-_OPEN_COLUMNS = 8  # number of columns kept open, because a row's image and attachments are read in turn
-# A file may state one row for each of its bytes, and this many rows in addition.
+_OPEN_COLUMNS = 8  # number of columns to keep open, because images and attachments of a row are read in turn
+# Largest plausible number of rows of a file: one for each byte, and this many in addition.
 _FREE_ROWS = 1 << 20
-_ROW = struct.Struct("<QQ")  # row group, and row in the group
+_ROW = struct.Struct("<QQ")  # index of the row group, and index of the row in the group
 
 
 def list_parquet(
     location: Location, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
 ) -> Listing:
-    """List every row of a file, or of all ``*.parquet`` in a folder and its sub-folders, by sorted path.
+    """List every row of a file, or of all ``*.parquet`` files in a folder and its sub-folders, by sorted path.
 
     The image is a struct of ``bytes`` and ``path``, or a binary column. If ``bytes`` is null, the image is read from
-    ``path``, below the folder of the file. Further columns of images become attachments, and other binary columns are
-    skipped. All other columns, and columns in the names of folders (``label=cat``), become the extra.
+    ``path``, below the folder of the file. Further columns of images become attachments, other binary columns are
+    skipped, and all remaining columns, also those in names of folders (``label=cat``), become the extra.
     """
     import_parquet()
     parts = parquet_parts(location, split)
@@ -66,7 +66,7 @@ def list_parquet(
 
 
 def _require_readable(files: list[Location]) -> None:
-    """If none of the files can be opened, raise the Damage of the first file."""
+    """Raise the Damage of the first file if none of the files can be opened."""
     first: Damage | None = None
     for file in files:
         damage = _damage_of_schema(file)
@@ -88,7 +88,7 @@ def _damage_of_schema(file: Location) -> Damage | None:
 
 @contextlib.contextmanager
 def _errors_as_damage(file: Location, prefix: str = "") -> Iterator[None]:
-    """Raise Damage in place of pyarrow's errors, and of UnicodeDecodeError for names and strings that are not UTF-8."""
+    """Replace pyarrow's errors, and UnicodeDecodeError for names and strings that are not UTF-8, by Damage."""
     import pyarrow as pa
 
     try:
@@ -135,7 +135,7 @@ def _attached(sample: SourceSample, column: str, where: bytes) -> Input:
 
 
 def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
-    """Replace the column ``extra``, which an export wrote as a JSON object, by the object's members."""
+    """Replace the column ``extra``, into which an export wrote a JSON object, by the members of this object."""
     inner = json_object(values.pop("extra").encode("utf-8", "surrogateescape"), skipped)
     if inner is None:
         skipped["column extra (not a JSON object)"] += 1
@@ -143,7 +143,7 @@ def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
 
 
 def _check_rows(opened: Any, file: Location) -> None:
-    """Raise TooLarge, before any row is listed, if a file states more rows than its size has room for images.
+    """Raise TooLarge, before any row is listed, if a file states more rows than its size can hold images.
 
     Rows of a constant value take almost no bytes, so a small file may state 2**40 rows.
     """
@@ -155,7 +155,7 @@ def _check_rows(opened: Any, file: Location) -> None:
 
 
 def _present(opened: Any, group: int, column: str) -> list[bool] | None:
-    """Return, for each row of a row group, whether ``column`` has bytes; None if statistics say that all rows have."""
+    """Return, for each row of a row group, whether ``column`` has a value; None if statistics say that all rows do."""
     import pyarrow as pa
 
     stated = opened.metadata.row_group(group)
@@ -174,7 +174,7 @@ def _present(opened: Any, group: int, column: str) -> list[bool] | None:
                 found += values.is_valid().to_pylist()
             else:
                 found += [bool(value and (value.get("bytes") or value.get("path"))) for value in values.to_pylist()]
-    # Values from a damaged page on count as present; reading their images will fail.
+    # Rows from a damaged page on count as having a value; reading their images will fail.
     except (pa.ArrowException, OSError):
         pass
     return found + [True] * (stated.num_rows - len(found))
@@ -189,7 +189,7 @@ def _count_rows(file: Location) -> int | None:
 
 
 def _rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterator[dict[str, Any] | Damage]:
-    """Yield each row of a row group as values by column; for each row from a damaged page on, yield the damage."""
+    """Yield the values of each row of a row group, by column; for each row from a damaged page on, yield the damage."""
     import pyarrow as pa
 
     count, found = opened.metadata.row_group(group).num_rows, 0
@@ -208,7 +208,7 @@ def _readable_rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterato
 
 
 def _values(column: Any) -> list[Any]:
-    """Convert a column to Python values; one by one if some are not UTF-8, or dates that Python cannot represent."""
+    """Convert a column to Python values; value by value if strings are not UTF-8 or Python cannot represent dates."""
     try:
         return list(column.to_pylist())
     # UnicodeDecodeError is a ValueError.
@@ -237,7 +237,7 @@ def _value(scalar: Any) -> Any:
 
 
 class _OpenFile:
-    """Column of an open Parquet file, from which values are read fastest in row order."""
+    """Column of an open Parquet file; reading its values in row order is fastest, because a batch of rows is cached."""
 
     def __init__(self, path: str, column: str, version: str) -> None:
         self._file = open_parquet(locate_version(path, version))
@@ -248,7 +248,7 @@ class _OpenFile:
         self._start = self._stop = 0
 
     def image(self, group: int, row: int) -> Any:
-        """Return the column's value in a row of a row group."""
+        """Return the value of the column in a row of a row group."""
         if group != self._group or row < self._start:
             batches = self._file.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[self._column])
             self._group, self._batches, self._start, self._stop = group, batches, 0, 0
@@ -267,7 +267,7 @@ def _open_file(path: str, column: str, version: str) -> _OpenFile:
 
 
 def read_parquet(source: Input) -> bytes:
-    """Return a row's image file: ``key`` is row group, row and column. The Parquet file stays open."""
+    """Return a row's image; ``key`` holds row group, row and name of the column. The Parquet file stays open."""
     group, row = _ROW.unpack_from(source.key)
     value = _open_file(source.path, source.key[_ROW.size :].decode(), source.version).image(group, row)
     if isinstance(value, dict):
@@ -283,7 +283,7 @@ def recognizes(probe: SourceProbe) -> bool:
     """Return whether a location is a Parquet file, or a folder with Parquet files of images.
 
     The files may lie in folders of splits, configurations and columns. A folder whose Parquet files hold no images is
-    of another kind, because img2dataset writes such files beside its tars.
+    of another kind: img2dataset writes such files beside its tars.
     """
     if not probe.is_folder:
         return probe.head().startswith(_MAGIC)

@@ -27,17 +27,18 @@ from picstore.storage.class_names import JoinedNames
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location
 
-# Keys in the metadata of files that export writes. The first says that the column ``extra`` is a JSON object. The
-# second has the class names as JSON, if a name occurs twice, which a ClassLabel cannot hold.
+# Keys in the metadata of files that ``picstore export`` writes. With the first, the column ``extra`` is a JSON object.
+# The value of the second is a JSON list of class names; it is written if a name occurs twice, which a ClassLabel cannot
+# hold.
 EXTRA_KEY, CLASSES_KEY = "picstore.extra", "picstore.classes"
-IMAGES_PER_READ = 16  # reading one image at a time takes 1.5 times as long
+IMAGES_PER_READ = 16  # reading images one by one takes 1.5 times as long
 
 _SUFFIX = ".parquet"
-_MAX_DEPTH = 64  # largest depth of folders; partitions are seldom more than three deep
-_PROBED_DEPTH = 4  # depth to which folders are searched: a configuration, a split and two partitions
-_PROBED_FOLDERS = 8  # largest number of files, and of sub-folders, to search in a folder
+_MAX_DEPTH = 64  # largest depth of nested folders; partitions are seldom more than three deep
+_PROBED_DEPTH = 4  # largest depth of folders to search: a configuration, a split and two partitions
+_PROBED_FOLDERS = 8  # number of files, and of sub-folders, to search in each folder
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_SHOWN = 8  # largest number of configurations in a message
+_SHOWN = 8  # largest number of configurations that a message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class ParquetPart:
 
     Attributes:
         name: path relative to the source.
-        columns: value of each column that the name of a folder states, such as ``label=cat``; None for null.
+        columns: columns that names of folders state, such as ``label=cat``, with their values; None for null.
     """
 
     name: str
@@ -57,8 +58,8 @@ class ParquetPart:
 def parquet_parts(location: Location, split: str | None) -> list[ParquetPart]:
     """List the Parquet files of a folder by sorted path, or a single file.
 
-    Raise UsageError if the folder has no Parquet files, is a Delta table, or holds several splits or configurations of
-    which none is chosen.
+    Raise UsageError if the folder has no Parquet files, is a Delta table, or holds several splits or configurations and
+    ``split`` chooses none.
     """
     if not location.is_folder():
         return choose_split([ParquetPart(location.name, location, {})], lambda part: part.name, split, location)
@@ -73,9 +74,9 @@ def parquet_parts(location: Location, split: str | None) -> list[ParquetPart]:
 
 
 def _paths_below(folder: Location, above: tuple[str, ...], parents: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of all Parquet files below a folder as tuples of parts, relative to the source."""
+    """Yield the path of each Parquet file below a folder, relative to the source, as a tuple of names."""
     own = str(folder.path.resolve()) if isinstance(folder, Folder) else str(folder)
-    # Links may lead in a circle.
+    # Skip a folder that contains itself by a link.
     if own in parents:
         return
     if len(above) > _MAX_DEPTH:
@@ -97,7 +98,7 @@ def _columns(path: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split_part(path: tuple[str, ...]) -> int | None:
-    """Return the index of the path's part that names a split, or None; of ``name=value``, only ``split=…`` counts."""
+    """Return the position of the part of a path that names a split, or None; of ``name=value``, only ``split=…``."""
     folders = [
         (k, part)
         for k, part in reversed(list(enumerate(path[:-1])))
@@ -111,13 +112,13 @@ def _split_part(path: tuple[str, ...]) -> int | None:
 
 
 def _after_configuration(path: tuple[str, ...]) -> str:
-    """Return ``folder/file`` of a path, with the folder that names a split; ``file`` alone if no folder does."""
+    """Return ``folder/file`` for a path with a folder that names its split; ``file`` for other paths."""
     found = _split_part(path)
     return path[-1] if found in (None, len(path) - 1) else f"{path[found or 0]}/{path[-1]}"
 
 
 def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location) -> None:
-    """Raise UsageError if a source's splits lie in different folders, apart from folders like ``column=value``."""
+    """Raise UsageError if splits lie in several folders, which are configurations; ``column=value`` is ignored."""
     configurations = {
         "/".join(part for part in path[:found] if "=" not in part)
         for path in paths
@@ -135,10 +136,10 @@ def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location)
 
 
 def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
-    """Return whether a folder, or the first of its folders with Parquet files, has Parquet files of images.
+    """Return whether a folder, or the first of its sub-folders with Parquet files, has Parquet files of images.
 
-    Return False at the first file that may itself be an image, so that a source of class folders is listed only up to
-    its first class; return None if the folder and its sub-folders hold neither.
+    Return False at the first file that may be an image itself, so that of a source with class folders only the first
+    class is listed; return None if there are neither Parquet files nor images.
     """
     if names := probe.files_ending(_SUFFIX):
         others = bool(probe.files_ending(".tar"))
@@ -158,11 +159,11 @@ def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
 
 
 def _may_hold_images(file: Location, others: bool) -> bool:
-    """Return whether a Parquet file may hold images; if it cannot be opened, whether no tars (``others``) are there."""
+    """Return whether a Parquet file may hold images; if it cannot be opened, False if tars (``others``) exist."""
     try:
         with open_parquet(file) as opened:
             return any(_is_image(field.type) or is_binary(field.type) for field in opened.schema_arrow)
-    # pyarrow is not installed, or fails with any error; listing the source will report the error.
+    # pyarrow is missing or fails with some error; listing the source will report the error.
     except Exception:
         return not others
 
@@ -173,27 +174,27 @@ def import_parquet() -> Any:
 
 
 def open_parquet(location: Location) -> Any:
-    """Open a Parquet file; reading a page checks its checksum, if the writer stored one."""
+    """Open a Parquet file such that pyarrow checks the checksum of each page, if the writer stored checksums."""
     if isinstance(location, Folder):
-        # Refuse a pipe, because pyarrow would wait for a program to write into the pipe.
+        # Reject pipes, because pyarrow would wait for a program to write into the pipe.
         if not location.is_file():
             raise Damage("not a regular file", printable(str(location)))
         source: Any = location.path
     else:
-        # From a file object, pyarrow requests only the ranges that it reads.
+        # Given a file object, pyarrow requests only the byte ranges that it reads.
         source = location.open()
     return import_parquet().ParquetFile(source, page_checksum_verification=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetColumns:
-    """Columns of a file.
+    """Columns of a Parquet file by their use.
 
     Attributes:
         others: columns that become the extra.
         attached: columns that become attachments.
-        numbers: for each class number in the file, the number in the whole source; None if the file names no classes.
-        json_extra: whether the column ``extra`` is JSON, whose members become the extra.
+        numbers: for each class number in the file, the class number in the source; None if the file names no classes.
+        json_extra: whether the column ``extra`` holds JSON objects, whose members become the extra.
     """
 
     image: str
@@ -204,7 +205,7 @@ class ParquetColumns:
     json_extra: bool = False
 
     def take_label(self, extra: dict[str, Any], file: Location) -> Label:
-        """Remove a row's label and return it numbered as in the whole source; raise UsageError if it has no name."""
+        """Remove a row's label and return it as a class number of the source; raise UsageError if it has no name."""
         label = take_label(extra, self.label)
         if self.numbers is None or not isinstance(label, int) or label == -1:
             return label
@@ -215,12 +216,12 @@ class ParquetColumns:
 
 
 class ColumnChoice:
-    """Choice of the columns of each file, and the class names of all files.
+    """Choice of the columns in each Parquet file of a source, and the class names of all files.
 
     Attributes:
-        labels: choice of the label's column.
+        labels: choice of the label column.
         classes: class names of all files.
-        skipped: for each column that is left out, the number of rows.
+        skipped: for each column that is left out, the number of rows that have it.
     """
 
     def __init__(self, location: Location, image_field: str | None, label_field: str | None) -> None:
@@ -228,12 +229,12 @@ class ColumnChoice:
         self.classes = JoinedNames()
         self.skipped = SkippedFields()
         self._location, self._image_field = location, image_field
-        # Lists of class names that files state, and a file that has integer labels but states no names.
+        # Lists of class names that files state; and a file with integer labels that states no names, if there is any.
         self._lists: set[tuple[str, ...]] = set()
         self._unnamed: Location | None = None
 
     def choose(self, opened: Any, part: ParquetPart) -> ParquetColumns:
-        """Return the columns of an open file; names of the file's folders may state further columns."""
+        """Return the columns of an open file by use; names of the file's folders may state further columns."""
         import pyarrow as pa
 
         schema, file = opened.schema_arrow, part.file
@@ -271,7 +272,7 @@ class ColumnChoice:
         return ParquetColumns(image, label, tuple(others), tuple(attached), numbers, json_extra)
 
     def remarks(self) -> Iterator[str]:
-        """Yield messages for the user; raise UsageError if labels without names could mean different classes."""
+        """Yield messages for the user; raise UsageError if it is unclear which classes numbers without names mean."""
         yield from self.skipped.remarks()
         if self._unnamed is None or not self._lists:
             return
@@ -295,12 +296,12 @@ def _is_image(type_: Any) -> bool:
 
     if not pa.types.is_struct(type_):
         return False
-    # The type of ``bytes`` is null if a file gives all images by path.
+    # ``bytes`` has Arrow's null type if a file gives all images by path.
     return any(f.name == "bytes" and (is_binary(f.type) or pa.types.is_null(f.type)) for f in type_)
 
 
 def _holds_several(type_: Any) -> bool:
-    """Return whether an Arrow type is nested and holds an image's struct, or a list of bytes."""
+    """Return whether an Arrow type is nested and contains structs of images, or lists of bytes."""
     import pyarrow as pa
 
     if not pa.types.is_nested(type_):
@@ -311,7 +312,7 @@ def _holds_several(type_: Any) -> bool:
 
 
 def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
-    """Return whether a column of bytes holds images, by Hugging Face's metadata or by the first bytes of some rows."""
+    """Return whether a binary column holds images, by Hugging Face's metadata, else by the first bytes of some rows."""
     import pyarrow as pa
 
     kind = feature.get("_type") if isinstance(feature, dict) else None
@@ -320,7 +321,7 @@ def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
     for group in range(opened.num_row_groups):
         try:
             batch = next(opened.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[column]), None)
-        # Reading the images will report the damage.
+        # Reading the images of this row group will report the damage.
         except (pa.ArrowException, OSError):
             continue
         values = [] if batch is None else [value for value in batch.column(0).to_pylist() if value is not None]
@@ -334,7 +335,7 @@ def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
-    """Return the column descriptions, by column, that Hugging Face's datasets stores in a file's metadata."""
+    """Return, by column, the descriptions of columns that Hugging Face's datasets stores in a file's metadata."""
     info = (json_object(metadata.get(b"huggingface", b"{}")) or {}).get("info")
     features = info.get("features") if isinstance(info, dict) else None
     return features if isinstance(features, dict) else {}

@@ -25,7 +25,7 @@ _FILE, _CONTAINER, _RECORD = 0x50494346, 0x50494343, 0x50494352
 _DIRECTORY = struct.Struct("<IIII")
 _CONTAINER_HEAD = struct.Struct("<IIII")
 _RECORD_HEAD = struct.Struct("<IiiII")
-_FIRST_CONTAINER = 4096  # offset in bytes
+_FIRST_CONTAINER = 4096  # offset in bytes of a file's first container
 _CONTAINER_ALIGNMENT, _RECORD_ALIGNMENT = 512, 16
 _MAX_CONTAINERS = 255
 _MAX_IMAGE, _MAX_EXTRA = 32 << 20, 1 << 20
@@ -34,7 +34,7 @@ _MAX_IMAGE, _MAX_EXTRA = 32 << 20, 1 << 20
 def list_picpoc(location: Location) -> Listing:
     """List every record, stream by stream and file by file; a record's extra and ``serial`` become the sample's extra.
 
-    If its writer died, a file has no directory; its containers are then found by reading one header after the other.
+    A file whose writer died has no directory; its containers are found by reading one header after the other.
     """
     names = [f"{stream}/{file}" for stream in _numbers(location, folders=True) for file in _numbers(location / stream)]
     skipped, no_label = SkippedFields(), "no labels: no record has one"
@@ -44,7 +44,7 @@ def list_picpoc(location: Location) -> Listing:
 
 
 def _numbers(location: Location, *, folders: bool = False) -> list[str]:
-    """Return the names of a folder's entries that are numbers, in numeric order; with ``folders``, only folders."""
+    """Return the numeric names in a folder in numeric order, only of sub-folders if ``folders`` is true."""
     found = [name for name, is_folder in visible_entries(location) if name.isdecimal() and (is_folder or not folders)]
     return sorted(found, key=int)
 
@@ -61,7 +61,7 @@ def _samples(location: Location, name: str, skipped: SkippedFields) -> Iterator[
 
 
 def _count_records(file: SourceFile, start: int) -> int | None:
-    """Return the number of records that a container states; None if the container is damaged."""
+    """Return the number of records that the container at ``start`` states; None if the container is damaged."""
     try:
         magic, count, size, _ = _CONTAINER_HEAD.unpack(file.read(start, _CONTAINER_HEAD.size))
     except Damage:

@@ -9,15 +9,15 @@ from picstore.errors import Corrupt
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
-_MAX_VARINT = 10  # largest size in bytes
+_MAX_VARINT = 10  # largest number of bytes of a varint
 
-# Function that takes an offset and a size, and returns the bytes.
+# Function that returns ``size`` bytes from ``offset`` on, given offset and size.
 Read = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Field of a message: ``value`` is a varint's integer; any other field has the byte range ``start``, ``size``."""
+    """Field of a message: an integer ``value`` if it is a varint, else the byte range ``start``, ``size``."""
 
     number: int
     wire: int
@@ -27,7 +27,7 @@ class Field:
 
 
 def fields_of(read: Read, start: int, size: int, *, file: str = "") -> Iterator[Field]:
-    """Yield the fields of the message in a byte range; raise Corrupt, naming ``file``, if the range is malformed."""
+    """Yield the fields of the message in a byte range; raise Corrupt, naming ``file``, if the bytes are malformed."""
     offset, end = start, start + size
     while offset < end:
         tag, offset = read_varint(read, offset, end, file)
@@ -47,7 +47,7 @@ def fields_of(read: Read, start: int, size: int, *, file: str = "") -> Iterator[
 
 
 def read_varint(read: Read, offset: int, end: int, file: str = "") -> tuple[int, int]:
-    """Return the unsigned 64-bit integer at ``offset``, and the offset after it; raise Corrupt if it has no end."""
+    """Return the unsigned 64-bit varint at ``offset`` and the offset after it; raise Corrupt if it does not end."""
     value = 0
     for k, byte in enumerate(read(offset, min(_MAX_VARINT, end - offset))):
         value |= (byte & 0x7F) << (7 * k)
@@ -57,10 +57,10 @@ def read_varint(read: Read, offset: int, end: int, file: str = "") -> tuple[int,
 
 
 def to_signed(value: int) -> int:
-    """Reinterpret 64 bits as a signed integer."""
+    """Reinterpret an unsigned 64-bit integer as a signed integer."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def memory_reader(data: bytes | memoryview) -> Read:
-    """Return a function that returns byte ranges of ``data``; ranges beyond the end of ``data`` are cut off."""
+    """Return a function that reads byte ranges of ``data``; ranges beyond the end of ``data`` are cut off."""
     return lambda offset, size: bytes(data[offset : offset + size])

@@ -28,17 +28,18 @@ _IMAGE_HEADER = struct.Struct("<IfQQ")
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _MAX_LABELS = 1 << 16
 _SUFFIXES = (".rec", ".recordio")
-_OBJECT = 5  # number of an object's values: class, left, top, right and bottom
+_OBJECT = 5  # number of values that describe an object: class, left, top, right and bottom
 _TARGETS = "boxes:xyxy-normalized"
 
 
 def list_recordio(location: Location, *, split: str | None = None) -> Listing:
     """List every record of a file, of a folder's ``*.rec``, or of files named by braces.
 
-    An .idx file is needed only to read on after a damaged record, and to know the number of missing records.
+    Files .idx are needed only to read on after a damaged record, and to know the number of missing records.
 
-    A record's label is its header's label, or the first of several; unless it is an integer, it stays in the extra as
-    ``label``. Several labels stay as ``labels``. Labels that describe objects become boxes, and the label is −1.
+    The label is the one in the record's header, or the first of several; unless it is an integer, it stays in the extra
+    as ``label``. Several labels stay in the extra as ``labels``. Labels that describe objects become boxes, and the
+    label is −1.
     """
     files = shard_files(location, *_SUFFIXES, split=split)
     empty = list[str]()
@@ -48,7 +49,7 @@ def list_recordio(location: Location, *, split: str | None = None) -> Listing:
 
 
 def _reader(file: SourceFile) -> ReadRecord:
-    detection = False  # whether a record with objects was found
+    detection = False  # whether a record with objects was found so far
 
     def read(offset: int, name: str) -> tuple[SourceSample, int]:
         nonlocal detection
@@ -64,7 +65,7 @@ def _reader(file: SourceFile) -> ReadRecord:
 
 
 def _end(file: SourceFile, offset: int, part: int, length: int) -> int:
-    """Return the offset at which a record ends, with all its parts."""
+    """Return the offset at which a record ends, including all parts of a split record."""
     while True:
         offset += _HEADER.size + (length + 3) // 4 * 4
         if part in (_WHOLE, _LAST):
@@ -114,7 +115,7 @@ def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, An
     values: class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning.
 
     Args:
-        may_be_none: whether labels may describe no object. Plain labels, such as 2 and 5, may look the same.
+        may_be_none: whether labels may describe zero objects; plain labels, such as 2 and 5, may look like that.
     """
     if len(labels) < 2 or not all(math.isfinite(value) and value.is_integer() for value in labels[:2]):
         return None
@@ -144,7 +145,7 @@ def _is_object(values: Sequence[float]) -> bool:
 
 
 def read_split(source: Input) -> bytes:
-    """Return the image of a split record: ``offset`` is that of its first part, ``key`` the header's size as u32."""
+    """Return the image of a split record, whose first part is at ``offset``; ``key`` is its header's size as u32."""
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []
     offset, part, total = source.offset, _FIRST, 0
@@ -158,7 +159,7 @@ def read_split(source: Input) -> bytes:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a file, or the first ``*.rec`` in a folder, begins with the magic number."""
+    """Return whether a file, or the first ``*.rec`` in a folder, begins with RecordIO's magic number."""
     magic = struct.pack("<I", _MAGIC)
     if probe.is_folder:
         return any(probe.head(name).startswith(magic) for name in probe.files_ending(*_SUFFIXES)[:1])

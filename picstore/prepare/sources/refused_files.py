@@ -15,8 +15,8 @@ from picstore.storage.location.text_files import is_wide
 _UNPACK = "unpack it, and give the folder"
 _EXPORT = "write its images to a folder, or to a dataset with picstore.Writer"
 _FOLDER = "give the folder that holds it, or a list of images"
-_PROBED_FILES = 8  # largest number of files of a folder that are read
-# Offset and bytes of a magic number, type of the file, and remedy. The longer of two that begin alike comes first.
+_PROBED_FILES = 8  # number of files to read in a folder
+# Offset of a magic number, its bytes, type of the file, and remedy. If two begin alike, the longer one comes first.
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xff\xd8\xff", "an image (JPEG)", _FOLDER),
     (0, b"\x89PNG\r\n\x1a\n", "an image (PNG)", _FOLDER),
@@ -69,15 +69,15 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x7fELF", "a program", "give images"),
     (0, b"MZ", "a program", "give images"),
 )
-# Bytes that are rare in texts of any encoding except UTF-16. DEL is left out, because JSON may contain it.
+# Bytes that are rare in text of any encoding except UTF-16. DEL is left out, because JSON may contain it.
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-# For suffixes of zip archives, the type of the file and the remedy.
+# Type of the file and remedy for zip archives, by suffixes of their names.
 _ZIPPED = {
     (".npz",): ("NumPy arrays (.npz)", "give its images to picstore.Writer, as uint8 arrays (H, W, 3)"),
     (".pt", ".pth", ".ckpt"): ("a file of PyTorch", "picstore opens no pickles; give its images to picstore.Writer"),
     (".docx", ".pptx", ".xlsx", ".odt", ".epub"): ("a document", _UNPACK),
 }
-# Annotations of images in a folder: suffix and beginning of the file, type, and remedy.
+# Annotation files of images in a folder: suffix of the name, beginning of the file, type, and remedy.
 _ANNOTATIONS: tuple[tuple[str, re.Pattern[bytes], str, str], ...] = (
     (
         ".json",
@@ -95,7 +95,7 @@ _ANNOTATIONS: tuple[tuple[str, re.Pattern[bytes], str, str], ...] = (
 )
 _PICKLE = ("a pickle", "picstore does not open pickles, as they can run programs; give its images to picstore.Writer")
 _HUGGING_FACE = "load it by datasets.load_from_disk, write it by to_parquet('DIR/data.parquet'), and give DIR"
-# Folders of other libraries: names of files in the folder, type of the folder, and remedy.
+# Folders that other libraries write: names of files that such a folder has, its type, and remedy.
 _FOLDERS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("dataset_dict.json",),
@@ -110,19 +110,19 @@ _FOLDERS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Description of a file or folder that no source reads: its type, and what the user can do with it."""
+    """Type of a file or folder that no source reads, and what the user can do with it."""
 
     what: str
     remedy: str
 
 
 def _is_text(head: bytes) -> bool:
-    """Return whether bytes may be text: no zero byte, and few control characters, which column names may contain."""
+    """Return whether a file's first bytes may be text: no zero byte, and few control characters."""
     return b"\0" not in head and len(_CONTROL.findall(head)) <= 1 + len(head) // 64
 
 
 def describe_foreign(head: bytes, name: str) -> Foreign | None:
-    """Describe a file that no source reads from its first bytes and name; return None if the file is text or empty."""
+    """Return type and remedy of a file that no source reads, by first bytes and name; None if it is text or empty."""
     if head.startswith(b"PK\x03\x04"):
         for suffixes, (what, remedy) in _ZIPPED.items():
             if name.lower().endswith(suffixes):
@@ -143,12 +143,12 @@ def describe_foreign(head: bytes, name: str) -> Foreign | None:
 
 
 def require_text(location: Location) -> None:
-    """Raise UsageError if a file is not text; the message names its type and a remedy, and quotes none of its bytes."""
+    """Raise UsageError unless a file is text; the message states the file's type and a remedy, and quotes no bytes."""
     _refuse(location, describe_foreign(SourceProbe(location, is_folder=False).head(), location.name))
 
 
 def require_readable(probe: SourceProbe) -> None:
-    """Raise UsageError if a folder is that of another library, or no source reads its files; see require_text."""
+    """Raise UsageError if another library wrote a folder, or no source reads the folder's files; see require_text."""
     for names, what, remedy in _FOLDERS:
         if set(names) <= set(probe.files):
             _refuse(probe.location, Foreign(what, remedy))

@@ -11,7 +11,7 @@ from picstore.prepare.sources.inputs import Input
 from picstore.prepare.sources.labels import Label, quoted, usual_field
 from picstore.prepare.sources.metadata import OddValues, extra_as_json
 
-# Usual names of the image's field in lower case, the preferred name first.
+# Usual names of the image field in lower case, the preferred name first.
 IMAGE_FIELDS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "images", "x", "data", "bytes", "image_bytes")
 
 
@@ -42,7 +42,7 @@ class SourceSample:
     version: str = ""
 
     def to_input(self, label: int, odd: OddValues) -> Input:
-        """Return the sample as an Input with class number ``label``; ``odd`` counts values that JSON cannot hold."""
+        """Return the sample as an Input with class number ``label``; count values that JSON cannot hold in ``odd``."""
         extra = extra_as_json(self.extra, odd, name=self.name) if self.extra else b""
         return Input(
             self.name,
@@ -63,7 +63,7 @@ class SourceSample:
 
 
 def choose_image(given: str | None, fields: Collection[str], path: object, usual: Sequence[str] = IMAGE_FIELDS) -> str:
-    """Return the image's field: the user's (``given``), else the first with a usual name, else the only field.
+    """Return the image field: the user's (``given``), else the first with a usual name, else the only field.
 
     Raise UsageError, which names the source ``path``, if ``given`` is not a field or no field can be chosen.
     """

@@ -15,7 +15,8 @@ from picstore.prepare.sources.source_file import SourceFile, named_file, printab
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location, locate, map_concurrently
 
-# Function that takes a record's offset and the sample's name, and returns the sample and the next record's offset.
+# Function that returns the sample of a record and the next record's offset, given the record's offset and the sample's
+# name.
 ReadRecord = Callable[[int, str], tuple[SourceSample, int]]
 
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
@@ -23,7 +24,7 @@ _MAX_NAMES = 1 << 20  # largest number of names to which a brace pattern may exp
 
 
 def shard_files(location: Location, *suffixes: str, split: str | None = None) -> list[Location]:
-    """List the files of a location: a folder's files with a suffix, the files of a brace pattern, or the file itself.
+    """List the shard files of a location: a folder's files with a suffix, those of a brace pattern, or the file itself.
 
     Raise NotADataset if a file does not exist or the folder has no such files, and UsageError if the pattern stands for
     more than a million names or the files belong to several splits and ``split`` is None.
@@ -37,7 +38,7 @@ def shard_files(location: Location, *suffixes: str, split: str | None = None) ->
     for file, is_file in zip(files, map_concurrently(lambda file: file.is_file(), files), strict=True):
         if not is_file:
             raise NotADataset(f"{file} is not a file" if file.exists() else f"{file} does not exist")
-    # Search names for splits only after the last slash before the braces, because all files share the part before.
+    # Search for splits only after the last slash before the braces, because all names share the path before it.
     folder = len(str(location).partition("{")[0].rpartition("/")[0])
     return choose_split(files, lambda file: str(file)[folder:], split, location)
 
@@ -65,7 +66,7 @@ _MAX_INDEX_JSON = 1 << 30  # bytes
 
 
 def read_index(folder: Location, entries: str) -> dict[str, Any]:
-    """Return the object in ``folder/index.json``; raise UsageError unless its ``entries`` is a list of objects."""
+    """Return the object in ``folder/index.json``; raise UsageError unless member ``entries`` is a list of objects."""
     path = folder / "index.json"
     if not path.is_file():
         raise NotADataset(f"{folder} has no index.json")
@@ -94,11 +95,11 @@ def checked_count(value: Any, file: object) -> int:
 _MAX_INDEX = 1 << 28  # bytes
 _MAX_COUNT = 1 << 40
 _NUMBERED = re.compile(r"(.*?)(\d{1,7})-of-(\d{1,7})(.*)", re.DOTALL)
-_OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # line of an index
+_OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # line of an index of record offsets
 
 
 def names_beside(location: Location) -> frozenset[str]:
-    """Return the names of the files in a folder, or in a file's or pattern's folder; none if it cannot be listed."""
+    """Return the names of the files in a folder, or beside a file or pattern; none if the folder is unreadable."""
     try:
         folder = location if location.is_folder() else location.parent
         return frozenset(entry.name for entry in visible_entries(folder) if not entry.is_folder)
@@ -107,9 +108,9 @@ def names_beside(location: Location) -> frozenset[str]:
 
 
 def stated_counts(folder: Location) -> dict[str, int]:
-    """Return the number of samples of each tar, by file name, from the indexes of a folder of tars.
+    """Return the number of samples in each tar of a folder, by file name, from index files in the folder.
 
-    The indexes are ``sizes.json`` of OpenCLIP, ``wids-meta.json`` and ``index.json`` of webdataset's wids, and
+    The index files are ``sizes.json`` of OpenCLIP, ``wids-meta.json`` and ``index.json`` of webdataset's wids, and
     ``.nv-meta/.info.json`` of Megatron Energon.
     """
     counts: dict[str, Any] = _read_json(folder / "sizes.json")
@@ -124,13 +125,13 @@ def stated_counts(folder: Location) -> dict[str, int]:
 
 
 def index_of_tar(tar: Location, names: frozenset[str]) -> Location | None:
-    """Return the file that counts the samples of x.tar: img2dataset's ``x_stats.json``, DALI's ``x.idx``, or None."""
+    """Return the file that states the sample count of x.tar: img2dataset's ``x_stats.json`` or DALI's ``x.idx``."""
     stem = tar.name.removesuffix(".tar")
     return next((tar.parent / name for name in (f"{stem}_stats.json", f"{stem}.idx") if name in names), None)
 
 
 def read_count(index: Location) -> int | None:
-    """Return the number of samples from an index of :func:`index_of_tar`; None if the index states no number."""
+    """Return the number of samples that a file found by :func:`index_of_tar` states; None if it states no number."""
     if index.name.endswith(".json"):
         count = _read_json(index).get("successes")
         return count if _is_count(count) else None
@@ -142,7 +143,8 @@ def read_offsets(file: Location, names: frozenset[str], *, column: int) -> list[
     """Return the sorted offsets of a file's records, read from its index; None if the file has no index.
 
     The index of ``x.rec`` is ``x.idx``, ``x.index``, ``x.rec.idx`` or ``x.rec.index``. Each line has two integers:
-    ``key offset`` by MXNet, ``offset size`` by DALI and the package tfrecord; ``column``, 0 or 1, is the offset's.
+    ``key offset`` by MXNet, ``offset size`` by DALI and the package tfrecord; ``column``, 0 or 1, is the position of
+    the offset in the line.
     """
     stem = file.name.rpartition(".")[0] or file.name
     found = [
@@ -168,7 +170,7 @@ def indexed_samples(
     Args:
         location: the source. Indexes lie beside its files.
         reader: function that takes an open file and returns the function that reads the file's records.
-        column: column of the offsets in the indexes, see :func:`read_offsets`.
+        column: position of the offset in a line of an index, see :func:`read_offsets`.
         empty: list to which the names of files without records are added.
     """
     names = names_beside(location)
@@ -199,7 +201,7 @@ def _records(
 
 
 def missing_shards(names: Iterable[str]) -> Iterator[str]:
-    """Yield a message for the user for each set of shards ``train-00003-of-00128.…`` that is not complete."""
+    """Yield a message for the user for each incomplete set of numbered shards, such as ``train-00003-of-00128.tar``."""
     found: dict[tuple[str, str, str], set[str]] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(name):
@@ -208,7 +210,7 @@ def missing_shards(names: Iterable[str]) -> Iterator[str]:
     for (prefix, total, suffix), numbers in found.items():
         if len(numbers) >= int(total):
             continue
-        # Some tools count from 1.
+        # Some tools number shards from 1.
         first = 1 if total in numbers else 0
         absent = next(k for k in range(first, int(total) + 1) if f"{k:0{len(total)}}" not in numbers)
         example = printable(f"{prefix}{absent:0{len(total)}}-of-{total}{suffix}")
@@ -216,7 +218,7 @@ def missing_shards(names: Iterable[str]) -> Iterator[str]:
 
 
 def empty_files(names: Sequence[str]) -> Iterator[str]:
-    """Yield a message for the user if ``names`` of files without records is not empty when the iteration begins."""
+    """Yield a message for the user if ``names``, filled before the first iteration, lists files without records."""
     if names:
         files = "1 file holds" if len(names) == 1 else f"{len(names):,} files hold"
         yield f"{files} no records, such as {names[0]}"

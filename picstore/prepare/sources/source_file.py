@@ -16,19 +16,20 @@ from picstore.storage.location.obstore_file import OddKey, RemoteFile
 from picstore.storage.location.regular_file import is_version, open_regular, version_of
 from picstore.storage.location.resolve import Location, Where, locate
 
-# Least number of bytes per read, because formats read many small fields in sequence.
+# Least number of bytes per read of a local file, because formats read many small fields in sequence.
 _WINDOW = 1 << 12
-# Least number of bytes per request to a store, because a request's latency costs as much as transferring a megabyte.
+# Least number of bytes per request to a store, because a request costs as much time as transferring a megabyte.
 _REMOTE_WINDOW = 8 << 20
 
 
 class SourceFile:
-    """Open file of a source. Lengths from the file are not trusted: reading beyond its end raises Truncated.
+    """Open file of a source. Sizes that the file states are not trusted: reading beyond its end raises Truncated.
 
     Args:
         where: the file. Opening raises Damage if the file cannot be opened.
-        window: least number of bytes to read at once; 0 for a size that suits small sequential reads.
-        version: version that the file had when it was listed; empty for any. Opening another version raises Changed.
+        window: least number of bytes to read at a time; 0 for a size that suits small sequential reads.
+        version: version that the file had when it was listed; opening another version raises Changed. Empty if any
+            version will do.
 
     Attributes:
         path, printable_path: path of the file or URL of the object, and its form for messages.
@@ -45,7 +46,7 @@ class SourceFile:
             self._min_bytes = window or _REMOTE_WINDOW
             try:
                 self._object, self.size = self._object.pin()
-            # Raise the same message as for a missing local file, because the ledger shows the message.
+            # Raise the same message as for a missing local file, because the ledger records the message.
             except NotADataset as error:
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
             except OddKey as error:
@@ -98,7 +99,7 @@ class SourceFile:
 
 
 def file_version(where: Where) -> str:
-    """Return a file's current version, as :attr:`SourceFile.version`; empty if the file cannot be read."""
+    """Return a file's current version, see :attr:`SourceFile.version`; empty if the file cannot be read."""
     location = locate(where)
     try:
         return location.pin()[0].expected if isinstance(location, RemoteFile) else version_of(os.stat(str(location)))  # noqa: PTH116
@@ -107,7 +108,7 @@ def file_version(where: Where) -> str:
 
 
 def locate_version(path: str, version: str) -> Location:
-    """Return the location of a file; if it is an object, reading raises Changed if the object has another version."""
+    """Return a file's location; of an object, it is pinned to ``version``: reading another version raises Changed."""
     location = locate(path)
     return replace(location, expected=version) if version and isinstance(location, RemoteFile) else location
 
@@ -124,7 +125,7 @@ def read_whole(location: Location, limit: int) -> bytes:
 
 
 def printable(name: str) -> str:
-    r"""Return a file name as UTF-8 text; bytes that are not UTF-8, and surrogates from JSON, become ``\xff``."""
+    r"""Return a file name as valid UTF-8; bytes that are not UTF-8, and lone surrogates from JSON, become ``\xff``."""
     try:
         raw = os.fsencode(name)
     except UnicodeEncodeError:
@@ -145,8 +146,8 @@ def named_file(folder: Location, name: object) -> Location:
     """Locate a file that a source names, relative to a folder; raise UsageError if the file lies outside the folder.
 
     Tables, indexes and annotations may come from strangers. No absolute name, ``..`` or symbolic link may lead out of
-    the folder, except from a download by Hugging Face, whose snapshot links to files elsewhere. All sources confine
-    names by this function.
+    the folder, except from a download by Hugging Face, whose snapshot links to files elsewhere. All sources check names
+    by this function.
     """
     if not isinstance(name, str) or not name or "\0" in name:
         raise UsageError(f"{name!r} is not the name of a file; give a path in {folder}")
@@ -162,7 +163,7 @@ def named_file(folder: Location, name: object) -> Location:
 def is_inside(folder: str, path: str) -> bool:
     """Return whether a local path lies below a folder after all links are followed; the file need not exist.
 
-    The files that a Hugging Face snapshot links to also count as below the snapshot's folder.
+    Files to which a Hugging Face snapshot links count as below the snapshot's folder.
     """
     parent, _, last = path.rpartition("/")
     real = os.path.realpath(path) if last in ("", ".", "..") else f"{_real_folder(parent or '/')}/{last}"
@@ -172,7 +173,7 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return, in a list, the prefix of the paths to which a Hugging Face snapshot links; no prefix for other folders.
+    """Return a list with the prefix of paths to which a Hugging Face snapshot links; empty for other folders.
 
     The files of a snapshot ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
     """

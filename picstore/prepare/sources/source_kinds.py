@@ -15,21 +15,21 @@ from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 
-# Kinds that are recognized by a magic number or an index.
+# Kinds that are recognized by a magic number or an index file.
 _WITH_MAGIC = ("index", "mds", "litdata", "ffcv", "parquet", "hdf5", "lmdb", "recordio", "tfrecord", "picpoc")
-# Kinds that recognize any folder (``folder``) or any file (``list``), and are therefore tried last.
+# Kinds that accept any folder (``folder``) or any file (``list``), and are therefore tried last.
 GENERAL = ("folder", "list")
-# Kinds in the order of recognition. Entry points of other packages are tried before GENERAL.
+# Kinds in the order in which they are tried. Kinds of other packages are tried before GENERAL.
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *GENERAL)
 
-# Module and name of a kind's format, unless the module has the kind's name and the format is called FORMAT.
+# Module and name of a kind's SourceFormat; by default, the module has the name of the kind, and the format is FORMAT.
 _FORMATS = {
     "imagenet": ("imagenet_tars", "FORMAT"),
     "index": ("index_in_place", "FORMAT"),
     "list": ("tables_and_lists", "LIST"),
     "table": ("tables_and_lists", "TABLE"),
 }
-HEAD_BYTES = 1 << 12  # size of a file's head, which holds the magic number
+HEAD_BYTES = 1 << 12  # number of bytes of a file's head, which holds the magic number
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,13 @@ class SourceFormat:
     """Kind of source. An entry point of the group ``picstore.sources`` is a SourceFormat or a ``list_inputs`` function.
 
     Attributes:
-        list_inputs: function of a path and of options as keywords. It raises NotADataset if the path cannot be read,
-            UsageError if the path is of another kind or a value is wrong, Damage, or MissingDependency.
+        list_inputs: function that lists a path, with options as keywords. It raises NotADataset if the path cannot be
+            read, UsageError if the path is of another kind or an option has a wrong value, Damage, or
+            MissingDependency.
         options: names of the options that ``list_inputs`` takes.
-        recognizes: function that tells ``--source auto`` whether a location is of this kind; None if none is.
-        object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in a store; otherwise a local path.
+        recognizes: function that tells ``--source auto`` whether a location is of this kind; None if it never is.
+        object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in a store; if not, it takes a local
+            path.
         takes_engine: whether ``list_inputs`` takes the keyword ``engine``, which runs tasks that list large sources.
     """
 
@@ -104,7 +106,7 @@ class SourceFormat:
 
 
 def import_library(module: str, library: str, extra: str) -> Any:
-    """Import a library that a source needs; raise MissingDependency, which names the extra to install, on failure."""
+    """Import a library that a source needs; raise MissingDependency, which names the extra to install, if it fails."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -116,7 +118,7 @@ def recognize(location: Location) -> str:
     probe = SourceProbe.inspect(location)
     for kind in (*KINDS[: -len(GENERAL)], *sorted(_plugins()), *GENERAL):
         format_ = load_format(kind)
-        # A plug-in for local files may use ``probe.path``, which object stores do not have.
+        # A plug-in for local files may use ``probe.path``, which raises an error for object stores.
         if kind not in KINDS and not format_.object_stores and not isinstance(location, Folder):
             continue
         if format_.recognizes is not None and format_.recognizes(probe):
@@ -135,12 +137,12 @@ def load_format(kind: str) -> SourceFormat:
             raise UsageError(f"no source is called {kind}; there are auto, {', '.join(sorted({*KINDS, *plugins}))}")
         try:
             found = plugins[kind].load()
-        # The import of another package can raise any exception.
+        # Importing another package can raise any exception.
         except Exception as error:
             raise PicstoreError(f"the source {kind} ({plugins[kind].value}) cannot be loaded: {error!r}") from error
     return found if isinstance(found, SourceFormat) else SourceFormat(found)
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    """Return the entry points of other packages by name, without loading them."""
+    """Return the entry points of the group ``picstore.sources`` by name, without loading them."""
     return {point.name: point for point in entry_points(group="picstore.sources")}

@@ -1,4 +1,4 @@
-"""Splits of a source: which names of folders, shards and groups are splits, and which of several splits is read.
+"""Splits of a source: which names of folders, shards and groups name splits, and which of several splits to read.
 
 A source with several splits is not read until ``--split`` chooses one split. The Hugging Face hub uses the same words.
 ``val`` also chooses ``validation``, and the year of ``train2017`` or the number of ``test01`` is ignored.
@@ -13,7 +13,7 @@ from typing import NoReturn, TypeVar
 
 from picstore.errors import UsageError
 
-ALL = "all"  # value of --split for all splits together
+ALL = "all"  # value of --split that takes all splits together
 
 _WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -29,15 +29,16 @@ T = TypeVar("T")
 
 @functools.lru_cache(1 << 12)
 def split_of_word(word: str) -> str | None:
-    """Return the split that a word such as a folder's name is, without final digits and extension; or None."""
+    """Return the split that a word, such as a folder's name, stands for, ignoring final digits and suffix; or None."""
     match = _WORD.fullmatch(word.lower().partition(".")[0])
     return match and match[1]
 
 
 def split_of_name(name: str) -> str | None:
-    """Return the last split in the first part of a name that contains a split; None if no part contains a split.
+    """Return the last split in the first component of a name that contains a split; None if no component does.
 
-    Slashes separate parts; characters except letters and digits separate words, as in ``mnist-train.tfrecord``.
+    Slashes separate components; any character except letters and digits separates words, as in
+    ``mnist-train.tfrecord``.
     """
     for part in name.split("/"):
         for token in reversed(_TOKENS.split(part.lower())):
@@ -47,7 +48,7 @@ def split_of_name(name: str) -> str | None:
 
 
 def without_split(name: str) -> str:
-    """Return a name without those words that are splits: ``y`` for ``y_train``."""
+    """Return a name without the words that stand for splits: ``y`` for ``y_train``."""
     words = [word for word in re.split(r"[^A-Za-z0-9]+", name) if not _WORD.fullmatch(word.lower())]
     return "_".join(words) or name
 
@@ -59,7 +60,7 @@ def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None
     """
     names = [name(item) for item in items]
     found = [split_of_name(each) for each in names]
-    # If some names are known splits, other names of numbered shards are splits too.
+    # If some names contain a usual word for a split, other names of numbered shards stand for splits too.
     if any(found):
         found = [each or _numbered_split(shard) for each, shard in zip(found, names, strict=True)]
     splits = list(dict.fromkeys(each for each in found if each))
@@ -77,7 +78,7 @@ def _numbered_split(name: str) -> str | None:
 
 
 def match_split(split: str, names: Iterable[str]) -> str | None:
-    """Return the name that equals ``split``, else the only name for the same split, as ``val`` for ``validation``."""
+    """Return the name that equals ``split``, else the only name of the same split, as ``validation`` for ``val``."""
     there = list(names)
     if split in there:
         return split

@@ -47,11 +47,11 @@ from picstore.storage.annotations import OWN
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import is_wide, text_lines
 
-_REPEATED = "repeated"  # key of notes
+_REPEATED = "repeated"  # key of notes for rows that repeat an image
 _JSON_LINES = (".jsonl", ".ndjson")
-_PART_BYTES = 1 << 19  # bytes of a CSV per part; a part has about 5,000 rows and is listed in 0.1 s
+_PART_BYTES = 1 << 19  # bytes of a CSV per part, about 5,000 rows, which are listed in 0.1 s
 _EXTRA, _ATTACHMENTS = "extra", "attachments"
-_SHOWN = 80  # largest number of a line's characters in a message
+_SHOWN = 80  # largest number of characters of a line that a message quotes
 
 
 def list_table(
@@ -67,7 +67,8 @@ def list_table(
     In JSON Lines, an object in the column ``extra`` becomes the extra itself, and an object in ``attachments`` maps
     names to paths. `picstore export --format folder` writes such a table.
 
-    A CSV begins with the names of its columns. Paths are relative to ``root``, by default the folder of the table.
+    The first line of a CSV has the names of the columns. Paths are relative to ``root``, by default the folder of the
+    table.
     """
     require_text(location)
     base = location.parent if root is None else locate(root)
@@ -87,7 +88,7 @@ def list_table(
 
 
 def list_paths(location: Location, *, root: Where | None = None) -> Listing:
-    """List the images of a text file with lines ``path label``.
+    """List the images of a text file whose lines are ``path label``.
 
     Paths may contain spaces, and are relative to ``root``, by default the folder of the list. Labels are integers, or
     names, which ``--classes`` must number. A line without a label becomes an input that fails.
@@ -100,13 +101,13 @@ def list_paths(location: Location, *, root: Where | None = None) -> Listing:
 
 @dataclass(frozen=True, slots=True)
 class _CsvPart:
-    """Consecutive lines of a CSV.
+    """Consecutive lines of a CSV, to be listed by a task.
 
     Attributes:
-        bounds: offsets of the part's first byte and end in the file.
+        bounds: offsets in the file of the part's first byte and its end.
         lines: number of lines before the part.
         names: names of the columns; None if the part's first row is the header.
-        fields: columns of image and label, each None unless the user named it.
+        fields: columns of image and label; a column is None unless the user named it.
         data: bytes of the part if it is the whole file; else None.
     """
 
@@ -120,7 +121,7 @@ class _CsvPart:
 
 
 def _csv_parts(table: Location, root: Location, *fields: str | None) -> list[_CsvPart]:
-    """Divide a CSV at line ends; return one part if the CSV is small, or quotes may let a row span several lines."""
+    """Divide a CSV at line ends; return it in one part if it is small or quotes may let a row span several lines."""
     data = read_table(table)
     chosen, header = (fields[0], fields[1]), data.find(b"\n")
     of_lines = b'"' not in data and data.count(b"\r") == data.count(b"\r\n") and not is_wide(data)
@@ -149,7 +150,7 @@ def _list_csv_part(part: _CsvPart) -> FoundPart:
 
 
 def _noting_repeated(samples: Iterator[SourceSample], notes: Notes) -> Iterator[SourceSample]:
-    """Yield samples, and count rows that name the same image as the previous row, as tables of objects do."""
+    """Yield samples, and count rows that name the same image as the row before, which is usual in tables of objects."""
     before = None
     for sample in samples:
         if sample.path == before and not sample.problem:
@@ -206,7 +207,7 @@ def _samples(
     for number, row in rows:
         row_name = f"{table} line {number}"
         if isinstance(row, str):
-            # It is unknown how many lines were cut off; assume as many as are left.
+            # The number of lines that were cut off is unknown; assume as many as are left.
             lost = number if row.startswith(CUT) else 0
             name, problem = printable(f"{table.name} line {number}"), f"line {number}: {row}"
             yield SourceSample(name, str(table), problem=problem, lost=lost)
@@ -246,9 +247,10 @@ def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tu
 
 
 def require_integers(listing: Listing, location: Location) -> Listing:
-    """Return a listing whose label names are replaced by the integers that they state; inputs with other names fail.
+    """Return a listing with integers that label names state in place of the names; inputs with other names fail.
 
-    Raise UsageError if half of the inputs have other names, because a file of classes must then number the names.
+    Raise UsageError if at least half of the labelled inputs have other names; a file for ``--classes`` must then number
+    the names.
     """
     names = listing.classes
     found = [number_of_text(name) for name in names]
@@ -271,12 +273,12 @@ def require_integers(listing: Listing, location: Location) -> Listing:
 
 
 def recognizes_table(probe: SourceProbe) -> bool:
-    """Return whether a location is a file .csv, .tsv, .jsonl or .ndjson."""
+    """Return whether a location is a file with the suffix .csv, .tsv, .jsonl or .ndjson."""
     return not probe.is_folder and _suffix(probe.location) in (*_JSON_LINES, *DELIMITERS)
 
 
 def recognizes_list(probe: SourceProbe) -> bool:
-    """Return whether a location is a file."""
+    """Return whether a location is a file; this kind is tried last."""
     return not probe.is_folder
 
 

@@ -1,6 +1,6 @@
 """Members of tars as byte ranges.
 
-Headers may be POSIX ustar, pax, and GNU's long names. This module parses a member in 4 µs, tarfile in 45 µs: for a
+Headers may be POSIX ustar, pax, or GNU's long names. This module parses a member in 4 µs, tarfile in 45 µs: for a
 million samples of three members, 12 s against 135 s.
 """
 
@@ -16,13 +16,14 @@ from picstore.prepare.sources.source_file import SourceFile
 
 _BLOCK = 512
 _END = bytes(_BLOCK)
-# Type flags of regular files (a zero byte in tars older than POSIX), and of links, devices, folders and pipes.
+# Type flags of regular files (the zero byte in tars older than POSIX), and type flags of links, devices, folders and
+# pipes.
 _REGULAR = b"\0" + b"07"
 _WITHOUT_DATA = b"123456"
 _LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
-_MAX_HEADER = 1 << 20  # largest size of a long name or of pax records in bytes
+_MAX_HEADER = 1 << 20  # largest size in bytes of a long name or of pax records
 _PAX_LENGTH = re.compile(rb"(\d{1,8}) ")
-# Compressions, by the first two bytes of a compressed file.
+# Names of compressions, by the first two bytes of a compressed file.
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
 
 
@@ -40,7 +41,7 @@ def members_of(path: str) -> Iterator[Member]:
     with SourceFile(path) as file:
         if compression := _COMPRESSIONS.get(file.read(0, min(2, file.size))):
             raise Corrupt(f"it is compressed by {compression}; unpack it to a plain tar", file.printable_path)
-        # Extension headers state name and size before the member's own header.
+        # Extension headers state name and size of a member before the member's own header.
         offset, name, size = 0, b"", -1
         while (header := file.read(offset, _BLOCK)) != _END:
             kind = header[156:157]
@@ -66,7 +67,7 @@ def _checked_size(header: bytes, file: str, offset: int) -> int:
     try:
         checksum = int(header[148:156].rstrip(b"\0 ") or b"-1", 8)
         field = header[124:136]
-        # GNU writes sizes from 8 GiB on in base 256.
+        # GNU tar writes sizes from 8 GiB on in base 256.
         size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else int(field.strip(b"\0 ") or b"0", 8)
     except ValueError:
         checksum = size = -1
@@ -76,9 +77,9 @@ def _checked_size(header: bytes, file: str, offset: int) -> int:
 
 
 def _sum(header: bytes) -> int:
-    """Return the sum of a block's bytes, five times as fast as ``sum``.
+    """Return the sum of the bytes of a 512-byte block; Adler-32 yields it five times as fast as ``sum``.
 
-    The lower 16 bits of Adler-32 are 1 + the sum of up to 256 bytes.
+    For up to 256 bytes, the lower 16 bits of Adler-32 are the sum + 1.
     """
     return (zlib.adler32(header[:256]) & 0xFFFF) + (zlib.adler32(header[256:]) & 0xFFFF) - 2
 
@@ -90,9 +91,9 @@ def _header_name(header: bytes) -> bytes:
 
 
 def _parse_pax(records: bytes, name: bytes, size: int) -> tuple[bytes, int]:
-    r"""Return (path, size) from pax records, each ``length key=value\n``; a missing value is ``name`` or ``size``."""
+    r"""Return (path, size) from pax records ``length key=value\n``; by default, return ``name`` and ``size``."""
     start = 0
-    # Match at an offset, because cutting each record off the bytes would take quadratic time.
+    # Match at an offset, because cutting each record off the remaining bytes would take quadratic time.
     while digits := _PAX_LENGTH.match(records, start):
         end = start + int(digits[1])
         if not digits.end() < end <= len(records):

@@ -27,16 +27,16 @@ from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.resolve import Location
 
 _HEADER = struct.Struct("<QI")
-_DATA_CRC = 4  # size in bytes
-_BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # kinds of tf.Feature
-# Largest size in bytes of a feature in the extra, and largest number of its values.
+_DATA_CRC = 4  # bytes of the CRC that follows the data
+_BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # field numbers of tf.Feature's kinds of lists
+# Largest size in bytes of a feature that goes into the extra, and largest number of its values.
 _MAX_VALUE = 1 << 16
 _MAX_FEATURES = 1 << 12  # largest number of features of an example
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)
 _LABELS = ("image/class/label", "image/class/text", *LABEL_FIELDS)
-# If none of this many first examples has an image, the source is refused.
+# Number of examples to try: if none of them has an image, the source is rejected.
 _TRIED = 1000
-_BOXES = "image/object/bbox/xmin"  # feature of TensorFlow's detection API
+_BOXES = "image/object/bbox/xmin"  # feature by which TensorFlow's detection API stores objects
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # first bytes of gzip and zlib files
 
@@ -44,11 +44,12 @@ _COMPRESSED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # first byte
 def list_tfrecord(
     location: Location, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
 ) -> Listing:
-    """List every example of a file, of a folder's ``*.tfrecord`` or ``name-00000-of-00128``, or of a brace pattern.
+    """List every example of a file, of a folder's ``*.tfrecord`` or ``x-00000-of-00128`` files, or of a brace pattern.
 
-    Integers, floats and strings become the extra: a single value as itself, several values as a list. Other bytes are
+    Features of integers, floats and strings become the extra, several values of a feature as a list; other bytes are
     left out. Listing checks the CRC of each record's length; reading an image checks the CRC of its record's data. An
-    example without an image becomes an input that fails. Raise UsageError if none of the first 1,000 has an image.
+    example without an image becomes an input that fails. Raise UsageError if none of the first 1,000 examples has an
+    image.
     """
     files = _files(location, split)
     skipped, empty, unclear = SkippedFields(), list[str](), list[UsageError]()
@@ -84,7 +85,7 @@ def _files(location: Location, split: str | None) -> list[Location]:
 
 
 def _shards(probe: SourceProbe) -> list[str]:
-    """Return the names of files that are numbered as TensorFlow's tools number shards, ``-00000-of-00128``."""
+    """Return the names of files numbered as TensorFlow's tools number shards, ``name-00000-of-00128``."""
     return [name for name in probe.files if "-of-" in name and ".parquet" not in name]
 
 
@@ -151,7 +152,7 @@ def _sample(
 
 
 def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile) -> str:
-    """Return the feature that holds the image: the user's, a usual name, or the only one of more than 1 KiB."""
+    """Return the image feature: the user's, else one with a usual name, else the only feature of more than 1 KiB."""
     if given is None and not {name.lower() for name in binary} & set(_IMAGES):
         large = [name for name, field in binary.items() if field.size > _MAX_VALUE // 64]
         given = large[0] if len(large) == 1 else None
@@ -159,7 +160,7 @@ def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile)
 
 
 def _features(file: SourceFile, start: int, length: int) -> dict[str, tuple[int, list[Field]]]:
-    """Return (kind, values) of each feature of an example, by name, with at most _MAX_VALUE + 1 values each."""
+    """Return (kind, values) of each feature of an example, by name; only the first _MAX_VALUE + 1 values are read."""
     count = 0
     by_name: dict[str, tuple[int, list[Field]]] = {}
     for features in _submessages(file, start, length, 1):
@@ -188,7 +189,7 @@ def _submessages(file: SourceFile, start: int, length: int, number: int) -> Iter
 
 
 def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None:
-    """Return the values of a feature; None if the values are bytes that are not text, or too large for metadata."""
+    """Return the values of a feature; None if they are bytes that are not text, or too large for metadata."""
     if len(found) > _MAX_VALUE or sum(field.size for field in found) > _MAX_VALUE:
         return None
     if kind == _BYTES:
@@ -209,7 +210,7 @@ def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether the first record's length in a file, or in a folder's first such file, matches its CRC."""
+    """Return whether the CRC of the first record's length is right, in a file or in the first such file of a folder."""
     if not probe.is_folder:
         return _is_record(probe.head())
     return any(_is_record(probe.head(name)) for name in (_shards(probe) or probe.files_ending(*_SUFFIXES))[:1])

@@ -26,18 +26,18 @@ from picstore.storage.annotations import MAX_COORDINATE, OWN
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, map_concurrently
 
-# Names of the folders of images and of annotations, the devkit's names first.
+# Possible names of the folders of images and of annotations; the devkit's names come first.
 _IMAGES, _ANNOTATIONS = ("JPEGImages", "images"), ("Annotations", "annotations")
 _SETS = "ImageSets"
-# Attachment names by folder of segmentation images, whose pixels are class numbers or object numbers.
+# Attachment name by folder of segmentation images, whose pixels are class numbers or object numbers.
 _MASKS = {"SegmentationClass": "mask", "SegmentationObject": "object_mask"}
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-_MAX_XML = 1 << 22  # largest size of an annotation in bytes
-_MAX_SET = 1 << 28  # largest size of a list of images in bytes
+_MAX_XML = 1 << 22  # largest size in bytes of an annotation file
+_MAX_SET = 1 << 28  # largest size in bytes of a file that lists images
 _YEAR = re.compile(r"VOC\d{4}")
 _FLAGS = ("difficult", "truncated", "occluded")
 
-# Files by stem, which is the name without its suffix.
+# Files by stem, the name without its suffix.
 Files = Mapping[str, Location]
 
 
@@ -56,7 +56,7 @@ class _Annotation:
 
     Attributes:
         size: width and height; None if the file does not state them.
-        from_zero: whether the program that wrote the file is known to count pixels from 0.
+        from_zero: whether the file names as its writer a program that counts pixels from 0.
     """
 
     size: tuple[int, int] | None = None
@@ -69,7 +69,7 @@ class _Layout:
     """Files of a source.
 
     Attributes:
-        images, annotations: files by stem; an annotation may have no image, and an image no annotation.
+        images, annotations: files by stem; images may lack annotations, and annotations may lack images.
         masks: for each attachment name, the files of segmentations by stem.
         other: names of the files that are neither images nor annotations.
     """
@@ -83,8 +83,9 @@ class _Layout:
 def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     """List the images by name, with label −1 and the objects of their annotations in the extra (docs/sources.md).
 
-    Classes are the sorted names of all objects. The devkit counts pixels from 1, and a box ends with its last pixel, so
-    an ``xmin`` of 1 is the left edge. If any box begins below 1, or Label Studio wrote a file, all boxes count from 0.
+    Classes are the sorted names of all objects. The devkit counts pixels from 1 and states a box's first and last
+    pixel, so an ``xmin`` of 1 is the image's left edge. If any box begins below 1, or Label Studio wrote a file, pixels
+    of all boxes count from 0.
 
     Args:
         folder: as the devkit lays it out, or with XML files beside the images.
@@ -92,7 +93,7 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     """
     layout = _find_files(folder)
     stems = _choose_stems(folder, layout, split)
-    # Class names by order of appearance, with provisional numbers.
+    # Provisional class numbers by name, in order of appearance.
     listed, classes, notes = InputTable(), dict[str, int](), Counter[str]()
     from_one = True
     for stem, found in zip(
@@ -140,7 +141,7 @@ def _places(folders: Collection[str]) -> tuple[str, str] | None:
 
 
 def _by_stem(folder: Location, suffixes: tuple[str, ...]) -> tuple[Files, list[str]]:
-    """Return the files of a folder with one of the suffixes, by stem, and the names of all other files."""
+    """Return a folder's files with one of the suffixes, by stem, and the names of all its other files."""
     found: dict[str, Location] = {}
     other = []
     for name, is_folder in folder.entries():
@@ -159,7 +160,7 @@ def _by_stem(folder: Location, suffixes: tuple[str, ...]) -> tuple[Files, list[s
 
 
 def _choose_stems(folder: Location, layout: _Layout, split: str | None) -> list[str]:
-    """Return the sorted stems of a split's images; if ``split`` is None or "all", of all images and annotations."""
+    """Return the sorted stems of a split's images; for ``split`` None or "all", of all images and annotations."""
     everything = sorted({*layout.images, *layout.annotations})
     lists = _image_sets(folder)
     if split is None and len({*map(splits.split_of_word, lists)} - {None}) > 1:
@@ -168,13 +169,13 @@ def _choose_stems(folder: Location, layout: _Layout, split: str | None) -> list[
         return everything
     name = splits.require_split(str(split), lists, folder)
     lines = read_whole(lists[name], _MAX_SET).decode("utf-8-sig", "surrogateescape").splitlines()
-    # CVAT writes paths of images, the devkit writes stems. In the lists of a class, a number follows the stem.
+    # CVAT writes paths of images, the devkit writes stems. In a list for one class, a number follows the stem.
     wanted = [line.split()[0].rpartition("/")[2] for line in lines if line.strip()]
     return sorted({each if each in layout.images else each.rpartition(".")[0] or each for each in wanted})
 
 
 def _image_sets(folder: Location) -> dict[str, Location]:
-    """Return the files that list images, by split, without those of a single class (``dog_train.txt``)."""
+    """Return the files that list images, by split, except lists for a single class, such as ``dog_train.txt``."""
     for place in ("Main", "Segmentation"):
         try:
             names = [entry.name for entry in visible_entries(folder / _SETS / place) if not entry.is_folder]
@@ -198,7 +199,7 @@ def _input(folder: Location, layout: _Layout, stem: str) -> Input:
 
 
 def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str]) -> Input:
-    """Return an input with final class numbers, and boxes in pixel edges counted from 0, clipped to the image."""
+    """Return an input with final class numbers; its boxes become pixel edges from 0, clipped to the image."""
     if not one.extra:
         return one
     fields: dict[str, list[Any]] = json.loads(one.extra)
@@ -218,7 +219,7 @@ def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str])
 
 
 def _read(file: Location | None) -> _Annotation | str:
-    """Return an annotation, empty if ``file`` is None; if the file cannot be read, return the reason as a string."""
+    """Return the annotation in a file; an empty annotation if ``file`` is None; the reason if it cannot be read."""
     if file is None:
         return _Annotation()
     try:
@@ -229,7 +230,7 @@ def _read(file: Location | None) -> _Annotation | str:
 
 
 def _parse(data: bytes) -> _Annotation:
-    """Parse an XML file; raise ValueError or ExpatError if the file breaks VOC's format, or declares entities."""
+    """Parse an XML file; raise ValueError or ExpatError if the file violates VOC's format or has a document type."""
     builder, parser = TreeBuilder(), expat.ParserCreate()
 
     def refuse(*_: object) -> None:
@@ -269,7 +270,7 @@ def _number(element: Element, path: str, default: float | None = None) -> float:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location has the devkit's layout, is VOCdevkit, or has XML files beside its images."""
+    """Return whether a folder has the devkit's layout, contains VOC's years, or has XML files beside its images."""
     return probe.is_folder and (bool(_years(probe.folders)) or _is_layout(probe))
 
 

@@ -1,6 +1,6 @@
 """WebDataset as a source: tars in which adjacent members with one key form a sample.
 
-A key is a path up to the first dot of its last part; the rest is the field (webdataset's ``base_plus_ext``).
+A member's key is its path up to the first dot in the file name; the rest is the field (webdataset's ``base_plus_ext``).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ IMAGES = frozenset(
 _LABELS = ("cls", "cls2", "class")
 _JSON = ("json", "jsn")
 _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", *_LABELS))
-_PROBED_MEMBERS = 64  # number of members that are read to tell a WebDataset from a tar of images
-# Prefixes of keys in ``notes``; the name of a split or of a field follows.
+_PROBED_MEMBERS = 64  # number of members to read to distinguish a WebDataset from a tar of images
+# Prefixes of keys in ``notes``; the name of a split or a field follows the prefix.
 _SPLIT, _FURTHER = "split ", "further image "
-_MAX_NAMED = 5  # largest number of fields that a message names
-# Largest size in bytes of a JSON object that is read; its largest fields are left out if the extra has no room.
+_MAX_NAMED = 5  # largest number of fields that a message lists
+# Largest size in bytes of a JSON object that is read. The extra leaves out its largest fields if there is no room.
 _MAX_JSON = 4 * MAX_EXTRA
 
 
@@ -59,14 +59,14 @@ def list_webdataset(
     split: str | None = None,
     engine: Engine | None = None,
 ) -> Listing:
-    """List samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
+    """List the samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
-    A sample's image is the field ``image_field``, by default its first image. Further images, and fields .bin, become
-    attachments; the attachment of ``seg.png`` is called ``seg``. The label is ``cls``, or else ``label``, ``class``, …
-    of the JSON. If no sample has a label, the folders in the tars are classes. JSON objects and texts become the extra;
-    all other fields, pickles among them, are skipped.
+    A sample's image is its field ``image_field``, by default its first field with an image. Further images, and fields
+    .bin, become attachments; the attachment of ``seg.png`` is called ``seg``. The label is ``cls``, or else ``label``,
+    ``class``, … of the JSON. If no sample has a label, the folders in the tars are classes. JSON objects and texts
+    become the extra; all other fields, pickles among them, are skipped.
 
-    A sample that has a field twice, ignoring case, fails: each of its images becomes an input with that problem.
+    A sample that has a field twice, ignoring case, fails: each of its images becomes an input with this problem.
     """
     files = shard_files(location, ".tar", split=ALL)
     in_folders = split not in (None, ALL) and not any(split_of_name(file.name) for file in files)
@@ -92,7 +92,7 @@ def list_webdataset(
     splits = [what.removeprefix(_SPLIT) for what in found.notes if what.startswith(_SPLIT)]
     if in_folders and not len(found):
         raise no_split(str(split), [name for name in splits if name], location)
-    # If some samples are in no split, the folders are classes.
+    # Folders named like splits are classes if some samples lie in no such folder.
     if split is None and len(splits) > 1 and "" not in splits:
         refuse(splits, location)
     further = {what: note for what, note in found.notes.items() if what.startswith(_FURTHER)}
@@ -103,7 +103,7 @@ def list_webdataset(
 
 
 def _further_images(notes: Notes) -> Iterator[str]:
-    """Yield a message for the user if images became attachments of other images."""
+    """Yield a message for the user if some images became attachments of other images."""
     if notes:
         count, example = sum(count for count, _ in notes.values()), min(example for _, example in notes.values())
         fields = sorted(what.removeprefix(_FURTHER) for what in notes)
@@ -114,12 +114,12 @@ def _further_images(notes: Notes) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Tar:
-    """Tar of a source.
+    """Task to list a tar of a source.
 
     Attributes:
-        image_field, label_field: fields that the user named.
-        split: split whose folders are read, if the user named a split and the tars hold folders of several splits.
-        count: number of samples, if an index of all tars states the number.
+        image_field, label_field: fields that the user named; None if the user named none.
+        split: split that the user named, if it is to be found among folders in the tars; only its folders are read.
+        count: number of samples, if an index file for all tars states it.
         index: file that states the number of this tar's samples.
     """
 
@@ -148,12 +148,12 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
-    """Yield a tar's samples; add to ``notes`` the splits that its folders name, '' for samples in no such folder."""
+    """Yield a tar's samples; note each split that a folder in the tar names, and "" for samples outside of splits."""
     labels = RowLabels(tar.label_field, always=(*_LABELS, "label"))
     with SourceFile(tar.location) as file:
-        # Members of macOS (._x) and of webdataset itself (__index__) are not samples.
+        # Files ._x by macOS and __index__ by webdataset are not members of samples.
         members = (m for m in members_of(str(tar.location)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
-        # The last sample of a tar that breaks off is not yielded, because its label may be missing.
+        # The last sample of a truncated tar is not yielded, because its label may be missing.
         for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
             split = next(filter(split_of_word, key.split("/")[:-1]), "")
             notes[_SPLIT + split] = (1, "")
@@ -168,7 +168,7 @@ def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[Source
 
 
 def _ambiguous(file: SourceFile, key: str, members: list[tuple[str, Member]]) -> Iterator[SourceSample]:
-    """Yield a failing sample per image of a sample with a field twice, whose images and labels cannot be matched."""
+    """Yield a failing sample per image of a sample with a field twice, because no image has a certain label."""
     counts = Counter(field for field, _ in members)
     twice = ", ".join(printable(os.path.basename(member.name)) for field, member in members if counts[field] > 1)  # noqa: PTH119
     problem = f"a field comes twice in this sample: {twice}"
@@ -191,12 +191,13 @@ def _sample(
     notes: Notes,
 ) -> SourceSample:
     tar = file.name
-    # Sort fields without a dot first, such as jpg before seg.png; fields .bin, which are no images, are added last.
+    # Put images without a dot in the field first, as jpg before seg.png; fields .bin, which are not images, are added
+    # last.
     images = sorted(filter(_is_image, fields), key=lambda field: "." in field)
     chosen = next(iter(images), None) if image_field is None else image_field
     images += [field for field in fields if field.endswith(".bin")]
     extra: dict[str, Any] = {}
-    # JSON comes first, so that members replace fields of the JSON with the same name.
+    # Read JSON first, so that other members replace fields of the JSON with the same name.
     for field, member in sorted(fields.items(), key=lambda each: each[0] not in _JSON):
         if field not in (chosen, *images) and not _read_field(file, field, member, extra, skipped):
             skipped[f"field .{printable(field)}"] += 1
@@ -222,7 +223,7 @@ def _sample(
 
 
 def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, Any], skipped: SkippedFields) -> bool:
-    """Add a text or JSON object to ``extra`` and return True; return False if the field is neither or is too large."""
+    """Add a text or JSON object to ``extra``; return False if the field is neither, or is too large."""
     if member.size > (_MAX_JSON if field in _JSON else MAX_EXTRA):
         return False
     if field in _JSON:
@@ -247,7 +248,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Return whether two adjacent members at a tar's beginning share a key, or folders are not named like the tar."""
+    """Return whether adjacent members at a tar's start share a key, or lie in folders not named like the tar."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:

@@ -31,21 +31,21 @@ _SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".mpo"),
     *(".heic", ".avif", ".jp2", ".jxl", ".dng", ".gif"),
 )
-_DARKNET = re.compile(r"obj(_\w+_data)?")  # folders of images and label files beside obj.names
+_DARKNET = re.compile(r"obj(_\w+_data)?")  # folders with images and label files beside obj.names
 _NAMES = ("obj.names", "_darknet.labels", "classes.txt")
 _NOT_LABELS = re.compile(r"(predefined_)?classes\.txt|notes\.txt|readme.*", re.IGNORECASE)
 _FORMS = {"boxes": "boxes:xyxy-normalized", "polygons": "polygons:normalized", "keypoints": "keypoints:normalized"}
-_MAX_LABELS = 1 << 24  # largest size of a label file in bytes
-_MAX_NAMES = 1 << 22  # largest size of a file of names in bytes
-_MAX_LIST = 1 << 28  # largest size of a list of images in bytes
-_MAX_DEPTH = 16  # largest depth of folders, because links may lead in a circle
-_PROBED = 8  # number of label files that are read to recognize the layout
+_MAX_LABELS = 1 << 24  # largest size in bytes of a label file
+_MAX_NAMES = 1 << 22  # largest size in bytes of a file of class names
+_MAX_LIST = 1 << 28  # largest size in bytes of a list of images
+_MAX_DEPTH = 16  # largest depth of nested folders, because links may form a circle
+_PROBED = 8  # number of label files to read to recognize the layout
 _LINE = re.compile(rb"\s*\d+(\.0*)?(\s+-?[\d.]+(e[+-]?\d+)?){4,}\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Folder of images and folder of label files, which may be the same, and prefixes for names of inputs from them."""
+    """Folder of images and folder of label files, which may be the same; prefixes of input names from either folder."""
 
     images: Location
     labels: Location
@@ -59,7 +59,7 @@ class _Tree:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Image and label file, either of which may be missing, and the name of the input."""
+    """Image and its label file, either of which may be missing; and the name of the input."""
 
     image: Location | None
     labels: Location | None
@@ -69,7 +69,8 @@ class _Pair:
 def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
     """List the images by name, with label −1 and the objects of their label files in the extra (docs/sources.md).
 
-    Class names come from ``data.yaml``, ``obj.names`` or ``classes.txt``; without such a file, classes are numbers.
+    Class names come from ``data.yaml``, ``obj.names`` or ``classes.txt``; without such a file, classes have only
+    numbers.
 
     Args:
         split: name of a folder of images, or of a list such as ``train.txt``; ``"all"`` for all images.
@@ -109,7 +110,7 @@ def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
 
 
 def _find_trees(folder: Location) -> dict[str, _Tree]:
-    """Return the trees of a source by split or folder name; if there is only one, its key may be ''."""
+    """Return the trees of a source, by split or folder name; the key may be "" if there is only one tree."""
     entries = visible_entries(folder)
     folders = [name for name, is_folder in entries if is_folder]
     if {_IMAGES, _LABELS} <= set(folders):
@@ -140,7 +141,7 @@ def _find_trees(folder: Location) -> dict[str, _Tree]:
 
 
 def _divided(folder: Location, names: Iterable[str]) -> list[str]:
-    """Return those of ``names`` that are splits and whose folder holds folders ``images`` and ``labels``."""
+    """Return the ``names`` that stand for splits and whose folders contain folders ``images`` and ``labels``."""
     found = [name for name in names if splits.split_of_word(name)]
     return [
         name
@@ -155,13 +156,13 @@ def _has_darknet(names: Iterable[str]) -> bool:
 
 
 def _find_lists(folder: Location) -> dict[str, Location]:
-    """Return the files in a source's folder that list images, such as ``train.txt``, by split."""
+    """Return, by split, the files in a source's folder that list images, such as ``train.txt``."""
     files = [entry.name for entry in visible_entries(folder) if not entry.is_folder and entry.name.endswith(".txt")]
     return {name[:-4]: folder / name for name in files if splits.split_of_word(name)}
 
 
 def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
-    """Pair the images of a tree with the label files of the same path and stem; label files without images are last."""
+    """Pair a tree's images with label files of the same path and stem; label files without images come last."""
     images = dict[str, Location]()
     labels = dict[str, Location]()
     for place in {str(tree.images): tree.images, str(tree.labels): tree.labels}.values():
@@ -181,7 +182,7 @@ def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
 
 
 def _is_other(name: str, tree: _Tree) -> bool:
-    """Return whether a text without an image is a readme, class names or a list of images, not a label file."""
+    """Return whether a text file without an image is a readme, class names or an image list instead of a label file."""
     return bool(_NOT_LABELS.fullmatch(name) or (tree.is_shared and splits.split_of_word(name)))
 
 
@@ -190,7 +191,7 @@ def _stem(name: str) -> str:
 
 
 def _walk(folder: Location, notes: Counter[str], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Location]]:
-    """Yield relative path and location of each visible file below a folder; nothing if the folder does not exist."""
+    """Yield (relative path, location) of each visible file below a folder; nothing if the folder does not exist."""
     if depth > _MAX_DEPTH:
         raise UsageError(f"{folder} lies in more than {_MAX_DEPTH} folders; links may lead in a circle")
     if not depth and not folder.is_folder():
@@ -205,7 +206,7 @@ def _walk(folder: Location, notes: Counter[str], prefix: str = "", depth: int = 
 
 
 def _of_list(pairs: Sequence[_Pair], file: Location) -> list[_Pair]:
-    """Return the pairs that a list of images names; a name without an image becomes a pair without files."""
+    """Return the pairs that a list of images names; a name that matches no image gives a pair without files."""
     by_name = {pair.name: pair for pair in pairs}
     by_end = {pair.name.partition("/")[2]: pair for pair in pairs} | by_name
     lines = text_of_file(read_whole(file, _MAX_LIST), "surrogateescape").splitlines()
@@ -218,7 +219,7 @@ def _of_list(pairs: Sequence[_Pair], file: Location) -> list[_Pair]:
 
 
 def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str, int]) -> None:
-    """Raise UsageError if no image has a label file, and the folders hold other files instead, such as masks."""
+    """Raise UsageError if no image has a label file and the folders hold other files, such as masks."""
     if pairs and all(pair.labels is None for pair in pairs) and sum(notes.values()) >= len(pairs):
         raise UsageError(
             f"{folder} has other files than YOLO's .txt in {_LABELS}; if they are masks, name each image and its mask "
@@ -233,7 +234,7 @@ def _input(pair: _Pair) -> Input:
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Return an input without target fields that are empty in the whole source, and with the forms of the others."""
+    """Return an input without target fields that all inputs leave empty, and with the forms of the remaining fields."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)
@@ -247,7 +248,7 @@ def _finish(one: Input, fields: set[str]) -> Input:
 
 
 def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
-    """Return the target fields of a label file, empty without a file; if it cannot be read, the reason as a string."""
+    """Return the target fields of a label file, empty fields without a file, or the reason why it cannot be read."""
     if pair.labels is None or pair.image is None:
         return parse_labels("", meaning)
     try:
@@ -279,7 +280,7 @@ def _read_meaning(folder: Location, trees: Sequence[_Tree]) -> tuple[Meaning, li
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a location is a folder in one of YOLO's layouts."""
+    """Return whether a location is a folder with one of YOLO's layouts."""
     if not probe.is_folder:
         return False
     if {_IMAGES, _LABELS} <= set(probe.folders):
@@ -297,7 +298,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _first_files(folder: Location) -> Iterator[tuple[str, Location]]:
-    """Yield name and location of the files in a folder and in its first sub-folders, but not in deeper folders."""
+    """Yield (path, location) of the files in a folder and in its first sub-folders, but not in deeper folders."""
     entries = visible_entries(folder)
     for place, prefix in ((folder, ""), *((folder / name, name) for name, is_folder in entries[:_PROBED] if is_folder)):
         for name, is_folder in visible_entries(place):

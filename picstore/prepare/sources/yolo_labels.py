@@ -1,4 +1,4 @@
-"""YOLO's label files, with one object per line, and data.yaml, which defines the values of a line."""
+"""YOLO's label files, with one object per line, and data.yaml, which defines what the values of a line mean."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from picstore.prepare.sources.source_kinds import import_library
 from picstore.storage.location.resolve import Location
 from picstore.storage.location.text_files import text_of_file
 
-_MAX_YAML = 1 << 20  # largest size in bytes; 21,841 names of ImageNet take 600 KB
+_MAX_YAML = 1 << 20  # largest size in bytes of data.yaml; 21,841 names of ImageNet take 600 KB
 _MAX_CLASS = 1 << 20  # largest number of classes
-_MAX_KEYPOINTS = 1 << 12  # largest number of keypoints of an object
-# Ultralytics accepts coordinates from -0.01 to 1.01, which may result from rounding.
+_MAX_KEYPOINTS = 1 << 12  # largest number of keypoints per object
+# Tolerance for coordinates beyond 0 and 1, as in Ultralytics; rounding may cause such coordinates.
 _BEYOND = 0.01
 # Decimal places to which normalized coordinates are rounded, because sums and differences have rounding errors.
 _DECIMALS = 9
@@ -24,14 +24,14 @@ _DECIMALS = 9
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Meaning of a line: class names, empty if there are only numbers; number of keypoints, and values per keypoint."""
+    """Meaning of a label line: class names (empty if unknown), and number of keypoints and of values per keypoint."""
 
     names: Sequence[str] = ()
     keypoints: tuple[int, int] | None = None
 
 
 def parse_labels(text: str, meaning: Meaning) -> dict[str, Any]:
-    """Parse a label file to target fields, with coordinates from 0 to 1; ``without_area`` counts boxes left out.
+    """Parse a label file to target fields, with coordinates from 0 to 1; ``without_area`` counts the omitted boxes.
 
     Raise ValueError, which names the line, if a line breaks the format.
     """
@@ -54,7 +54,7 @@ def parse_labels(text: str, meaning: Meaning) -> dict[str, Any]:
 
 
 def _parse(parts: Sequence[str], meaning: Meaning) -> tuple[int, list[float], list[float], list[list[float]]]:
-    """Return class, box (left, top, right, bottom), outline and keypoints of a line, or raise ValueError."""
+    """Return class, box (left, top, right, bottom), outline and keypoints of a line; raise ValueError on errors."""
     label = _class(parts[0], meaning.names)
     values, outline, points = [_number(part) for part in parts[1:]], list[float](), list[list[float]]()
     if meaning.keypoints is not None:
@@ -103,7 +103,7 @@ def _clipped(value: float) -> float:
 
 
 def _point(values: Sequence[float]) -> list[float]:
-    """Return (x, y, visibility) of a keypoint; by default, visibility is 0 if x or y is negative, else 2."""
+    """Return (x, y, visibility) of a keypoint; if visibility is missing, it is 0 if x or y is negative, else 2."""
     x, y = values[:2]
     visible = values[2] if len(values) == 3 else 2.0 if min(x, y) >= 0 else 0.0
     if visible not in (0, 1, 2):
@@ -112,7 +112,7 @@ def _point(values: Sequence[float]) -> list[float]:
 
 
 def read_yaml(file: Location) -> Meaning:
-    """Read ``names`` and ``kpt_shape`` of a data.yaml; scalars are read as strings, so a class may be named ``no``."""
+    """Read ``names`` and ``kpt_shape`` of a data.yaml. Scalars stay strings, so that a class may be named ``no``."""
     yaml = import_library("yaml", "PyYAML", "yolo")
     try:
         loader = yaml.BaseLoader(text_of_file(read_whole(file, _MAX_YAML)))
@@ -138,7 +138,7 @@ def _keypoint_shape(value: Any) -> tuple[int, int]:
 
 
 def _names(value: Any) -> list[str]:
-    """Return class names from a list, or from an object of names by number; a number without a name names itself."""
+    """Return class names from a list, or from an object that maps numbers to names; a missing name is the number."""
     if isinstance(value, dict):
         by_number = {int(number): name for number, name in value.items()}
         if by_number and not 0 <= min(by_number) <= max(by_number) < _MAX_CLASS:

@@ -17,13 +17,13 @@ from picstore.results import ClassCounts, Distribution, SharedImages
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import SAMPLINGS
 
-# Number of images of each dataset whose qualities are estimated.
+# Number of images to sample from each dataset, whose qualities are then estimated.
 SAMPLED = 500
 _SIZES = ("width", "height", "bytes")
 
 
 def compare_classes(one: Dataset, other: Dataset) -> list[ClassCounts]:
-    """Count the images of each class in both datasets; classes match by name, or by label if they have no name.
+    """Count the images of each class in two datasets; classes match by name, or by label if they have no names.
 
     The first dataset's classes come first, by label. Errors: see :meth:`Dataset.record_counts`.
     """
@@ -38,7 +38,7 @@ def compare_classes(one: Dataset, other: Dataset) -> list[ClassCounts]:
 
 
 def _count_classes(dataset: Dataset) -> dict[str, tuple[int | None, int]]:
-    """Map each class to its label and number of images; labels that share a name count under the first."""
+    """Map each class's name to its label and number of images; labels of one name are counted under the first."""
     counts = dataset.record_counts()
     counted = Counter(dict(zip(counts.labels.tolist(), counts.counts.tolist(), strict=True)))
     found: dict[str, tuple[int | None, int]] = {}
@@ -54,7 +54,7 @@ def _count_classes(dataset: Dataset) -> dict[str, tuple[int | None, int]]:
 def compare_sizes(one: Dataset, other: Dataset) -> list[Distribution]:
     """Count the images of both datasets by width, height, bytes, bits per pixel and chroma sampling.
 
-    The indexes of all containers are read; images with a damaged entry are left out.
+    The indexes of all containers are read; images whose index entries are damaged are left out.
     """
     tables = [_known(dataset) for dataset in (one, other)]
     pairs = {name: [table[name] for table in tables] for name in _SIZES}
@@ -76,14 +76,14 @@ def compare_sizes(one: Dataset, other: Dataset) -> list[Distribution]:
 
 
 def compare_qualities(one: Dataset, other: Dataset, *, sampled: int = SAMPLED) -> Distribution:
-    """Count at most ``sampled`` images of each dataset by their estimated JPEG quality."""
+    """Count up to ``sampled`` images of each dataset by their estimated JPEG quality."""
     pair = [np.array(list(_qualities(dataset, sampled)), np.int64) for dataset in (one, other)]
     lowest = min((int(each.min()) for each in pair if len(each)), default=100)
     return _distribution("quality", *pair, edges=np.arange(lowest // 2 * 2, 102.0, 2.0))
 
 
 def compare_images(one: Hashes, other: Hashes, *, distance: int) -> SharedImages:
-    """Find the images of the first dataset that the other dataset has too, and near-duplicates within each."""
+    """Find images of the first dataset that the other dataset has too, and near-duplicates within each dataset."""
     groups = find_duplicates(one, other, distance=distance)
     return SharedImages(
         distance=distance,
@@ -99,14 +99,14 @@ def _repeated(hashed: Hashes, distance: int) -> int:
 
 
 def _known(dataset: Dataset) -> dict[str, Array]:
-    """Return sizes and chroma sampling, by name, of the records whose index entry is undamaged."""
+    """Return sizes and chroma sampling, by name of the value, of all records whose index entries are undamaged."""
     facts: Table = dataset.facts()
     facts = facts[facts["id"] != -1]
     return {name: facts[name] for name in (*_SIZES, "sampling")}
 
 
 def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
-    """Yield the qualities of evenly spaced images; damaged images and other formats than JPEG are left out."""
+    """Yield the qualities of evenly spaced images of a dataset, except damaged images and formats other than JPEG."""
     count = min(len(dataset), sampled)
     for k in range(count):
         with contextlib.suppress(Damage, NotADataset, ImageError):
@@ -116,7 +116,7 @@ def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
 
 
 def _distribution(name: str, one: Array, other: Array, *, edges: F64 | None = None) -> Distribution:
-    """Count the values of both datasets in common bins; return counts, edges and medians."""
+    """Count the values of both datasets in the same bins; return counts, edges and medians."""
     edges = bin_edges(np.concatenate([one, other])) if edges is None else edges
     return Distribution(
         name=name,
@@ -130,7 +130,7 @@ def _distribution(name: str, one: Array, other: Array, *, edges: F64 | None = No
 
 
 def _count(values: Array, edges: F64) -> list[int]:
-    """Count values by bin; with a single edge all values are in one bin."""
+    """Count values by bin; if there is a single edge, all values are in one bin."""
     if len(edges) < 2:
         return [len(values)] if len(edges) else []
     counts: Sequence[int] = np.histogram(values, edges)[0].tolist()

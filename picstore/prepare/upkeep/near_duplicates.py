@@ -2,9 +2,9 @@
 
 Hashes of 64 bits are searched by Hamming distance without comparing all pairs, by multi-index hashing (Norouzi, Punjani
 and Fleet, 2012). A hash consists of three bands of bits. If the bands of two hashes differ in more than r0, r1 and r2
-bits, the hashes differ in r0 + r1 + r2 + 3 or more. So each band has a table from its values to the hashes with that
-value, and a search looks up all values within the radius of the query's value. For a distance of 6 the radii are 1, 1
-and 2, so a search looks up 300 values. A million hashes take 7 s on one core.
+bits, the hashes differ in at least r0 + r1 + r2 + 3 bits. So each band has a table that maps its values to the hashes
+with this value, and a search looks up all values within radius r of the query's value. For a distance of 6 the radii
+are 1, 1 and 2, so a search looks up 300 values. A million hashes take 7 s on one core.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from picstore.prepare.engine import worker_processes
 from picstore.results import Duplicate, DuplicateGroup
 from picstore.storage.dataset import Dataset
 
-# Name of the dataset's column of hashes, which are stored as int64.
+# Name of the dataset's column that stores hashes, as int64.
 COLUMN = "phash"
-# docs/archive/duplicates-2026-11.md has the recall and precision of this distance.
+# docs/archive/duplicates-2026-11.md states the recall and precision of this distance.
 DEFAULT_DISTANCE = 6
-# Largest distance for which look-ups of bands with up to 3 bits flipped suffice; 4 flips take 8,000 more look-ups.
+# Largest distance for which it suffices to flip up to 3 bits of a band; flipping 4 bits takes 8,000 more look-ups.
 MAX_DISTANCE = 11
 
-_BITS = 22  # bits of a hash's widest band
-_BANDS = ((0, 21), (21, 21), (42, _BITS))  # lowest bit and number of bits of each band
+_BITS = 22  # number of bits of a hash's widest band
+_BANDS = ((0, 21), (21, 21), (42, _BITS))  # lowest bit and number of bits of each band of a hash
 
 # Tasks per worker: enough for even shares and for progress, but few, because each task opens the dataset by two reads.
 _TASKS_A_WORKER = 8
 
 
 class Hashes(NamedTuple):
-    """Hashes of a dataset's images: ids, int64 (n,), ascending, and hashes, uint64 (n,)."""
+    """Ids of a dataset's images, int64 (n,), ascending, and their perceptual hashes, uint64 (n,)."""
 
     ids: I64
     hashes: U64
@@ -63,11 +63,12 @@ def find_duplicates(
 ) -> list[DuplicateGroup]:
     """Group images whose hashes differ in at most ``distance`` bits.
 
-    Each duplicate is within the distance of the image with the lowest id of its group, so all other images of the group
-    may be deleted.
+    Each duplicate is within the distance of its group's image with the lowest id, so all images except that one may be
+    deleted.
 
     Args:
-        other: hashes of another dataset; a group then is an image of that dataset with its duplicates in the first.
+        other: hashes of another dataset; a group is then an image of that dataset with its duplicates in the first
+            dataset.
         distance: largest number of different bits, 0 … 11.
     """
     if not 0 <= distance <= MAX_DISTANCE:
@@ -111,12 +112,12 @@ def save_hashes(dataset: Dataset, hashed: Hashes) -> Dataset:
 
 
 def hash_containers(task: _HashTask, on_progress: ProgressCallback) -> Hashes:
-    """Hash the images of some containers."""
+    """Return the hashes of the images in a task's containers."""
     return _joined(_hash_container(task.dataset, number, on_progress) for number in task.containers)
 
 
 def _joined(parts: Iterable[Hashes]) -> Hashes:
-    """Join hashes in the order of ids, so that a shuffled copy gives the same result."""
+    """Join hashes in ascending order of ids, so that a shuffled copy of a dataset has the same result."""
     ids, hashes = (np.concatenate(each) for each in zip(_NONE, *parts, strict=True))
     order = np.argsort(ids, kind="stable")
     return Hashes(ids[order], hashes[order])
@@ -125,14 +126,14 @@ def _joined(parts: Iterable[Hashes]) -> Hashes:
 def _hash_container(dataset: Dataset, number: int, on_progress: ProgressCallback) -> Hashes:
     try:
         return _kept_hashes(dataset, number) or _hash_records(dataset, number)
-    except (Damage, NotADataset):  # NotADataset if the file is missing. `verify` reports both.
+    except (Damage, NotADataset):  # A missing file raises NotADataset. `verify` reports both errors.
         return _NONE
     finally:
         on_progress(int(dataset.live.counts[number]))
 
 
 def _kept_hashes(dataset: Dataset, number: int) -> Hashes | None:
-    """Return the hashes of a container's images from the column; None if the column lacks one of them."""
+    """Return the hashes of a container's images from the dataset's column; None if any hash is missing there."""
     if COLUMN not in dataset.columns:
         return None
     ids = dataset.entries(number)["id"].astype(np.int64)
@@ -147,7 +148,7 @@ def _hash_records(dataset: Dataset, number: int) -> Hashes:
     container = dataset.containers.read(number)
     hashes = {}
     for k in np.flatnonzero(container.good & dataset.live.mask(number)).tolist():
-        with contextlib.suppress(ImageError):  # The image is damaged although its CRC is right.
+        with contextlib.suppress(ImageError):  # The image is damaged although its checksum is right.
             hashes[int(container.index["id"][k])] = perceptual_hash(container.jpeg(k))
     return Hashes(np.array(list(hashes), np.int64), np.array(list(hashes.values()), np.uint64))
 
@@ -156,10 +157,11 @@ def _hash_records(dataset: Dataset, number: int) -> Hashes:
 
 
 def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
-    """Find the nearest hash within ``distance`` bits of each query; of equally near hashes, the first.
+    """Find, for each query, the nearest hash within ``distance`` bits; of equally near hashes, the first.
 
     Returns:
-        Indices in ``hashes``, and distances, both int64 (queries,). Without such a hash: -1 and ``distance`` + 1.
+        Indices in ``hashes``, and distances, both int64 (queries,). For a query without such a hash, they are -1 and
+        ``distance`` + 1.
     """
     if not len(hashes):
         return np.full(len(queries), -1), np.full(len(queries), distance + 1)
@@ -174,8 +176,8 @@ def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
 def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
     """Group hashes around leaders: a hash without an earlier leader within the distance is a leader itself.
 
-    Every other hash belongs to the nearest earlier leader, and so is within the distance of its leader, which chains of
-    near pairs would not guarantee. Equal hashes have the same leader.
+    Every other hash belongs to the nearest earlier leader, so that it lies within the distance of its leader; chains of
+    near pairs would not guarantee this. Equal hashes have the same leader.
 
     Returns:
         The index of each hash's leader, its own for a leader, and the distance to the leader, both int64 (hashes,).
@@ -189,7 +191,7 @@ def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
 
 
 def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple[I64, I64]:
-    """Find the nearest of ``hashes``, which are all different, for each query; see ``find_nearest_each``."""
+    """Find the nearest of ``hashes``, which must be distinct, for each query; see ``find_nearest_each``."""
     sorted_hashes, orders = np.empty((3, len(hashes)), np.uint64), np.empty((3, len(hashes)), np.int32)
     starts = np.zeros((3, (1 << _BITS) + 1), np.int32)
     for band, (shift, bits) in enumerate(_BANDS):
@@ -198,7 +200,7 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
         sorted_hashes[band] = hashes[orders[band]]
         np.cumsum(np.bincount(values, minlength=1 << _BITS), out=starts[band, 1:])
     used = np.packbits(starts[:, 1:] > starts[:, :-1], axis=1, bitorder="little")
-    # The radii add up to ``distance`` - 2. If every band differs by more than its radius, hashes differ in more bits.
+    # The radii add up to ``distance`` − 2: hashes whose bands all differ by more than their radii are further apart.
     radii = [(distance - 2 + band) // 3 for band in range(3)]
     flips = [sum(1 << bit for bit in bits) for n in range(radii[2] + 1) for bits in combinations(range(_BITS), n)]
     counts = [sum(comb(_BITS, n) for n in range(radius + 1)) for radius in radii]
@@ -225,7 +227,7 @@ def find_nearest_each(queries, tables, nearby, limits, found):
             value = np.int64(query >> np.uint64(bands[band, 0])) & ((1 << bands[band, 1]) - 1)
             for flip in flips[: bands[band, 2]]:
                 near = value ^ flip
-                if not used[band, near >> 3] >> (near & 7) & 1:  # The bit table ``used`` fits the cache.
+                if not used[band, near >> 3] >> (near & 7) & 1:  # The bit table ``used`` fits into the CPU's cache.
                     continue
                 for k in range(starts[band, near], starts[band, near + 1]):
                     apart = np.int64(popcount(query ^ hashes[band, k]))

@@ -1,6 +1,6 @@
 """Repair of a dataset: restore manifest and index, and delete the records that cannot be read.
 
-No file of images is written. The index locates each container, so a file without tail or footer can be read.
+No file with images is changed. The index locates each container, so a file without tail or footer can still be read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Repaired:
         manifest: whether the manifest was restored from its copy.
         copy: whether the copy was written from the manifest.
         index: whether the index was rebuilt.
-        counts: whether the counts of labels were written, because they were missing, damaged or wrong.
+        counts: whether the record counts by label were written, because they were missing, damaged or wrong.
         losses: damaged records that were deleted by this repair.
     """
 
@@ -46,16 +46,16 @@ class Repaired:
 
     @property
     def lost(self) -> int:
-        """Number of records that were deleted."""
+        """Number of records that the repair deleted."""
         return sum(loss.records for loss in self.losses)
 
 
 def repair(where: Where, *, root: Where | None = None, progress: Progress | None = None) -> Repaired:
-    """Restore damaged manifest, copy, index and counts, and delete the records that cannot be read.
+    """Restore a dataset's damaged manifest, copy, index and counts, and delete the records that cannot be read.
 
     Arguments and errors are those of :func:`picstore.repair`. Raise Damage if both the manifest and its copy are
-    damaged; if the index is damaged, and files lack both footers and containers to rebuild it; if a file in ``edits/``
-    is damaged; or if more than 2**24 records lie beyond the ends of their files.
+    damaged; if the index is damaged and cannot be rebuilt from the files' footers and containers; if a file in
+    ``edits/`` is damaged; or if more than 2**24 records lie beyond the ends of their files.
     """
     folder = locate_writable(where)
     restored = restore_manifest(folder)
@@ -92,10 +92,10 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
 
 
 def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
-    """Return whether each record of a container is undamaged, bool (records,), and the damage of all other records."""
+    """Return whether each record of a container is undamaged, bool (records,), and a description of the damage."""
     try:
         container = dataset.containers.read(number)
-    except (Damage, NotADataset) as error:  # NotADataset if the file is missing.
+    except (Damage, NotADataset) as error:  # A missing file raises NotADataset.
         return np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_), str(error)
     return container.good, "; ".join(error.what for error in container.damage)
 
@@ -115,7 +115,7 @@ def _restore_index(root: WritableLocation, manifest: Manifest) -> bool:
 
 
 def _summary(root: Location, entry: FileEntry, fields: tuple[str, ...]) -> FileSummary:
-    """Read the footer of a file; if it is lost, rebuild it from the containers' headers."""
+    """Return the summary of a file from its footer; if the footer is lost, from the headers of the containers."""
     try:
         return read_summary(root, stream=entry.stream, file=entry.file)
     except NotADataset:

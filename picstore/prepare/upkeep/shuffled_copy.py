@@ -1,8 +1,8 @@
 """Shuffle of a dataset: write a permuted copy (docs/format.md, "Shuffle").
 
-``transpose``: the records of file j of stream s are permuted and become file s of stream j: one read and one write.
-``uniform``: every record goes to a uniformly drawn file, then every file is permuted: two reads and two writes, and
-every order is equally likely. Each task writes one file, whose records it holds in memory.
+``transpose``: the records of file j of stream s are permuted and become file s of stream j: each byte is read and
+written once. ``uniform``: every record goes to a uniformly drawn file, then every file is permuted: each byte is read
+and written twice, and every order is equally likely. Each task writes one file, whose records it holds in memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from picstore.storage.manifest_writer import publish_dataset
 
 METHODS = ("transpose", "uniform")
 
-# Byte range of one container in a file.
+# Byte range of one container in a file, with its number of records and its header's checksum.
 EXTENT = np.dtype(
     [("file", "<u4"), ("ordinal", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("records", "<u4"), ("header_crc", "<u4")]
 )
@@ -55,12 +55,12 @@ EXTENT = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """Task to write one file of the result: the records of some containers, permuted.
+    """Task to write one file of the copy, with the permuted records of some containers.
 
     Attributes:
         extents: byte ranges of the containers, EXTENT (containers,); ``file`` is a file number in stream
-            ``source_stream`` of ``source``. The containers lie in several files if few records are live.
-        deleted: for each extent, the indices of the records to omit; empty if no record is omitted.
+            ``source_stream`` of ``source``. Containers of several files are joined if few of their records are live.
+        deleted: for each extent, the indices in the container of the records to omit; empty if no record is omitted.
         shift: change of ids and labels, if the source is one of several joined datasets.
     """
 
@@ -79,7 +79,7 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class DealTask:
-    """Task of the first pass of ``uniform``: sort one file's records by target file, with one target per container."""
+    """Task of the first pass of ``uniform``: sort one file's records by target file, in separate containers."""
 
     source: FileTask
     files: int
@@ -96,8 +96,8 @@ def shuffle(
 ) -> Manifest:
     """Write a shuffled copy of a dataset.
 
-    Arguments and errors are those of :func:`picstore.shuffle`. An open dataset as ``source`` may have deletions that
-    are not saved, or be a selection. Each worker holds one file in memory.
+    Arguments and errors are those of :func:`picstore.shuffle`. If ``source`` is an open dataset, it may have unsaved
+    deletions, or be a selection. Each worker holds one file in memory.
     """
     if method not in METHODS:
         raise UsageError(f"shuffle method {method!r} is not one of {', '.join(METHODS)}")
@@ -145,13 +145,13 @@ def shuffle(
 
 
 def _copy_ledger(dataset: Dataset, root: WritableLocation) -> None:
-    """Copy or link the conversion's ledger, whose ids stay valid; but not the several ledgers of joined datasets."""
+    """Copy or link the conversion's ledger, whose ids stay valid; of joined datasets, copy no ledger."""
     if not isinstance(dataset.path, JoinedFolders) and (ledger := dataset.path / LEDGER).is_file():
         ledger.copy_to(root / LEDGER)
 
 
 def _copy_columns(dataset: Dataset, root: WritableLocation) -> Edits | None:
-    """Copy the files of columns, which are valid in the copy because they hold values by id."""
+    """Copy the files of columns, which stay valid because they hold values by record id."""
     edits, files = dataset.column_files()
     for npy_file in edits.npy_files:
         write_npy_file(root, npy_file, files[npy_file.file])
@@ -159,9 +159,9 @@ def _copy_columns(dataset: Dataset, root: WritableLocation) -> Edits | None:
 
 
 def _file_tasks(dataset: Dataset, root: WritableLocation, shape: DatasetShape) -> Iterator[FileTask]:
-    """Yield a task for each file of a dataset, which writes the permuted records to a file of the same number.
+    """Yield a task per file of a dataset to write its records, permuted, to a file with the same stream and number.
 
-    If few records are live, as in a selection, a task joins several files of a stream to one file of the same size.
+    If few records are live, as in a selection, a task joins several files of a stream to one file of the usual size.
     """
     rows, counts = dataset.rows, dataset.live.counts
     live_bytes = (rows["size"] * (counts / np.maximum(1, rows["records"]))).sum()
@@ -200,7 +200,7 @@ def _dealt(
     workers: int | worker_processes.Engine,
     progress: Progress | None,
 ) -> deque[FileTask]:
-    """Run the first pass of ``uniform`` into ``unfinished/``, and return the tasks of the second pass."""
+    """Run the first pass of ``uniform``, which writes to ``unfinished/``, and return the tasks of the second pass."""
     scratch = root / UNFINISHED
     sources = list(_file_tasks(dataset, root, shape))
     deals = deque(
@@ -222,7 +222,7 @@ def _dealt(
 
 
 def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
-    """Read all records of the task's containers; images are views of the buffers, or copies if few records are live."""
+    """Read the live records of a task's containers; images are views of buffers, or copies if few records are live."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
         if task.deleted and len(task.deleted[number]) == extent["records"]:
@@ -251,7 +251,7 @@ def _file_writer(task: FileTask) -> FileWriter:
 
 
 def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
-    """Load records, permute them, and write them as one file."""
+    """Read a task's records, permute them, and write them as one file."""
     records = _load(task, on_progress)
     with _file_writer(task) as writer:
         for k in rng.permutation(task.key, len(records)):
@@ -260,10 +260,11 @@ def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
 
 
 def deal_file(task: DealTask, on_progress: ProgressCallback) -> tuple[I64, Table]:
-    """Write one file's records sorted by target file, each target's records in separate containers.
+    """Write one file's records sorted by target file, the records for each target in containers of their own.
 
     Returns:
-        The target file of each written container, int64 (containers,), and its byte range, EXTENT (containers,).
+        For each written container, the number of its target file, int64 (containers,), and its byte range, EXTENT
+        (containers,).
     """
     source = task.source
     records = _load(source, on_progress)

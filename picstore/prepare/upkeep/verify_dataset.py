@@ -38,7 +38,7 @@ from picstore.storage.references import ReferencesRoot, find_references_root, re
 
 
 class Verified(NamedTuple):
-    """Result of :func:`verify`: the manifest; all damage, in the order of the files; and remarks on other faults."""
+    """Result of :func:`verify`: the manifest; all damage, ordered by file; and remarks on other faults."""
 
     manifest: Manifest
     findings: list[DamagedPlace]
@@ -47,7 +47,7 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """Task to check one file.
+    """Task to check one file of a dataset.
 
     Attributes:
         rows: rows of the dataset's index for the file's containers; None if the index is damaged.
@@ -67,14 +67,14 @@ class FileCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """Damage of one file, and the ids of the file's undamaged records, int64 (records,)."""
+    """Damage found in one file, and the ids of the file's undamaged records, int64 (records,)."""
 
     findings: list[DamagedPlace]
     ids: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
     def join(cls, findings: list[DamagedPlace], ids: list[I64]) -> CheckedFile:
-        """Build the result of a file from its damage and the ids of each container's undamaged records."""
+        """Build the result of a file from its damage and from arrays of undamaged records' ids, one per container."""
         return cls(findings, np.concatenate([np.zeros(0, np.int64), *ids]))
 
 
@@ -89,7 +89,7 @@ def verify(
     """Read a whole dataset and list all damage.
 
     Arguments and errors are those of :func:`picstore.verify`. ``decode`` also compares each image's headers and entry
-    points with the index. Raise Damage if the manifest is damaged, because the files are then unknown.
+    points with the index. Raise Damage if the manifest is damaged, because the files to check are then unknown.
     """
     folder = locate(where)
     manifest = read_manifest(folder)
@@ -132,7 +132,7 @@ def _check_counts(
     remarks: list[str],
     references: ReferencesRoot | None,
 ) -> None:
-    """Check the stored counts of records by label, and compare them with the records if there is no damage."""
+    """Check the stored record counts by label; if there is no other damage, compare them with the records."""
     name = counts_name(manifest).rpartition("/")[2]
     try:
         kept = read_counts(folder, manifest)
@@ -149,7 +149,7 @@ def _check_counts(
 
 
 def _max_pixels(manifest: Manifest) -> int:
-    """Return the conversion's limit on pixels; by Pillow's lower limit, large images would count as damaged."""
+    """Return the conversion's limit on pixels, because by Pillow's lower limit, large images would count as damaged."""
     value = (manifest.encode or {}).get("max_pixels")
     return value if isinstance(value, int) else EncodeSettings().max_pixels
 
@@ -157,7 +157,7 @@ def _max_pixels(manifest: Manifest) -> int:
 def _check_edits(
     root: Location, manifest: Manifest, rows: Table | None, findings: list[DamagedPlace]
 ) -> LiveRecords | None:
-    """Check the files of edits, and append damage to ``findings``; return the live records, or None if unknown."""
+    """Check the files of edits, and add damage to ``findings``; return the live records, None if they are unknown."""
     live: LiveRecords | None = None
     edits = manifest.edits or Edits()
     for npy_file in edits.npy_files:
@@ -174,7 +174,7 @@ def _check_edits(
 def _files(
     manifest: Manifest, rows: Table | None, live: LiveRecords | None
 ) -> Iterator[tuple[FileEntry, Table | None, tuple[I64, ...]]]:
-    """Yield each file with the index rows of its containers and the deleted records of each container."""
+    """Yield each file of the manifest, the index rows of its containers, and the deleted records of each container."""
     by_file: dict[tuple[int, int], tuple[Table | None, tuple[I64, ...]]] = {}
     if rows is not None:
         order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
@@ -188,7 +188,7 @@ def _files(
 
 
 def _check_ids(checked: Iterable[CheckedFile]) -> list[DamagedPlace]:
-    """Report ids that several records share, because ledger, columns, deletions and batches identify records by id."""
+    """Report ids that several records have, because ledger, columns, deletions and batches identify records by id."""
     ids = np.sort(np.concatenate([np.zeros(0, np.int64), *(each.ids for each in checked)]))
     again = np.unique(ids[1:][ids[1:] == ids[:-1]])
     if not len(again):
@@ -197,7 +197,7 @@ def _check_ids(checked: Iterable[CheckedFile]) -> list[DamagedPlace]:
 
 
 def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
-    """List all damage of one file, and the ids of its undamaged records."""
+    """Check one file: return all its damage, and the ids of its undamaged records."""
     entry = task.entry
     name = file_name(entry.stream, entry.file)
     findings: list[DamagedPlace] = []
@@ -238,7 +238,7 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
 
 
 def _check_recovered(task: FileCheck, findings: list[DamagedPlace], on_progress: ProgressCallback) -> CheckedFile:
-    """Check a file without footer and index: recover its containers, and count the missing records."""
+    """Check a file without footer and index: recover its containers, and report missing records."""
     ids = []
     found = 0
     name = file_name(task.entry.stream, task.entry.file)
@@ -260,10 +260,10 @@ def _check_recovered(task: FileCheck, findings: list[DamagedPlace], on_progress:
 
 
 def _check_container(container: Container, max_pixels: int | None, deleted: I64) -> list[DamagedPlace]:
-    """List the damage of a container, except damage to deleted records alone."""
+    """Return the damage of a container, except damage that concerns deleted records only."""
     live = np.ones(len(container), dtype=np.bool_)
     live[deleted] = False
-    _ = container.extras  # Decompressing adds damage that no CRC shows.
+    _ = container.extras  # Decompressing the extras can reveal damage that checksums do not show.
     lost = int((live & ~container.good).sum())
     if not lost and not container.good.all():
         container.damage.clear()
@@ -277,7 +277,7 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
             problem = _decode_problem(container, k, max_pixels)
         lost = 1 if problem else 0
         if not problem and max_pixels is not None:
-            # Wrong entry points and masks lose no pixels, and so no record.
+            # Wrong entry points and masks lose no pixels, so the record is not lost.
             problem = _wrong_entry_points(container, k)
             problem = problem or _wrong_mask(container, k)
         if problem:
@@ -296,19 +296,19 @@ def _wrong_mask(container: Container, k: int) -> str:
 
 
 def _wrong_row_checksum(container: Container, k: int) -> str:
-    """Compare an image with its row checksums; return a message about the difference, or an empty string."""
+    """Compare an image with its row checksums; return a message about a difference, or an empty string."""
     table = container.segment_table
     crcs = None if table is None else stored_checksums(container.index, table, k)
     jpeg = container.jpeg(k)
     ends = None if crcs is None else row_ends(container.info(k), len(jpeg))
-    if crcs is None or ends is None:  # Images without row checksums are read whole.
+    if crcs is None or ends is None:  # Images without row checksums are always read whole.
         return ""
     row = wrong_row(jpeg, ends, crcs, range(len(ends) - 1))
     return "" if row is None else f"the checksum of {f'tile row {row}' if row >= 0 else 'its header'} is wrong"
 
 
 def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
-    """Decode an image, and compare it with the index; return a message about damage, or an empty string."""
+    """Decode an image, and compare it with the container's index; return a message about damage, or an empty string."""
     jpeg, stored = bytes(container.jpeg(k)), container.info(k)
     name, _ = container.locate(int(container.index[k]["offset"]))
     try:
@@ -335,7 +335,7 @@ def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
 
 
 def _wrong_entry_points(container: Container, k: int) -> str:
-    """Compare an image with its entry points; return a message about the difference, or an empty string."""
+    """Compare an image with its stored entry points; return a message about a difference, or an empty string."""
     if container.segment_table is None or not container.index["flags"][k] & ENTRY_POINTS:
         return ""
     stored = container.info(k).entry_points
