@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -125,9 +126,12 @@ class RemoteWorkers:
     def adjust(self) -> None:
         """Start missing workers, and end surplus workers, those without tasks first."""
         options = {"num_cpus": self.spec.resources.threads, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        while len(self.members) < self.count and time.monotonic() >= self._retry:
+        while len(self.members) < self.count and time.monotonic() >= self._retry and not self._closed:
             actor = self.ray.remote(**options)(RemoteWorker).remote()
             self.members.append(WorkerHandle(actor, actor.open.remote(versions(), self._pickled)))
+        if self._closed:
+            # Another thread or a garbage collection has closed this object, and did not know the newest worker.
+            _kill(self.ray, self.members, self._pid)
         while len(self.members) > self.count:
             idle = [worker for worker in self.members if worker.opening is not None or not worker.tasks]
             self._drop((idle or self.members)[-1])
@@ -232,7 +236,8 @@ def pickle_spec(spec: PipelineSpec) -> bytes:
 
 def _kill(ray: Any, members: list[WorkerHandle], parent: int) -> None:
     """End the workers. ``ray`` is an argument because a garbage collection may call this during Ray's import."""
-    if parent == os.getpid() and ray.is_initialized():
-        for worker in members:
-            ray.kill(worker.actor)
-    members.clear()
+    with contextlib.suppress(IndexError):  # Two threads may end the workers.
+        while members:
+            worker = members.pop()
+            if parent == os.getpid() and ray.is_initialized():
+                ray.kill(worker.actor)

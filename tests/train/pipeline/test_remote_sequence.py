@@ -323,6 +323,23 @@ def test_a_closed_loader_ends_its_iterators_and_may_be_iterated_again(make_datas
     assert_same(take(loader, 1), take(local_loader(path), 1))
 
 
+def test_a_worker_that_starts_while_the_loader_is_closed_ends_too(
+    make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another thread or a garbage collection may close it."""
+    loader, versions = remote_loader(make_dataset(50), workers=3), remote_workers.versions
+
+    def close_meanwhile() -> dict[str, str]:
+        if len(cluster.actors) == 2:
+            loader.close()
+        return versions()
+
+    monkeypatch.setattr(remote_workers, "versions", close_meanwhile)
+    with pytest.raises(PicstoreError, match="the loader was closed"):
+        next(iter(loader))
+    assert len(cluster.actors) == 2 and not cluster.living
+
+
 def test_a_mux_has_the_same_batches(make_dataset: Make, cluster: InlineRay) -> None:
     sets = [make_dataset(60, name="one"), make_dataset(30, name="two")]
 
