@@ -16,7 +16,7 @@ def threads_left() -> list[str]:
     """Names of picstore's threads, once garbage is collected and closed."""
     if our_threads():
         gc.collect()  # an iterator in a cycle closes late, in another thread
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (names := our_threads()) and time.monotonic() < deadline:
         time.sleep(0.005)
     return names

@@ -74,7 +74,7 @@ def test_lines_come_each_interval_though_nothing_is_done(monkeypatch: pytest.Mon
     monkeypatch.setattr(progress, "say", say)
     with Lines("convert", interval=0.001) as lines:
         lines.begin_stage("listing")
-        assert enough.wait(30)
+        assert enough.wait(60)
     assert not lines._thread.is_alive()
     assert set(printed) == {"picstore convert: listing"}
 

@@ -223,7 +223,7 @@ def test_one_thread_at_a_time_calls_it_ahead_of_the_training_loop(make_dataset: 
     loader = loader_of(make_dataset(64), collate=collate, threads=4)
     iterator = iter(loader)
     next(iterator)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(names) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     list(iterator)

@@ -178,7 +178,7 @@ def test_a_script_without_main_guard_is_interrupted_and_resumed(tmp_path: Path) 
     with running.stdout as stdout:
         said = stdout.read().splitlines()
     assert said[-1] == "interrupted" and running.wait() == 0
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while processes_of(running.pid) and time.monotonic() < until:
         time.sleep(0.05)
     assert processes_of(running.pid) == []

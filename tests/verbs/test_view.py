@@ -17,7 +17,7 @@ Make = Callable[..., Path]
 
 
 def told(address: str) -> dict[str, object]:
-    with urllib.request.urlopen(f"{address}api/dataset", timeout=20) as answer:  # noqa: S310
+    with urllib.request.urlopen(f"{address}api/dataset", timeout=60) as answer:  # noqa: S310
         found: dict[str, object] = json.load(answer)
         return found
 
@@ -43,7 +43,7 @@ def test_a_notebook_gets_a_link_and_with_embed_a_frame(make_dataset: Make) -> No
             html = page._repr_html_()
             assert html.startswith(opening) and page.address in html and str(path) in html
             assert page.address.startswith("http://localhost:" if embed else "http://127.0.0.1:")
-            answer = urllib.request.urlopen(page.address, timeout=20)  # noqa: S310
+            answer = urllib.request.urlopen(page.address, timeout=60)  # noqa: S310
             assert ("frame-ancestors 'none'" in answer.headers["content-security-policy"]) is not embed
 
 

@@ -54,7 +54,7 @@ def search(records: Records, text: str) -> list[int]:
     """Positions of the records with a text, once all extras were read."""
     chosen = parse_filter(json.dumps({"text": text}))
     records.count(chosen)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while records.extras.read.state == "reading" and time.monotonic() < until:
         time.sleep(0.01)
     return records.positions(chosen, 0, 1000).tolist()

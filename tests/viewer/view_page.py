@@ -100,7 +100,7 @@ def started(
         yield process, found[0]
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 @contextmanager

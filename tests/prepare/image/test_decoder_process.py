@@ -38,10 +38,11 @@ def _new_processes() -> None:
 
 def test_an_image_that_takes_too_long_ends_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decode_apart(saved(quadrants(), "PNG"), settings=PLAIN).origin == "PNG"
-    monkeypatch.setattr(decoder_process, "SECONDS", 1)
     decoder_process._close_all()
-    with pytest.raises(ImageError, match="takes more than 1 s"):
-        decode_bounded(ENDLESS, settings=PLAIN)
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder_process, "SECONDS", 1)
+        with pytest.raises(ImageError, match="takes more than 1 s"):
+            decode_bounded(ENDLESS, settings=PLAIN)
     assert decode_apart(saved(quadrants(), "PNG"), settings=PLAIN).origin == "PNG"
 
 
@@ -76,7 +77,7 @@ def test_the_process_of_a_killed_program_ends_within_its_decoder() -> None:
         time.sleep(0.05)
     program.kill()
     program.wait()
-    for _ in range(500):
+    for _ in range(6000):
         if not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text():
             return
         time.sleep(0.01)

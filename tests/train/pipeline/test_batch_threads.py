@@ -273,7 +273,7 @@ def test_a_reader_that_ends_may_close_the_fetcher(monkeypatch: pytest.MonkeyPatc
 
     prefetcher = ClosedByReader(Reader([6, 6]), budget=100, readers=ONE)  # type: ignore[arg-type]
     assert prefetcher.request({(0, 0, 0): use()}, wait=False) is not None
-    assert ending.wait(10)
+    assert ending.wait(60)
     assert prefetcher.request({(0, 0, 1): use()}, wait=False) is None
 
 
@@ -292,7 +292,7 @@ class GatedReader(Reader):
     def __call__(self, keys: Sequence[ContainerKey]) -> list[Loaded]:
         self.calls.append([number for _, _, number in keys])
         self.begun.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         return super().__call__(keys)
 
 
@@ -302,7 +302,7 @@ def test_containers_that_wait_for_a_reader_are_read_at_once() -> None:
     futures = []
     for numbers in (range(1), range(1, 4), range(4, 24)):
         requested = prefetcher.request({(0, 0, number): use() for number in numbers}, wait=False)
-        assert requested is not None and reader.begun.wait(10)
+        assert requested is not None and reader.begun.wait(60)
         futures.extend(requested.values())
     reader.gate.set()
     assert all(isinstance(future.result(), Loaded) for future in futures)
@@ -334,7 +334,7 @@ def test_readers_end_where_a_free_threaded_python_needs_it(monkeypatch: pytest.M
         wait(futures.values())
         for thread in threading.enumerate():
             if thread.name.startswith("picstore-read"):
-                thread.join(10)
+                thread.join(60)
         assert our_threads() == []
     prefetcher.close()
 
@@ -343,14 +343,14 @@ def test_closing_the_fetcher_cancels_what_waits_for_a_reader() -> None:
     reader = GatedReader([6] * 3)
     prefetcher = Prefetcher(reader, budget=1000, readers=ONE)  # type: ignore[arg-type]
     first = prefetcher.request({(0, 0, 0): use()}, wait=False)
-    assert first is not None and reader.begun.wait(10)
+    assert first is not None and reader.begun.wait(60)
     others = prefetcher.request({(0, 0, 1): use(), (0, 0, 2): use()}, wait=False)
     assert others is not None
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(prefetcher.close)
         for future in others.values():
             with pytest.raises(CancelledError):
-                future.result(timeout=10)
+                future.result(timeout=60)
         reader.gate.set()
         closing.result()
     assert reader.calls == [[0]]
@@ -616,7 +616,7 @@ def test_only_the_first_containers_are_read_while_kernels_are_loaded(
     load, read = Pixels.load_filler, []
 
     def slow(form: Pixels, spec: PipelineSpec) -> Any:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while memory.reads < first and time.monotonic() < until:
             time.sleep(0.001)
         time.sleep(0.05)  # in which more would be read
@@ -653,14 +653,14 @@ def test_closing_does_not_wait_for_kernels_that_another_thread_loads(
 
     def slow(form: Pixels, spec: PipelineSpec) -> Any:
         loading.set()
-        assert closed.wait(20)
+        assert closed.wait(60)
         return load(form, spec)
 
     monkeypatch.setattr(Pixels, "load_filler", slow)
     pipeline = pipeline_of(make_dataset(20), batch_size=8)
     with ThreadPoolExecutor(1) as pool:
         batch = pool.submit(pipeline.receive)
-        assert loading.wait(20)
+        assert loading.wait(60)
         pipeline.close()
         assert our_threads() == []
         closed.set()

@@ -194,14 +194,14 @@ class Together:
     def start(self, hosts: Any) -> list[Finish]:
         numbers = [int(host.labels[0]) for host in hosts]
         self.started.append(numbers)
-        assert self.begin.wait(10)
+        assert self.begin.wait(60)
         for number in numbers:
             if number in self.fails:
                 raise self.fails[number]
         return [lambda number=number: self._finish(number) for number in numbers]  # type: ignore[misc]
 
     def _finish(self, number: int) -> MadeBatch:
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         self.finished.append(number)
         return MadeBatch(Batch(zeros(2), torch.full((2,), number), zeros(2)), [])
 
@@ -221,7 +221,7 @@ def test_batches_that_wait_are_started_together_and_come_in_order() -> None:
     wait_for(lambda: make.started == [[0], [1, 2, 3, 4]])
     assert len(source.given) == MOST_AHEAD and not first.done()
     make.go_on.set()
-    assert first.result(10) + numbers_of(stage, 40) == [*range(40)] and make.finished == [*range(40)]
+    assert first.result(60) + numbers_of(stage, 40) == [*range(40)] and make.finished == [*range(40)]
     assert max(map(len, make.started)) == TOGETHER
     stage.close()
 
@@ -256,7 +256,7 @@ def test_memory_that_suffices_for_single_batches_only_is_said_once(caplog: pytes
     all_of_them = in_thread(numbers_of, stage, 30)
     wait_for(lambda: len(source.given) == MOST_AHEAD)
     make.begin.set(), make.go_on.set()
-    assert all_of_them.result(10) == [*range(30)] and [1, 2, 3, 4] in make.started
+    assert all_of_them.result(60) == [*range(30)] and [1, 2, 3, 4] in make.started
     assert [record.getMessage()[:34] for record in caplog.records] == ["the GPU's memory does not suffice "]
     stage.close()
 
@@ -277,10 +277,10 @@ def test_closing_finishes_what_was_started_and_cancels_who_waits() -> None:
     wait_for(lambda: bool(make.started))
     closing = threading.Thread(target=stage.close)
     closing.start()
-    consumer.join(10)
+    consumer.join(60)
     assert raised == [CancelledError] and not make.finished
     make.go_on.set()
-    closing.join(10)
+    closing.join(60)
     assert make.finished == [number for started in make.started for number in started]
     with pytest.raises(CancelledError):
         stage.receive()
@@ -294,7 +294,7 @@ def in_thread(function: Callable[..., list[int]], *arguments: Any) -> Future[lis
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
