@@ -23,6 +23,7 @@ from grids import load_profile
 from pictures import missing, missing_packages, require
 from samples import jpeg, picture
 from stores import GoogleProxy, Proxy, azure_server, install_azurite, request, s3_server
+from unsynced import leave_unsynced
 from web_server import TOKEN, Hub, WebServer
 
 import picstore
@@ -49,7 +50,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+leave_unsynced()
 _PRELOADED = (
+    "unsynced:leave_unsynced",
     "picstore.prepare.convert.rows",
     "picstore.prepare.convert.kernel_warmup:load_encoder",
     "picstore.prepare.convert.kernel_warmup:load_pixels",
@@ -64,6 +67,14 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     recipe = ["--recipe", "timm_default"] if importlib.util.find_spec("torch") else []
     subprocess.run([sys.executable, "-m", "picstore", "warm", *recipe], check=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave nightly tests out where slow ones are left out."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:
