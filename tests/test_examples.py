@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import importlib.util
 import io
@@ -10,8 +11,10 @@ import json
 import os
 import random
 import re
+import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +35,7 @@ from samples import picture
 from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo, Store
 
 import picstore
+from benchmarks.clusters import wait_until
 
 Make = Callable[..., Path]
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -75,11 +79,7 @@ def test_training_on_2_and_3_processes_has_equal_losses_and_evaluates_once(make_
     options += ["--epochs", 2, "--global-batch", 32, "--size", 32, "--lanes", 32]
     program, found = EXAMPLES / "train_ddp.py", {}
     for processes in (2, 3):
-        if processes == 2:
-            launch = ["-c", "from torch.distributed.run import main; main()", "--standalone", "--nproc-per-node", 2]
-            output = run(*launch, program, *options, folder=tmp_path, modules=["torch.distributed.run"])
-        else:
-            output = run(program, *options, folder=tmp_path, ranks=processes)
+        output = run(program, *options, folder=tmp_path, ranks=processes)
         found[processes] = [float(line.split()[-1]) for line in losses(output)]
         assert [images for images, _ in re.findall(r"evaluated (\d+) images, (\d+) right", output)] == ["45", "45"]
     assert len(found[2]) == len(found[3]) == 8
@@ -90,19 +90,38 @@ def test_training_on_2_and_3_processes_has_equal_losses_and_evaluates_once(make_
 STEP = re.compile(r"step (\d+) ranks (\d+) ids (\w+) loss (\S+)\n")
 
 
-def steps_of(text: str) -> list[tuple[int, int, str, float]]:
-    """Step, ranks, digest of ids and loss of each whole line."""
-    return [(int(step), int(ranks), ids, float(loss)) for step, ranks, ids, loss in STEP.findall(text)]
+class Steps:
+    """Step, ranks, digest of ids, and loss of each step that a training prints to a pipe, which holds 90 of them.
+
+    The ranks wait while nobody reads, so that no step is made and compared that the test does not need.
+    """
+
+    def __init__(self, pipe: Path) -> None:
+        os.mkfifo(pipe)
+        self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+        fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, 4096)
+        self._text, self.made = "", list[tuple[int, int, str, float]]()
+
+    def read(self, count: int, *, ranks: int) -> None:
+        """Read until the last ``count`` steps were made by so many ranks."""
+        deadline = time.monotonic() + 200
+        while len(self.made) < count or {each[1] for each in self.made[-count:]} != {ranks}:
+            assert select.select([self._pipe], [], [], deadline - time.monotonic())[0], f"{ranks} ranks make no step"
+            self._text += os.read(self._pipe, 4096).decode()
+            self.made = [(int(step), int(of), ids, float(loss)) for step, of, ids, loss in STEP.findall(self._text)]
+
+    def close(self) -> None:
+        os.close(self._pipe)
 
 
 class Node:
-    """A machine on which torchrun starts one worker; output is added to ``steps.txt``."""
+    """A machine on which torchrun starts one worker, whose output goes to the pipe ``steps``."""
 
     def __init__(self, *arguments: object, folder: Path) -> None:
         launcher = """
 import os
 from torch.distributed.run import main
-os.dup2(os.open("steps.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+os.dup2(os.open("steps", os.O_WRONLY), 1)
 main()
 """
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -110,16 +129,20 @@ main()
         modules = ["torch.distributed.run"]
         self.launcher = Program("-c", launcher, *arguments, cwd=folder, environment=environment, modules=modules)
 
+    def workers(self) -> list[int]:
+        """Processes that the launcher has started."""
+        threads = Path(f"/proc/{self.launcher.pid}/task").glob("*/children")
+        return [int(number) for path in threads for number in path.read_text().split()]
+
     def kill(self) -> None:
         """Kill launcher and worker, as the machine's loss does."""
-        threads = Path(f"/proc/{self.launcher.pid}/task").glob("*/children")
-        workers = [int(number) for path in threads for number in path.read_text().split()]
-        for number in (self.launcher.pid, *workers):
+        for number in (self.launcher.pid, *self.workers()):
             os.kill(number, signal.SIGKILL)
         self.launcher.communicate(60)
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_an_elastic_run_that_loses_a_rank_makes_the_same_global_batches(make_dataset: Make, tmp_path: Path) -> None:
     program, lost = EXAMPLES / "train_elastic.py", random.randrange(1, 20)
     options: list[object] = [program, make_dataset(150), "--backend", "gloo", "--model", "tiny", "--size", 32]
@@ -134,33 +157,28 @@ def test_an_elastic_run_that_loses_a_rank_makes_the_same_global_batches(make_dat
         conf = ["--rdzv-conf", f"{timeouts},is_host={host}"]
         nodes.append(Node(*launch, *conf, *options, "elastic.pt", "--steps", 1 << 30, folder=tmp_path))
 
-    def wait_for(ranks: int, step: int) -> list[tuple[int, int, str, float]]:
-        """All steps, once so many ranks have made this one or a later one."""
-        deadline, path = time.monotonic() + 200, tmp_path / "steps.txt"
-        while time.monotonic() < deadline:
-            steps = steps_of(path.read_text()) if path.exists() else []
-            if any(each[1] == ranks and each[0] >= step for each in steps):
-                return steps
-            time.sleep(0.02)
-        raise AssertionError(f"{ranks} ranks do not make step {step}; the rank was lost after step {lost}")
-
+    steps = Steps(tmp_path / "steps")
     try:
         for host in (1, 0, 0):
             start(host)
-        wait_for(3, lost)
+        assert wait_until(lambda: all(node.workers() for node in nodes), 120)
+        steps.read(lost, ranks=3)
         nodes.pop().kill()
-        made = wait_for(2, lost)[-1][0]
+        steps.read(10, ranks=2)
         start(0)
-        steps = wait_for(3, wait_for(3, made)[-1][0] + 20)
+        assert wait_until(nodes[-1].workers, 120)
+        steps.read(20, ranks=3)
     finally:
         for node in nodes:
             node.kill()
-    last = max(step for step, *_ in steps)
-    undisturbed = steps_of(run(*options, "undisturbed.pt", "--steps", last, folder=tmp_path, ranks=3))
-    assert [step for step, *_ in undisturbed] == sorted({step for step, *_ in steps}) == [*range(1, last + 1)]
-    for step, _, ids, loss in steps:
-        assert ids == undisturbed[step - 1][2], lost
-        assert loss == pytest.approx(undisturbed[step - 1][3], abs=1e-3), lost
+        steps.close()
+    last = max(step for step, *_ in steps.made)
+    undisturbed = run(*options, "undisturbed.pt", "--steps", last, folder=tmp_path, ranks=3)
+    expected = {int(step): (ids, float(loss)) for step, _, ids, loss in STEP.findall(undisturbed)}
+    assert [*expected] == sorted({step for step, *_ in steps.made}) == [*range(1, last + 1)]
+    for step, _, ids, loss in steps.made:
+        assert ids == expected[step][0], lost
+        assert loss == pytest.approx(expected[step][1], abs=1e-3), lost
 
 
 class Lost(Exception):

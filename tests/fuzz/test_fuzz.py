@@ -23,7 +23,7 @@ def fuzz(inputs: int, work: Path, *, seed: int) -> None:
 
 @pytest.mark.slow
 def test_generated_inputs_are_accepted_or_refused_by_every_reader(tmp_path: Path) -> None:
-    fuzz(100, tmp_path, seed=1)
+    fuzz(30, tmp_path, seed=1)
 
 
 def test_the_corpus_is_small() -> None:

@@ -209,6 +209,8 @@ def test_training_loads_no_kernel_that_is_not_foreseen(steps: str, dtype: str, m
         program = Program("-c", code)
         output, errors = program.communicate(timeout=120)
         assert program.returncode == 0, errors
+        if output == "[]\n":
+            break
     assert (output, errors) == ("[]\n", "")
 
 

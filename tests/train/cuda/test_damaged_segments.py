@@ -19,12 +19,12 @@ pytest.importorskip("triton")
 @pytest.mark.slow
 @pytest.mark.interpreted
 def test_damaged_segments_and_tables_are_refused_as_by_the_cpu() -> None:
-    result = run_chunk(90_000, 2_000, "few")
+    result = run_chunk(90_000, 1_000, "few")
     assert result["problems"] == []
     counts = result["counts"]
     of = {name: sum(counts[key] for key in counts if key.endswith(f": {name}")) for name in ("flagged", "equal")}
-    assert of["flagged"] > 500
-    assert of["equal"] > 150
+    assert of["flagged"] > 250
+    assert of["equal"] > 70
 
 
 def test_damage_leaves_sound_tables_and_changes_streams_of_every_kind() -> None:
