@@ -18,11 +18,14 @@ def load_profile(*, default_run: bool) -> None:
     settings.load_profile("default run" if default_run else "all")
 
 
-def slow_except(default: Iterable[Any], cases: Iterable[Any], *, when: bool = True) -> list[Any]:
+def slow_except(
+    default: Iterable[Any], cases: Iterable[Any], *, when: bool = True, mark: pytest.MarkDecorator = pytest.mark.slow
+) -> list[Any]:
     """The cases, marked ``slow`` but for those of a default run.
 
     Args:
         when: False marks none.
+        mark: marks them otherwise.
     """
     cases, default = list(cases), list(default)
     unknown = [case for case in default if case not in cases]
@@ -30,7 +33,7 @@ def slow_except(default: Iterable[Any], cases: Iterable[Any], *, when: bool = Tr
     marked = []
     for case in cases:
         values = case if isinstance(case, tuple) else (case,)
-        marks = [pytest.mark.slow] if when and case not in default else []
+        marks = [mark] if when and case not in default else []
         marked.append(pytest.param(*values, marks=marks))
     return marked
 

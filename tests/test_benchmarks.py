@@ -152,7 +152,7 @@ def test_a_rehearsal_without_room_says_so_and_leaves_nothing(tmp_path: Path) -> 
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_rehearsal_gets_through_all_its_stages(tmp_path: Path) -> None:
     options = Options(_write_photographs(tmp_path), tmp_path / "work", quick=True)
     table = Table(**call("benchmarks.__main__:run_table", SUITES["convert"]["imagenet"], asdict(options)))

@@ -35,7 +35,7 @@ print(json.dumps(run_table(sys.argv[1], json.loads(sys.argv[2]))))
 TABLES = [name for name in SUITES["gpu"] if name not in ("compile", "peers")]  # which have tests of their own, or peers
 
 
-@pytest.mark.parametrize("name", slow_except(["checks"], TABLES))
+@pytest.mark.parametrize("name", slow_except(["checks"], TABLES, mark=pytest.mark.nightly))
 def test_a_table_of_the_gpu_suite_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
     photographs = tmp_path / "photographs"
     (photographs / "any").mkdir(parents=True)

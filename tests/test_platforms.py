@@ -20,7 +20,7 @@ def test_on_windows_the_import_names_what_to_install(monkeypatch: pytest.MonkeyP
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # test.yml tests each Python
 def test_the_newest_other_python_converts_shuffles_and_decodes_the_same(tmp_path: Path) -> None:
     """From wheels, and against the golden digests."""
     script = Path(__file__).parents[1] / "scripts" / "platforms.py"

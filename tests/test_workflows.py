@@ -47,7 +47,7 @@ def test_everything_that_ci_runs_is_run_by_a_workflow() -> None:
         name: [step["run"] for job in flow["jobs"].values() for step in job["steps"] if "run" in step]
         for name, flow in WORKFLOWS.items()
     }
-    assert runs["nightly.yml"] == [".ci/run", "./scripts/numba"]
+    assert runs["nightly.yml"] == [".ci/run", "./scripts/test --nightly", "./scripts/numba"]
     assert [line.split()[0] for line in runs["test.yml"]] == [
         "./scripts/check",
         "./scripts/test",

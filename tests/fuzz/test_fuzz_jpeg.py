@@ -28,7 +28,7 @@ def test_damage_gives_a_result_or_an_error_and_no_access_outside_a_buffer() -> N
     fuzz("--cases", "600", "--guarded", "--seed", "7")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # compiles all kernels of JPEGs, with checks
 def test_damage_gives_no_index_outside_an_array(tmp_path: Path) -> None:
     # numba keeps machine code with and without these checks under the same name, so the cache must be another.
     fuzz("--cases", "400", "--seed", "8", NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))

@@ -59,11 +59,12 @@ def run_without(names: list[str], code: str, cache: Path | None, *arguments: obj
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [*GROUPS, "others"])
+@pytest.mark.parametrize("group", [*GROUPS, "others", "all"])
 def test_without_the_private_names_of_a_group_a_kernel_compiles_and_runs(group: str, tmp_path: Path) -> None:
-    missing, total = run_without(list(GROUPS.get(group, OTHERS)), ADD, tmp_path)
+    names = EACH if group == "all" else GROUPS.get(group, OTHERS)
+    missing, total = run_without(list(names), ADD, tmp_path)
     assert total == 50
-    assert missing == [each for each in NAMES if set(NAMES[each]) & set(GROUPS.get(group, OTHERS))]
+    assert missing == [each for each in NAMES if set(NAMES[each]) & set(names)]
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +87,8 @@ def test_without_one_name_its_groups_are_not_used(name: str, monkeypatch: pytest
     assert all(numba_names.available.__wrapped__(group) == (name not in NAMES[group]) for group in NAMES)
 
 
-# One name or group at a time takes ten minutes of CPU: for a new release of numba.
-@pytest.mark.slow
+# 30 s of CPU without all of them. One name or group at a time takes ten minutes: for a new release of numba.
+@pytest.mark.nightly
 @pytest.mark.parametrize("lacking", ["all", *(EACH + list(NAMES) if os.environ.get("PICSTORE_EACH_NAME") else [])])
 def test_without_any_private_name_a_loader_trains_on_the_same_pixels(
     lacking: str, cache: Path, pixels: float, make_dataset_once: Callable[..., Path]

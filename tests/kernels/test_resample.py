@@ -449,7 +449,7 @@ for _ in range(1500):
 """
 
 
-@pytest.mark.slow  # compiles the kernel, with checks
+@pytest.mark.nightly  # compiles the kernel, with checks
 def test_no_box_clip_or_size_makes_the_kernel_leave_its_arrays(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", BOUNDS], env=environment, capture_output=True, text=True, check=False)
@@ -467,7 +467,7 @@ assert (out == 7).all()
 """
 
 
-@pytest.mark.slow  # compiles the kernel; tests/kernels/test_jit.py has a small one
+@pytest.mark.nightly  # compiles the kernel; tests/kernels/test_jit.py has a small one
 def test_the_kernel_runs_where_no_folder_for_compiled_code_can_be_written() -> None:
     done = subprocess.run([sys.executable, "-c", UNWRITABLE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -104,7 +104,7 @@ def test_images_of_every_kind_take_no_more_memory_a_pixel_than_stated(folder: Pa
     measure(folder, 4096, resize, [kind[0] for kind in KINDS])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_hundred_megapixels_take_no_more_memory_a_pixel_than_stated(folder: Path) -> None:
     measure(folder, 10_000, "", ["plain.tif", "rgb.png", "progressive.jpg"])
 

@@ -118,6 +118,7 @@ def test_a_loader_reads_beyond_4_gib_whole_and_in_part(large: Path, near: Path, 
     assert read[0] < HOLE // 8, "the container with the hole is read in part"
 
 
+@pytest.mark.nightly  # reads 4 GiB
 def test_verify_reads_beyond_4_gib(large: Path) -> None:
     found = picstore.verify(large, workers=1)
     assert found.ok and found.damage == [] and found.images == FAR.stop

@@ -58,7 +58,7 @@ def same(root: str | Path) -> bool:
     return (location / COPY).read_all(1 << 30) == (location / MANIFEST).read_all(1 << 30)
 
 
-@pytest.mark.parametrize("step", slow_except([13], [3, 13]))
+@pytest.mark.parametrize("step", slow_except([13], [3, 13], mark=pytest.mark.nightly))
 def test_every_flipped_bit_of_the_manifest_is_brought_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:

@@ -616,7 +616,7 @@ for number in range(700):
 """
 
 
-@pytest.mark.slow  # compiles all kernels with checks
+@pytest.mark.nightly  # compiles all kernels with checks
 def test_no_map_clip_or_edge_makes_the_kernels_leave_their_arrays(tmp_path):
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", BOUNDS], env=environment, capture_output=True, text=True, check=False)

@@ -31,7 +31,7 @@ def test_what_the_interpreter_proves_holds_where_this_process_compiles() -> None
     assert "passed" in output
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # as on a GPU, where a fast test runs all of them so
 def test_a_process_that_compiles_leaves_interpreted_tests_to_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PICSTORE_INTERPRETED", "test_an_image_in_place_of_a_lost_one")
     files = [str(FOLDER / name) for name in ("test_cuda_loader.py", "test_interpreted.py")]
