@@ -57,6 +57,14 @@ _PRELOADED = (
     "picstore.prepare.convert.kernel_warmup:load_encoder",
     "picstore.prepare.convert.kernel_warmup:load_pixels",
 )
+_LONG = {
+    "test_compiling.py",
+    "test_docs_site.py",
+    "test_examples.py",
+    "test_fuzz.py",
+    "test_ray.py",
+    "test_remote_cluster.py",
+}
 _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
 
 
@@ -71,10 +79,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave nightly tests out where slow ones are left out."""
+    """Leave nightly tests out where slow ones are left out, and begin with modules of long tests.
+
+    Of the processes of pytest-xdist the first has these then, and no other waits at the end for one of them; nor do
+    Ray's clusters, torchrun and compilers run beside one another.
+    """
     for item in items:
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.path.name not in _LONG)
 
 
 def pytest_collection_finish() -> None:

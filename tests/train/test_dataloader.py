@@ -65,7 +65,7 @@ def take(iterator: Iterator[Batch], count: int) -> list[Batch]:
 
 @pytest.mark.parametrize(
     ("context", "persistent"),
-    slow_except([("fork", False), ("fork", True)], [("fork", False), ("fork", True), ("spawn", False)]),
+    slow_except([("fork", False), ("fork", True)], [("fork", False), ("fork", True), ("spawn", True)]),
 )
 def test_workers_yield_the_loaders_batches_in_its_order_epoch_after_epoch(
     make_dataset: Make, context: str, persistent: bool

@@ -93,7 +93,7 @@ def open_mux(roots: tuple[Path, Path], mux: Mux, rank: int = 0, whole: bool = Fa
 @pytest.mark.parametrize("large", [False, True])
 @example(mux=Mux())
 @example(mux=Mux(counts=(8, 25), ranks=1))
-@examples(20)
+@examples(10)
 @given(mux=muxes())
 def test_ranks_of_a_mux_have_the_images_of_whole_containers(roots: tuple[Path, Path], large: bool, mux: Mux) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -126,6 +126,7 @@ def test_a_killed_conversion_is_no_data_set_and_resumes_to_the_same_bytes(
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 kills += 1
+            time.sleep(0.002)
         assert not (out / "picstore.json").exists()
         with pytest.raises(picstore.NotADataset, match="unfinished"):
             picstore.Dataset(out)

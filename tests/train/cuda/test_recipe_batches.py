@@ -141,9 +141,22 @@ def without_normalize(steps: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_ahead")
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels_last"])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["mae", "simclr", "detr"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "layout"),
+    [
+        # Each pair of two of them.
+        ("mae", torch.uint8, torch.contiguous_format),
+        ("mae", torch.float32, torch.channels_last),
+        ("mae", torch.bfloat16, torch.contiguous_format),
+        ("simclr", torch.uint8, torch.channels_last),
+        ("simclr", torch.float32, torch.contiguous_format),
+        ("simclr", torch.bfloat16, torch.channels_last),
+        ("detr", torch.uint8, torch.contiguous_format),
+        ("detr", torch.float32, torch.contiguous_format),
+        ("detr", torch.bfloat16, torch.channels_last),
+    ],
+    ids=str,
+)
 def test_batches_of_mixed_samplings_are_the_cpus_in_each_dtype_and_layout(
     mixed: Path, device: str, name: str, dtype: torch.dtype, layout: torch.memory_format
 ) -> None:

@@ -152,7 +152,14 @@ ENDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("end", "isolate"), [*product(ENDS, [False, True])])
+@pytest.mark.parametrize(
+    ("end", "isolate"),
+    [
+        # One thread in an epoch is a part of three; each needs a new Python.
+        pytest.param(end, isolate, marks=pytest.mark.nightly if end == "a daemon thread in an epoch" else ())
+        for end, isolate in product(ENDS, [False, True])
+    ],
+)
 def test_a_process_ends_in_silence_while_a_loader_is_at_work(make_dataset: Make, end: str, isolate: bool) -> None:
     body, expected = ENDS[end]
     script = f"loader = loader_of(isolate={isolate})\niterator = iter(loader)\n{body}\n"

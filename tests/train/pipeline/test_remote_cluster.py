@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grids import slow_except
 from pictures import require
 from remote_recipes import COUNT, CROP, RECIPES, contents, flat, write_pictures
 
@@ -42,7 +43,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pictures(tmp_path_factory.mktemp("remote") / "dataset")
 
 
-@pytest.mark.parametrize("name", ["detr", "collate", "buckets"])  # all of RECIPES: test_remote_sequence.py
+# Of all recipes without a cluster: test_remote_sequence.py.
+@pytest.mark.parametrize("name", slow_except(["detr"], ["detr", "collate", "buckets"], mark=pytest.mark.nightly))
 def test_batches_of_two_epochs_are_those_of_a_local_loader(path: Path, cluster: SimulatedCluster, name: str) -> None:
     options = {"batch_size": 8, "lanes": 4, "seed": 3, **RECIPES[name]}
     remote = contents(picstore.Loader(path, engine="ray", workers=2, **options))
@@ -51,6 +53,7 @@ def test_batches_of_two_epochs_are_those_of_a_local_loader(path: Path, cluster: 
     assert remote == local
 
 
+@pytest.mark.nightly  # test_remote_sequence.py has it without a cluster, and the next two
 def test_a_mixture_and_the_ranks_of_a_training_have_the_same_batches(cluster: SimulatedCluster, path: Path) -> None:
     dataset = picstore.Dataset(path)
 
@@ -68,6 +71,7 @@ def test_a_mixture_and_the_ranks_of_a_training_have_the_same_batches(cluster: Si
         loader.close()
 
 
+@pytest.mark.nightly
 def test_damage_of_a_remote_worker_is_raised_in_its_turn(cluster: SimulatedCluster, path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "damaged"
     subprocess.run(["cp", "-r", path, copy], check=True)
@@ -148,6 +152,7 @@ def test_two_trainers_share_a_cluster_and_a_killed_one_leaves_nothing(
     assert {*cluster.session.glob("**/ray_spilled_objects*/*")} == spilled
 
 
+@pytest.mark.nightly
 def test_a_loader_grows_with_the_cluster(cluster: SimulatedCluster, path: Path) -> None:
     options = {"batch_size": 4, "transform": CROP, "lanes": 4}
     before = {*cluster.workers()}
