@@ -67,8 +67,9 @@ class Mutation:
         return "".join(lines)
 
     def key(self, source: str) -> str:
-        """The changed line and its module, whatever stands above it."""
-        return f"{self.path}: {self.apply(source).splitlines()[self.line - 1].strip()}"
+        """The changed line without its comment, and its module, whatever stands above it."""
+        line = self.apply(source).splitlines()[self.line - 1]
+        return f"{self.path}: {line.partition('  # ')[0].strip()}"
 
 
 def mutations(options: Options) -> Table:
