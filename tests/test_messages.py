@@ -111,11 +111,12 @@ def messages() -> tuple[Message, ...]:
     return tuple(found)
 
 
-# Callers give the text; what was looked up is missing, and there is nothing to choose from; or a table tells what to
-# write, which tests/train/test_from_dataloader.py reads.
+# Callers give the text; what was looked up is missing, and there is nothing to choose from; the order of calls is
+# wrong; or a table tells what to write, which tests/train/test_from_dataloader.py reads.
 FINE = {
     "jpeg/pixels.py: {}",
     "storage/location/local.py: {}",
+    "train/core.py: load_state_dict or set_epoch was called while this iterator was in use",
     "train/loader_options.py: picstore.{} has no {}",
     "storage/record_table.py: {} has no record with the id {}{}",
     "viewer/ledger_summary.py: {} has no picture {}",
