@@ -8,6 +8,7 @@ checkouts mae and open_clip. Without it their tests are skipped, as are those of
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import re
@@ -184,7 +185,8 @@ def checkout(name: str, project: str, script: str, folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["keras", "fastai"])
 def test_a_resumed_epoch_of_keras_and_fastai_has_the_same_losses(name: str, data: Path, tmp_path: Path) -> None:
-    pytest.importorskip(name)
+    if importlib.util.find_spec(name) is None:  # importing Keras needs a backend's name
+        pytest.skip(f"needs {name}")
     program = patched(name, SCRIPTS / f"{name}_before.py", folder=tmp_path / "program")
     folders = [data / "train"] if name == "keras" else [data / "train", data / "val"]
 
@@ -204,7 +206,7 @@ def test_a_classifier_of_ultralytics_resumes_to_the_same_batches(data: Path, tmp
     start = partial(run, SCRIPTS / "pixels.py", program, data, cwd=tmp_path)
     whole = pixels(start("epochs=2", "batch=4", "save_period=1"))
     assert len(whole) == len([*range(6), "val"]) * 2
-    shutil.copy(next(tmp_path.glob("runs/**/epoch0.pt")), tmp_path / "first.pt")
+    shutil.copy(next(tmp_path.glob("**/epoch0.pt")), tmp_path / "first.pt")
     assert pixels(start("--model", "first.pt", "--resume")) == whole[7:]
 
 
