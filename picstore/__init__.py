@@ -17,7 +17,8 @@ if sys.platform == "win32":
 
 _MODULES_OF = _public.modules_by_name(_public.NAMES, _public.TRANSFORMS)
 _load = _public.load_lazily(__name__, globals(), _MODULES_OF)
-__all__ = sorted({*_MODULES_OF, *_public.MODULES})  # noqa: PLE0605  a list, because the docs site warns of a tuple
+# Without ``map``, so that ``from picstore import *`` leaves Python's own in place.
+__all__ = sorted({*_MODULES_OF, *_public.MODULES} - {"map"})  # noqa: PLE0605  a list, because the docs site warns of a tuple
 
 
 def __getattr__(name: str) -> Any:
@@ -27,4 +28,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "map"])

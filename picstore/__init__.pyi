@@ -82,6 +82,7 @@ from picstore.verbs.dupes import dupes as dupes
 from picstore.verbs.export import export as export
 from picstore.verbs.index import index as index
 from picstore.verbs.info import info as info
+from picstore.verbs.map import map as map
 from picstore.verbs.measure_quality import measure_quality as measure_quality
 from picstore.verbs.merge import merge as merge
 from picstore.verbs.repair import repair as repair

@@ -41,6 +41,7 @@ NAMES = {
     "verbs.export": "export",
     "verbs.index": "index",
     "verbs.info": "info",
+    "verbs.map": "map",
     "verbs.measure_quality": "measure_quality",
     "verbs.merge": "merge",
     "verbs.repair": "repair",

@@ -90,7 +90,9 @@ class NotTranscodable(ImageError):
 
 
 class TooManyFailures(PicstoreError):
-    """More inputs of a conversion failed than ``max_errors`` allows; the dataset of all other inputs was written.
+    """More inputs of a conversion, or images of ``map``, failed than ``max_errors`` allows.
+
+    A conversion has written the dataset of all other inputs, ``map`` no column.
 
     Attributes:
         result: the ``picstore.results.ConvertResult`` of the dataset; None if no image, and so no dataset, was written.

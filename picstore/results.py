@@ -424,3 +424,32 @@ class WarmResult(Result):
     cached: int
     seconds: float
     folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapResult(Result):
+    """Result of ``map``.
+
+    Attributes:
+        dataset: path or URL of the dataset.
+        column: name of the column.
+        uuid: UUID of the dataset with the column.
+        images: number of images.
+        values: number of images that have a value.
+        form: type of a value, such as "text", "float32" or "float32 of shape (512,)"; None if there is no value.
+        failed: number of images without a value, because they are damaged or the function raised an exception.
+        reasons: number of images by reason; the most frequent first.
+        ledger: file with a line for each image without a value; None if all have one.
+        seconds: duration of the verb.
+    """
+
+    dataset: str
+    column: str
+    uuid: str
+    images: int
+    values: int
+    form: str | None
+    failed: int
+    reasons: list[ReasonCount]
+    ledger: str | None
+    seconds: float

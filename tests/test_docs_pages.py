@@ -33,6 +33,7 @@ GUIDES = (
     "imagenet",
     "index-in-place",
     "large-images",
+    "map",
     "migrate",
     "mixing",
     "objects",

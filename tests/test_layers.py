@@ -58,15 +58,15 @@ LAYERS = {
         "batch | cpu",
         "cuda",
         "pipeline | single_batch",
-        "core | map_dataset",
-        "loader",
+        "core | map_batches | map_dataset",
+        "loader | map_column",
         "mux_config | profile",
         "mux",
     ],
     "picstore.verbs": [
         "common_arguments | dataset_facts",
         "conversion",
-        "compare | convert | delete | dupes | export | index | info | measure_quality | merge | repair | "
+        "compare | convert | delete | dupes | export | index | info | map | measure_quality | merge | repair | "
         "shuffle | verify | view | warm",
     ],
     "picstore.viewer": [

@@ -394,6 +394,7 @@ class Dataset(Sequence[Record]):
         *,
         ids: Sequence[int] | I64 | None = None,
         classes: Sequence[str] | None = None,
+        keep: bool | None = None,
     ) -> Dataset:
         """Attach captions, embeddings or labels to records; raise UsageError if a name, value or id is invalid.
 
@@ -403,6 +404,7 @@ class Dataset(Sequence[Record]):
                 value i belongs to ``ds[i]``, and a column of the same name is replaced, or in a selection keeps its
                 values for other records.
             classes: names of the new labels.
+            keep: whether an existing column keeps its values for other records; None for the rule of ``ids``.
         """
         chosen = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
         if ids is not None:
@@ -415,7 +417,9 @@ class Dataset(Sequence[Record]):
         if taken := set(columns) & set(FACTS.names or ()) - {LABEL, *self.columns}:
             text = f"the table of every dataset has {min(taken)!r}, which says it of the stored images"
             raise UsageError(f"{text}; give the column another name")
-        edits, files = self._edits.with_columns(columns, chosen, keep=ids is not None or self._selected is not None)
+        if keep is None:
+            keep = ids is not None or self._selected is not None
+        edits, files = self._edits.with_columns(columns, chosen, keep=keep)
         edited = self._edited(files, edits=edits, classes=names)
         if names and LABEL in columns:
             labels = edited.column(LABEL).values
@@ -472,9 +476,23 @@ class Dataset(Sequence[Record]):
             publish_edit(root, self._origin, self.manifest, self._counts_to_save(root))
         elif self.kept_counts() is None and (counts := self._counts_to_save(root)) is not None:
             keep_counts(root, self.manifest, counts)
-        manifest, saved = read_manifest(root), Dataset.__new__(Dataset)
-        saved._open(root, manifest, manifest.uuid, {}, self._options)
-        return saved
+        return self.latest()
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the dataset, or the dataset of this selection, has no edits that are not saved."""
+        return not self._edits.unsaved and self.uuid == self._origin
+
+    def latest(self) -> Dataset:
+        """Open the latest version of the dataset, which other processes may have edited, with the same options.
+
+        Of a selection, this is the whole dataset. Raise UsageError for joined datasets; other errors: see the class.
+        """
+        if not isinstance(self.path, Location):
+            raise UsageError("joined datasets have no version of their own; open each of them")
+        manifest, latest = read_manifest(self.path), Dataset.__new__(Dataset)
+        latest._open(self.path, manifest, manifest.uuid, {}, self._options)
+        return latest
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
         """Return the saved version's counts if labels are unchanged, else count; None if an index is unreadable."""

@@ -68,9 +68,14 @@ def read_paths(index: Callable[[int], Container], live: LiveRecords) -> Iterator
     for number in np.flatnonzero(live.counts).tolist():
         container = index(number)
         for k in np.flatnonzero(live.mask(number)).tolist():
-            extra = container.extra_json(k) if container.good[k] else b""
-            path = json.loads(extra).get("path") if extra else None
-            yield path if isinstance(path, str) else None
+            yield path_of(container, k) if container.good[k] else None
+
+
+def path_of(container: Container, k: int) -> str | None:
+    """Return the ``path`` in the extra of record ``k``; None if there is none. Raise Corrupt if extras are damaged."""
+    extra = container.extra_json(k)
+    path = json.loads(extra).get("path") if extra else None
+    return path if isinstance(path, str) else None
 
 
 def find_positions(stored: I64, ids: I64, *, where: str) -> I64:

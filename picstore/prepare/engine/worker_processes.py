@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 # Seconds between two progress messages of a task; each costs sender and receiver 50 µs.
 _PROGRESS_SECONDS = 0.1
-# Age in seconds above which a worker process gets no more tasks.
+# Default age in seconds above which a worker process gets no more tasks.
 _MAX_LIFE_SECONDS = 10.0
 _IGNORE_PROGRESS = progress_callback(None)
 
@@ -79,9 +79,14 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """Engine that runs tasks in up to ``workers`` processes on this machine."""
+    """Engine that runs tasks in up to ``workers`` processes on this machine.
+
+    A process older than ``max_life`` seconds gets no more tasks; None is ``_MAX_LIFE_SECONDS``. A function that loads a
+    model in its process takes ``math.inf``.
+    """
 
     workers: int
+    max_life: float | None = None
 
     def run(
         self,
@@ -96,7 +101,7 @@ class LocalEngine:
         try:
             while True:
                 while tasks and len(running) < self.workers:
-                    running.append(_start_task(function, tasks.popleft(), idle))
+                    running.append(_start_task(function, tasks.popleft(), idle, self.max_life))
                 if not running:
                     return
                 wait([worker.process.connection for worker in running])
@@ -170,11 +175,14 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _start_task(function: Callable[[T, ProgressCallback], R], task: T, idle: list[_Worker[T]]) -> _Worker[T]:
+def _start_task(
+    function: Callable[[T, ProgressCallback], R], task: T, idle: list[_Worker[T]], max_life: float | None
+) -> _Worker[T]:
     """Send a task to an idle process, or to a new process; return the worker."""
+    most = _MAX_LIFE_SECONDS if max_life is None else max_life
     while idle:
         worker = idle.pop()
-        if time.monotonic() - worker.started < _MAX_LIFE_SECONDS:
+        if time.monotonic() - worker.started < most:
             worker.task = task
             break
         worker.process.close()

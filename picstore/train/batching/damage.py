@@ -15,6 +15,9 @@ from picstore.train.batching.host_batch import HostBatch
 
 logger = logging.getLogger("picstore")
 
+# What follows the problem of a record in an error that no other record of its batch is sound.
+NO_REPLACEMENT = ", and its batch holds no sound record to replace it"
+
 
 def next_sound(numbers: I64, sound: I64) -> I64:
     """Return, for each of ``numbers``, the next number in the ascending ``sound``; after the last, the first."""
@@ -37,8 +40,7 @@ def replacements(source: I64, problems: Mapping[int, Damage]) -> dict[int, int]:
     for slot, problem in problems.items():
         sound = np.flatnonzero((source == source[slot]) & ~damaged)
         if not len(sound):
-            text = f"{problem.what}, and its batch holds no sound record to replace it"
-            raise type(problem)(text, problem.file, problem.offset)
+            raise type(problem)(problem.what + NO_REPLACEMENT, problem.file, problem.offset)
         found[slot] = int(next_sound(np.array(slot), sound))
     return found
 

@@ -255,7 +255,7 @@ def _find_sound(
             continue
         if container.damage:
             file = str(source.dataset.path / container.ref.name)
-            damage = [_describe_damage(container, record, file) for record in mine[~container.good[mine]].tolist()]
+            damage = [describe_damage(container, record, file) for record in mine[~container.good[mine]].tolist()]
             sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
             sound_ones = container.good & source.dataset.live.mask(number)
             alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
@@ -312,7 +312,7 @@ def _enter_targets(
     container.release_extras(above=len(container.buffer))
 
 
-def _describe_damage(container: Container, record: int, file: str) -> Damage:
+def describe_damage(container: Container, record: int, file: str) -> Damage:
     """Return the error for a damaged record; it names the record's id and offset if the index entry is sound."""
     if cause := container.causes.get(record):
         if cause.file != container.ref.name:
@@ -320,7 +320,13 @@ def _describe_damage(container: Container, record: int, file: str) -> Damage:
         return type(cause)(cause.what, file, cause.offset)
     entry = container.index[record]
     start = container.ref.offset
-    if masked(crc32c(entry.tobytes()[:-4])) == entry["entry_crc"]:
+    if has_sound_entry(container, record):
         return Corrupt(f"record {entry['id']} fails its CRC", file, start + int(entry["offset"]))
     text = f"the index entry of record number {record} in container {container.ref.ordinal} is damaged"
     return Corrupt(text, file, start)
+
+
+def has_sound_entry(container: Container, record: int) -> bool:
+    """Return whether a record's index entry passes its CRC, so that its id is right even if the image is damaged."""
+    entry = container.index[record]
+    return bool(masked(crc32c(entry.tobytes()[:-4])) == entry["entry_crc"])
